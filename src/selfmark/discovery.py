@@ -11,7 +11,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from PIL import Image
 
-from selfmark.config import AUTO_RECIPE, Config, Method, override, recipe_settings, resolve_preset
+from selfmark.config import (
+    AUTO_RECIPE,
+    Config,
+    Method,
+    override,
+    recipe_settings,
+    resolve_preset,
+    settings_of_method,
+)
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
@@ -19,6 +27,7 @@ from selfmark.feature_pipeline import train_feature_detector
 from selfmark.features.loading import check_features, resolve_features
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore
+from selfmark.methods.mallis2020 import train_with_merging
 from selfmark.methods.training import train_method
 from selfmark.model.card import read_card, write_card
 from selfmark.pipeline import train_detector, train_phi
@@ -58,7 +67,8 @@ def discover(
 
     Args:
         inputs: folders, glob patterns, image files, text files that list images, COCO files or videos.
-        landmarks: number of landmarks; "auto" chooses it from the images, None uses that of the preset.
+        landmarks: number of landmarks, or its maximum for `mallis2020`; "auto" chooses it from the images,
+            None uses that of the preset.
         output: run folder; None uses `runs/NAME`, named after the first input.
         preset: `paper`, `fast`, `tiny`, or `auto` for the one that suits this machine.
         settings: settings that differ from the preset, by dotted name, e.g. `{"M": 50, "flip.test": False}`.
@@ -71,7 +81,7 @@ def discover(
         features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
             paper's method; None uses those of the preset.
         method: `self-training`, `zero-shot` for the instant landmarks of the features alone, or a method of
-            another paper: `equivariance`, `zhang2018`, `jakab2018`, `lorenz2019` or `autolink`.
+            another paper: `mallis2020`, `equivariance`, `zhang2018`, `jakab2018`, `lorenz2019` or `autolink`.
         verify: train a second, shorter detector and compare the two on images that neither was trained on;
             None does so for the preset `auto` on a GPU.
         recipe: `upright`, `any-orientation`, `side-view` or `many-colors`, settings for a kind of images, or
@@ -98,6 +108,8 @@ def discover(
 
 def _train(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
     """Run the method from the images to a detector, with or without features."""
+    if run.config.merges_clusters:
+        return train_with_merging(run, device, is_new)
     if run.config.is_from_another_paper:
         return train_method(run, device, is_new)
     if run.config.uses_features:
@@ -294,7 +306,8 @@ def _create_run(
     if options.method is not None:
         # The features must be known before the method is checked against them.
         config = override(config, {"features.name": config.features.name, "method": options.method})
-    config = override(config, {**recipe_settings(options.recipe), **settings})
+    implied = settings_of_method(config.method if method is None else str(method))
+    config = override(config, {**implied, **recipe_settings(options.recipe), **settings})
     check_features(config.features.name)
     if options.verify is not None:
         config = override(config, {"verification.enabled": options.verify})

@@ -59,7 +59,7 @@ from selfmark.pipeline_steps import (
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.folder import Run
 from selfmark.train.checkpoints import load_checkpoint
-from selfmark.train.engine import Phase, build_train_state
+from selfmark.train.engine import Phase, TrainState, build_train_state
 from selfmark.train.guards import check_labels, check_points
 from selfmark.train.objectives import (
     LandmarkTable,
@@ -116,17 +116,22 @@ def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
         device: device to compute on.
         is_new: whether the run was just created; its folder is then deleted if the images are unusable.
     """
-    run.log("plan", **plan_iterations(run.config))
-    with discard_if_unusable(run, is_new):
-        store = load_training_images(run)
-        points = find_first_keypoints(run, store, device)
-    feed = PixelFeed(store.pixels, device, run.config.runtime.device_fraction)
+    store, feed, points = prepare_images(run, device, is_new)
     phi = run_stage1(run, store, feed, points)
     rounds = run.config.rounds.count
     landmarks = run.load_or_compute_labels(
         "landmarks", device, lambda: cluster_landmarks(run, phi, feed, rounds)
     )
     return Stage1Result(store, feed, phi, landmarks)
+
+
+def prepare_images(run: Run, device: torch.device, is_new: bool) -> tuple[ImageStore, PixelFeed, Keypoints]:
+    """Load the images and their first keypoints; see `train_phi` for the arguments."""
+    run.log("plan", **plan_iterations(run.config))
+    with discard_if_unusable(run, is_new):
+        store = load_training_images(run)
+        points = find_first_keypoints(run, store, device)
+    return store, PixelFeed(store.pixels, device, run.config.runtime.device_fraction), points
 
 
 # --- images and first keypoints (Sec. 3.1) ---------------------------------------------------------
@@ -159,7 +164,7 @@ def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config
     """Return why the first keypoints are too few for the settings; an empty text if they are enough."""
     detector, min_landmarks = config.keypoints.detector, config.K or min(config.auto_k.candidates)
     max_per_image = int(points.counts(num_images).max()) if len(points) else 0
-    if max_per_image < min_landmarks:
+    if max_per_image < min_landmarks and not config.merges_clusters:
         return (
             f"K={min_landmarks} is more than the {max_per_image} points that '{detector}' found in any "
             "image: lower K, or raise keypoints.max_points"
@@ -246,7 +251,7 @@ def run_stage1(
             labeled = run.load_or_compute_labels(
                 f"round-{phase.round:02d}",
                 feed.device,
-                partial(_recover_correspondence, run, phi, feed, points, phase.round),
+                partial(recover_round, run, phi, feed, points, phase.round),
                 repeatable=state.iteration == phase.start,
             )
             table = _build_table(labeled, store, config, feed.device)
@@ -266,10 +271,10 @@ def run_stage1(
     return phi
 
 
-def _recover_correspondence(
+def recover_round(
     run: Run, phi: Phi, feed: PixelFeed, first_keypoints: Keypoints, number: int
 ) -> LabeledPoints:
-    """Compute the pseudo-labels of round `number` (Sec. 3.3): filter with K clusters, label with M."""
+    """Compute the pseudo-labels of round `number` (Sec. 3.3): filter keypoints, label them by M clusters."""
     if number == 1 and run.config.warmup.bootstrap == "detector-descriptors":
         # The authors' earlier method: cluster the descriptors of the generic detector.
         rows = run.group.shard(len(feed))
@@ -278,7 +283,7 @@ def _recover_correspondence(
         described = DescribedPoints(first_keypoints.select(in_shard), mirrored=None)
     else:
         described = _describe_keypoints(run, phi, feed, number)
-    if run.config.K == 0:
+    if run.config.K == 0 and not run.config.merges_clusters:
         choose_landmark_count(run, described, len(feed), feed.device)
     config = run.config
     labeled = recover_correspondence(
@@ -397,23 +402,41 @@ def build_landmark_table(
 
 def train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     """Train Psi by heatmap regression, starting from Phi, on the landmarks that were found (Sec. 3.6)."""
-    config = run.config
+    psi, state = start_psi(run, phi, run.config.K)
+    phase = stage2_phase(run.config, 0, 0, run.config.stage2.iterations)
+    train_on_landmarks(run, psi, state, phase, feed, table)
+    return psi
+
+
+def start_psi(run: Run, phi: Phi, maps: int) -> tuple[Psi, TrainState]:
+    """Create Psi with `maps` heatmaps from Phi, and its training state from the last checkpoint, if any."""
+    config, device = run.config, next(phi.parameters()).device
     with seed_weights(config, "Psi"):
-        psi = Psi.from_phi(phi, config.network, config.K, config.stage2.head)
-    prepare_network(psi, feed.device, config.runtime)
+        psi = Psi.from_phi(phi, config.network, maps, config.stage2.head)
+    prepare_network(psi, device, config.runtime)
     lr_scales = [(psi.backbone, config.stage2.backbone_lr), (psi.head, 1.0)]
-    generator = create_generator(config, "stage 2", feed.device)
+    generator = create_generator(config, "stage 2", device)
     state = build_train_state(psi, lr_scales, config.optimizer, generator, run.group)
     run.restore_checkpoint("stage2", partial(load_checkpoint, state))
-    length = config.stage2.iterations
-    drops = tuple(round(fraction * length) for fraction in config.stage2.lr_drops)
-    phase = Phase("stage 2", 0, 0, length, drops)
-    if state.iteration < phase.stop:
-        seed = derive_seed(config, "stage 2 images")
-        settings = RegressionSettings.of_stage2(config)
-        task = build_regression_task(psi, feed, table, settings, generator, seed, run.group)
-        train_phase(run, "stage2", state, phase, task, (settings.batch_setting, settings.batch))
-    return psi
+    return psi, state
+
+
+def stage2_phase(config: Config, number: int, start: int, stop: int) -> Phase:
+    """Return iterations start..stop-1 of Stage 2 as phase `number`."""
+    drops = tuple(round(fraction * config.stage2.iterations) for fraction in config.stage2.lr_drops)
+    return Phase("stage 2", number, start, stop, drops)
+
+
+def train_on_landmarks(
+    run: Run, psi: Psi, state: TrainState, phase: Phase, feed: PixelFeed, table: LandmarkTable
+) -> None:
+    """Run a phase of Stage 2 on a table of landmarks, unless it is done."""
+    if state.iteration >= phase.stop:
+        return
+    seed = derive_seed(run.config, "stage 2 images")
+    settings = RegressionSettings.of_stage2(run.config)
+    task = build_regression_task(psi, feed, table, settings, state.generator, seed, run.group)
+    train_phase(run, "stage2", state, phase, task, (settings.batch_setting, settings.batch))
 
 
 def _build_table(

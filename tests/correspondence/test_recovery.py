@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -13,6 +14,7 @@ from selfmark.correspondence import kmeans as kmeans_module
 from selfmark.correspondence import recovery as module
 from selfmark.correspondence.recovery import (
     DescribedPoints,
+    distance_limits,
     keep_one_per_cluster,
     label_keypoints,
     recover_correspondence,
@@ -99,6 +101,37 @@ def test_keypoints_that_share_a_cluster_with_another_are_removed_or_unlabeled() 
     assert torch.equal(removed.label, kept.label[is_labeled])
     assert torch.equal(removed.mirrored_label, kept.mirrored_label[is_labeled])
     assert torch.equal(removed.points.xy, kept.points.xy[is_labeled])
+
+
+def test_points_far_from_their_centroid_are_removed() -> None:
+    described, _ = make_known_landmarks(images=40, landmarks=10)
+    settings = replace(SETTINGS, filter="distance", assignment="hungarian")
+    near = recover_correspondence(described, 10, 12, settings, _generator())
+    labeled = label_keypoints(described, 12, settings, _generator())
+    vectors, centroids = described.points.descriptor, labeled.centroids
+    assert vectors is not None
+    assert centroids is not None
+    # The limit of a cluster is the mean plus a standard deviation over the points nearest to its centroid.
+    nearest: dict[int, list[float]] = {cluster: [] for cluster in range(12)}
+    for vector in vectors.numpy():
+        distances = ((centroids.numpy() - vector) ** 2).sum(axis=1)
+        nearest[int(distances.argmin())].append(float(distances.min()))
+    limits = [np.mean(values) + np.std(values) if values else 0.0 for values in nearest.values()]
+    np.testing.assert_allclose(distance_limits(vectors, centroids), limits, rtol=1e-4)
+
+    def is_near(label: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        pairs = zip(label.tolist(), vectors, strict=True)
+        return torch.tensor(
+            [k >= 0 and float((vector - centroids[k]).square().sum()) < limits[k] for k, vector in pairs]
+        )
+
+    keep = is_near(labeled.label, vectors)
+    assert 0.5 < float(keep.float().mean()) < 0.95
+    assert torch.equal(near.label, labeled.label[keep])
+    assert torch.equal(near.points.xy, labeled.points.xy[keep])
+    assert described.mirrored is not None
+    mirrored = torch.where(is_near(labeled.mirrored_label, described.mirrored), labeled.mirrored_label, -1)
+    assert torch.equal(near.mirrored_label, mirrored[keep])
 
 
 def test_without_mirror_images_there_are_no_mirrored_labels() -> None:

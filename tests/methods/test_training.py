@@ -34,6 +34,7 @@ _SMALL: dict[str, Any] = QUICK | {
 }
 _DISCS = np.array([[20.0, 20.0], [44.0, 20.0], [32.0, 32.0], [20.0, 44.0], [44.0, 44.0]])
 _COLORS = [(230, 40, 40), (40, 200, 40), (250, 250, 250), (40, 60, 230), (20, 20, 20)]
+_NAMES = sorted({*METHODS, "mallis2020"})
 _ITERATIONS = {"jakab2018": 600, "autolink": 400, "lorenz2019": 300}  # until the error is below guessing
 
 
@@ -60,20 +61,20 @@ def _write_discs(folder: Path, count: int, seed: int) -> None:
 
 
 def _discover(photos: Path, output: Path, method: Method, iterations: int, **more: Any) -> Detector:
-    settings = {**_SMALL, "methods.iterations": iterations}
+    settings = {**_SMALL, "methods.iterations": iterations, "stage2.iterations": iterations}
     return discover(
         photos, output=output, preset="tiny", settings=settings, device="cpu", method=method, **more
     )
 
 
 def test_every_name_has_a_method() -> None:
-    assert {*METHODS, "self-training", "zero-shot"} == set(get_args(Method))
+    assert {*_NAMES, "self-training", "zero-shot"} == set(get_args(Method))
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", _NAMES)
 def test_a_method_trains_resumes_and_predicts(method: Method, labeled: Path, tmp_path: Path) -> None:
     def interrupt(event: dict[str, Any]) -> None:
-        if event["event"] == "train" and event["iteration"] == 6:
+        if event["event"] == "train" and event["stage"] in ("method", "stage 2") and event["iteration"] == 6:
             raise KeyboardInterrupt
 
     photos, whole, parts = labeled / "images", tmp_path / "whole", tmp_path / "parts"
@@ -94,7 +95,7 @@ def test_a_method_trains_resumes_and_predicts(method: Method, labeled: Path, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", _NAMES)
 def test_a_method_beats_the_mean_shape(method: Method, tmp_path: Path) -> None:
     for name, count, seed in (("train", 120, 1), ("test", 60, 2)):
         _write_discs(tmp_path / name, count, seed)

@@ -33,6 +33,14 @@ def test_the_last_choice_becomes_text_a_table_and_charts() -> None:
     assert [line[0] for line in parts.lines] == ["detection", "separation", "agreement"]
 
 
+def test_a_number_found_by_merging_clusters_becomes_text_and_a_table() -> None:
+    merges = [{"event": "merge", "iteration": 50, "before": 30, "after": 24}]
+    found = {"event": "landmark_count", "K": 10, "why": "30 clusters were merged."}
+    text, (table,), curves = build_count_section([*merges, found])
+    assert (text, curves) == ("30 clusters were merged.", ())
+    assert table.rows == (("50", "30", "24"),)
+
+
 def test_there_is_no_section_if_the_user_set_the_number() -> None:
     assert build_count_section([{"event": "images"}]) == ("", (), ())
 

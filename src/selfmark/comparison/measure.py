@@ -76,6 +76,7 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
     )
     raw = next(iter(metrics["raw"].values()))
     return _empty_row(job) | {
+        "k": len(detector.names),
         "forward": metrics["headline"]["forward"]["error"],
         "guessing_forward": metrics["guessing"]["forward"],
         "backward": metrics["headline"]["backward"]["error"],

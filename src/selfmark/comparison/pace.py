@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from selfmark.comparison.jobs import Job
-from selfmark.config import Config, override, resolve_preset
+from selfmark.config import Config, override, resolve_preset, settings_of_method
 from selfmark.config.schedule import scale_schedule, schedule_settings
 from selfmark.discovery import discover
 from selfmark.errors import SelfmarkError
@@ -20,6 +20,16 @@ from selfmark.sampling import evenly_spaced
 
 _PILOT_IMAGES = 64
 _PILOT_ITERATIONS = 12  # of each phase
+# A training this short finds few keypoints and no good clusters, and must nevertheless run to its end.
+_PILOT_SETTINGS: dict[str, Any] = {
+    "runtime.log_every": 2,
+    "evaluation.num_samples": 6,
+    "heatmaps.threshold": 0.0,
+    "guards.min_points": 0.0,
+    "guards.min_descriptor_spread": 0.0,
+    "guards.max_empty_fraction": 1.0,
+    "mallis2020.merges": 0,  # so that Stage 2 is one phase
+}
 _SKIPPED_ITERATIONS = 4  # the first ones, which include one-time costs
 _MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the change of the schedule
 
@@ -47,7 +57,7 @@ def base_config(job: Job, device: torch.device) -> Config:
     config, _ = resolve_preset(
         comparison.preset, device.type == "cuda", num_images, comparison.landmarks, features
     )
-    return override(config, {"method": job.method, **comparison.settings})
+    return override(config, {"method": job.method, **settings_of_method(job.method), **comparison.settings})
 
 
 def measure_pace(job: Job) -> dict[str, float]:
@@ -59,7 +69,7 @@ def measure_pace(job: Job) -> dict[str, float]:
     folder = job.folder / "pilot"
     shutil.rmtree(folder, ignore_errors=True)
     short = dict.fromkeys(schedule_settings(Config()), _PILOT_ITERATIONS)
-    settings = {**comparison.settings, **short, "runtime.log_every": 2, "evaluation.num_samples": 6}
+    settings = {**comparison.settings, **short, **_PILOT_SETTINGS}
     try:
         discover(
             list(chosen),

@@ -22,6 +22,7 @@ Row = dict[str, Any]
 
 COLUMNS = {
     "method": "method",
+    "k": "landmarks",
     "forward": "forward error, %",
     "guessing_forward": "guessing",
     "backward": "backward error, %",
@@ -39,8 +40,8 @@ _SHOWN_IMAGES = 8
 def table_cells(row: Row) -> list[str]:
     """Return the cells of a method, in the order of COLUMNS.
 
-    >>> table_cells({"method": "autolink", "failure": "", "forward": 6.049, "on_object": 0.9})[:2]
-    ['autolink', '6.05']
+    >>> table_cells({"method": "autolink", "failure": "", "k": 10, "forward": 6.049, "on_object": 0.9})[:3]
+    ['autolink', '10', '6.05']
     """
     if row["failure"]:
         return [row["method"], "failed", *[""] * (len(COLUMNS) - 2)]

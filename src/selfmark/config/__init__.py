@@ -12,10 +12,12 @@ from selfmark.config.method_settings import (
     Equivariance,
     Jakab2018,
     Lorenz2019,
+    Mallis2020,
     Method,
     Methods,
     Softmax,
     Zhang2018,
+    settings_of_method,
 )
 from selfmark.config.presets import (
     DEFAULT_FEATURES,
@@ -91,6 +93,7 @@ __all__ = [
     "Jakab2018",
     "Lorenz2019",
     "Loss",
+    "Mallis2020",
     "Method",
     "Methods",
     "Network",
@@ -117,6 +120,7 @@ __all__ = [
     "recipe_settings",
     "resolve_preset",
     "section_from_dict",
+    "settings_of_method",
     "to_dict",
     "to_yaml",
     "used_image_settings",

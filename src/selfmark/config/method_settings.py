@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from selfmark.config.limits import above, between, fraction
 
 Method = Literal[
-    "self-training", "zero-shot", "equivariance", "zhang2018", "jakab2018", "lorenz2019", "autolink"
+    "self-training",
+    "zero-shot",
+    "mallis2020",
+    "equivariance",
+    "zhang2018",
+    "jakab2018",
+    "lorenz2019",
+    "autolink",
 ]
 """How landmarks are discovered: our methods, then those of other papers."""
 
@@ -37,6 +44,18 @@ class Methods:
     warp_all: float = above(0, 1, 0.01)  # standard deviation of the shift of every control point
     warp_some: float = above(0, 1, 0.06)  # the same, in addition, for a random half of the control points
     vgg16_weights: str = ""  # .safetensors file of torchvision's VGG16; empty: compare by EfficientNet-Lite0
+
+
+@dataclass(frozen=True)
+class Mallis2020:
+    """Merging of clusters in Stage 2, which finds the number of landmarks (Mallis et al. 2020)."""
+
+    min_found: float = fraction(0.005)  # clusters found in a smaller fraction of the images are left out
+    first_merge: float = fraction(0.3125)  # fraction of stage2.iterations after which clusters first merge
+    merges: int = between(0, 99, 11)  # how often clusters merge, in equal intervals from first_merge on
+    min_confidence: float = fraction(0.2)  # heatmaps with a lower maximum do not count as predictions
+    merge_distance: float = above(0, 64, 1.425)  # predictions closer than this are at one place, cells
+    overlap: float = above(0, 1, 0.7)  # two clusters merge if more of the rarer one's predictions are there
 
 
 @dataclass(frozen=True)
@@ -119,3 +138,34 @@ class AutoLink:
     size: int = between(32, 1_024, 128)  # largest side of the reconstructed image, pixels
     decoder_width: float = above(0, 4, 0.25)  # the decoder's channels at full size / network.channels
     perceptual_size: int = between(32, 1_024, 224)  # side of the images that are compared, pixels
+
+
+# Settings in which a method differs from a preset; the user's own settings have priority.
+_METHOD_SETTINGS: dict[str, dict[str, Any]] = {
+    "mallis2020": {
+        "warmup.bootstrap": "detector-descriptors",
+        "correspondence.assignment": "hungarian",
+        "correspondence.filter": "distance",
+        "loss.negatives": "different-cluster",
+        "loss.hinge": "distance",
+        "loss.descriptors": "raw",
+        "loss.average": "together",
+        "loss.negative_weight": 1.0,
+        "loss.detector_weight": 0.2,
+        "stage2.head": "descriptor",
+        "stage2.backbone_lr": 1.0,
+        "stage2.outside": "absent",
+        "stage2.cutout_fraction": 0.0,
+        "flip.train": False,
+        "flip.test": False,
+    },
+}
+
+
+def settings_of_method(method: str) -> dict[str, Any]:
+    """Return the settings in which a method differs from the presets, by dotted name.
+
+    >>> settings_of_method("mallis2020")["correspondence.assignment"]
+    'hungarian'
+    """
+    return dict(_METHOD_SETTINGS.get(method, {}))

@@ -16,6 +16,7 @@ from selfmark.config.method_settings import (
     Equivariance,
     Jakab2018,
     Lorenz2019,
+    Mallis2020,
     Method,
     Methods,
     Zhang2018,
@@ -210,6 +211,7 @@ class Correspondence:
 
     mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
     assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
+    filter: Literal["clusters", "distance"] = "clusters"  # which points are used; distance: earlier method
     extra_points: Literal["kept", "removed"] = "kept"  # all but one of an image's points in a cluster
     iterations: int = between(0, 100_000, 100)  # iterations of K-means
     restarts: int = between(1, 1_000, 10)  # runs of K-means; the best one is used
@@ -493,6 +495,7 @@ class Config:
     verification: Verification = field(default_factory=Verification)
     tracking: Tracking = field(default_factory=Tracking)
     methods: Methods = field(default_factory=Methods)
+    mallis2020: Mallis2020 = field(default_factory=Mallis2020)
     equivariance: Equivariance = field(default_factory=Equivariance)
     zhang2018: Zhang2018 = field(default_factory=Zhang2018)
     jakab2018: Jakab2018 = field(default_factory=Jakab2018)
@@ -513,6 +516,11 @@ class Config:
     def is_from_another_paper(self) -> bool:
         """Whether landmarks are found by a method of another paper (`selfmark.methods`)."""
         return self.method not in ("self-training", "zero-shot")
+
+    @property
+    def merges_clusters(self) -> bool:
+        """Whether the number of landmarks is found by merging clusters; K is then its maximum."""
+        return self.method == "mallis2020"
 
     @property
     def uses_features(self) -> bool:
@@ -552,7 +560,7 @@ def _check_combinations(config: Config) -> None:
         f"method {config.method} does not use features: leave out --features",
     )
     require(
-        not (config.is_from_another_paper and config.K == 0),
+        config.K > 0 or not config.is_from_another_paper or config.merges_clusters,
         f"method {config.method} cannot choose the number of landmarks: give it with -k",
     )
     require(len(config.auto_k.candidates) > 0, "auto_k.candidates must be a list of at least one number")

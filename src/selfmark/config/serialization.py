@@ -17,7 +17,15 @@ Section = TypeVar("Section")
 
 _ONLY_WITH_FEATURES = ("method", "features", "student")
 # Settings of the methods of other papers.
-_METHOD_SECTIONS = ("methods", "equivariance", "zhang2018", "jakab2018", "lorenz2019", "autolink")
+_METHOD_SECTIONS = (
+    "methods",
+    "mallis2020",
+    "equivariance",
+    "zhang2018",
+    "jakab2018",
+    "lorenz2019",
+    "autolink",
+)
 
 # Settings that did not exist when the first digests were published. With their defaults, results are the same
 # as before.
@@ -25,6 +33,7 @@ _ADDED_LATER = (
     ("images", "aspect"),
     ("loss", "hinge"),
     ("loss", "descriptors"),
+    ("correspondence", "filter"),
     ("correspondence", "extra_points"),
     ("stage2", "head"),
     ("stage2", "average"),

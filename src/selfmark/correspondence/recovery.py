@@ -15,13 +15,16 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from selfmark.config import Correspondence
 from selfmark.correspondence.assignment import assign_clusters
-from selfmark.correspondence.kmeans import kmeans, sample_rows
+from selfmark.correspondence.kmeans import iterate_blocks, kmeans, nearest_centroid, sample_rows
 from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
+
+_BLOCK = 65_536  # points whose distances are added at a time
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,70 @@ def recover_correspondence(
     """Filter the keypoints with K clusters, then label the remaining ones with M clusters (Eq. 1).
 
     Keypoints whose cluster another keypoint of the image has are removed or stay without a label, see
-    `Correspondence.extra_points`.
+    `Correspondence.extra_points`. With the filter "distance", K is not used, see `label_near_centroids`.
     """
+    if settings.filter == "distance":
+        return label_near_centroids(described, M, settings, generator, group)
     kept = keep_one_per_cluster(described, K, settings, generator, group)
     labeled = label_keypoints(kept, M, settings, generator, group)
     return labeled.select(labeled.label >= 0) if settings.extra_points == "removed" else labeled
+
+
+def label_near_centroids(
+    described: DescribedPoints,
+    clusters: int,
+    settings: Correspondence,
+    generator: torch.Generator,
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> LabeledPoints:
+    """Label keypoints as `label_keypoints`, and remove those far from the centroid of their cluster.
+
+    This is how the authors' earlier method removes noise; `distance_limits` says what is far.
+    """
+    labeled = label_keypoints(described, clusters, settings, generator, group)
+    centroids = labeled.centroids
+    assert centroids is not None
+    vectors = _require_descriptors(described.points)
+    limits = distance_limits(vectors, centroids, group)
+
+    def keep_near(label: Tensor, vectors: Tensor) -> Tensor:
+        parts, start = [], 0
+        for block in iterate_blocks(vectors, centroids.device):
+            part = label[start : start + len(block)]
+            distance = (block - centroids[part]).square().sum(dim=1)
+            parts.append(torch.where((part >= 0) & (distance < limits[part]), part, -1))
+            start += len(block)
+        return torch.cat(parts)
+
+    label, mirrored = keep_near(labeled.label, vectors), labeled.mirrored_label
+    if described.mirrored is not None:
+        mirrored = keep_near(mirrored, described.mirrored)
+    return replace(labeled, label=label, mirrored_label=mirrored).select(label >= 0)
+
+
+def distance_limits(vectors: Tensor, centroids: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
+    """Return the squared distance from which on a point is far from its centroid, [C].
+
+    It is the mean plus one standard deviation of the squared distances of all points that are nearest to the
+    centroid; 0 if there are none.
+
+    Args:
+        vectors: [P, D] descriptors of this process.
+        centroids: [C, D].
+        group: the processes that share the points.
+    """
+    nearest, distance = nearest_centroid(vectors, centroids)
+    values = torch.stack([torch.ones_like(distance), distance, distance.square()]).double()
+    sums = values.new_zeros(3, len(centroids))
+    # Sums are matrix products, because atomic additions would make them depend on chance.
+    blocks = zip(torch.split(values, _BLOCK, dim=1), torch.split(nearest, _BLOCK), strict=True)
+    for part, cluster in blocks:
+        sums += part @ F.one_hot(cluster, len(centroids)).double()
+    count, total, squares = group.all_sum(sums)
+    mean = total / count.clamp_min(1)
+    deviation = (squares / count.clamp_min(1) - mean.square()).clamp_min(0).sqrt()
+    limits: Tensor = (mean + deviation).to(centroids.dtype)
+    return limits
 
 
 def gather_labels(labeled: LabeledPoints, group: ProcessGroup) -> LabeledPoints:

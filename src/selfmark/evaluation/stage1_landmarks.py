@@ -57,9 +57,9 @@ class Stage1Finder(Protocol):
 def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
     """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those.
 
-    Methods of other papers have one stage, whose landmarks are those of the detector.
+    Methods of other papers have one stage, whose landmarks are those of the detector, except for mallis2020.
     """
-    if run.config.is_from_another_paper:
+    if run.config.is_from_another_paper and not run.config.merges_clusters:
         return OnlyStage.load(run, device)
     uses_zero_shot = run.config.uses_features and _landmark_source(run) != "keypoints"
     found: Stage1Finder = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from selfmark.config import Config
 from selfmark.correspondence.mirror import (
     LandmarkPartners,
     find_mirror_partners,
@@ -37,6 +38,7 @@ from selfmark.pipeline_steps import (
 )
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.folder import Run
+from selfmark.run.processes import ProcessGroup
 from selfmark.train.batch_plan import BatchSlice, IntArray, iteration_rng, plan_images
 from selfmark.train.checkpoints import load_checkpoint
 from selfmark.train.engine import Batch, Losses, Phase, TrainingTask, build_method_state
@@ -79,21 +81,34 @@ def _train_network(run: Run, feed: PixelFeed, video: IntArray) -> SoftArgmaxPsi:
     network.to(feed.device)
     prepare_network(network.psi, feed.device, config.runtime)
     generator = create_generator(config, config.method, feed.device)
-    state = build_method_state(network, network.lr, generator, run.group)
+    state = build_method_state(network, network.psi, network.lr, generator, run.group)
     run.restore_checkpoint(_CHECKPOINT, partial(load_checkpoint, state))
     phase = Phase("method", 0, 0, config.methods.iterations, ())
     if state.iteration < phase.stop:
-        task = _build_task(run, network, feed, video, generator)
+        task = build_task(config, run.group, network, feed, video, generator)
         train_phase(run, _CHECKPOINT, state, phase, task, ("methods.batch", config.methods.batch))
     return network.psi
 
 
-def _build_task(
-    run: Run, network: TrainedMethod, feed: PixelFeed, video: IntArray, generator: torch.Generator
+def build_task(
+    config: Config,
+    group: ProcessGroup,
+    network: TrainedMethod,
+    feed: PixelFeed,
+    video: IntArray,
+    generator: torch.Generator,
 ) -> TrainingTask:
-    """Return the task that minimizes the losses of a method over planned images."""
-    config = run.config
-    part = BatchSlice.for_process(config.methods.batch, run.group, "methods.batch")
+    """Return the task that minimizes the losses of a method over planned images.
+
+    Args:
+        config: settings.
+        group: the processes that share a batch.
+        network: the networks of the method.
+        feed: the training images.
+        video: [N] number of the video of each image, -1 for single images.
+        generator: source of the random numbers of warps and colors.
+    """
+    part = BatchSlice.for_process(config.methods.batch, group, "methods.batch")
     changes = RandomChanges(config, part, generator)
     seed = derive_seed(config, f"{config.method} images")
     plan = plan_images(np.arange(len(feed)), part.total, seed)

@@ -7,6 +7,7 @@ Positions are in units of half the image side: -1 and 1 are the outer edges of t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -53,8 +54,7 @@ def random_warps(settings: Methods, part: BatchSlice, generator: torch.Generator
     def normal(*shape: int) -> Tensor:
         return torch.randn((count, *shape), generator=generator, device=device)
 
-    side = torch.linspace(-1, 1, settings.warp_grid, device=device)
-    control = torch.stack(torch.meshgrid(side, side, indexing="xy"), dim=-1).reshape(-1, 2)
+    control, solution = _regular_grid(settings.warp_grid, device)
     angle = torch.deg2rad(settings.warp_rotation * normal())
     scale = torch.exp(settings.warp_scale * normal())
     cos, sin = scale * torch.cos(angle), scale * torch.sin(angle)
@@ -63,17 +63,32 @@ def random_warps(settings: Methods, part: BatchSlice, generator: torch.Generator
     is_chosen = torch.rand((count, len(control), 1), generator=generator, device=device) < 0.5
     moved = moved + settings.warp_all * normal(len(control), 2)
     moved = moved + settings.warp_some * normal(len(control), 2) * is_chosen
-    return fit_warps(control, part.take(moved))
+    return Warps(control, solution @ part.take(moved))
 
 
 def fit_warps(control: Tensor, targets: Tensor) -> Warps:
     """Return the thin-plate splines that map the control points [G, 2] to the targets [B, G, 2]."""
+    return Warps(control, _solve_splines(control) @ targets)
+
+
+def _solve_splines(control: Tensor) -> Tensor:
+    """Return the matrix [G + 3, G] that maps the targets of the control points [G, 2] to the weights."""
     count = len(control)
     radial = _basis(control[None], control)[0]  # [G, G + 3]
     affine = F.pad(radial[:, count:].T, (0, 3))  # [3, G + 3]
-    system = torch.cat([radial, affine])
-    sides = F.pad(targets, (0, 0, 0, 3))
-    return Warps(control, torch.linalg.solve(system, sides))
+    inverse: Tensor = torch.linalg.inv(torch.cat([radial, affine]))
+    return inverse[:, :count]
+
+
+@lru_cache(maxsize=8)
+def _regular_grid(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the control points [G, 2] of a grid of points x points, and their `_solve_splines`.
+
+    They are computed once, because solving equations would make a GPU wait in every iteration.
+    """
+    side = torch.linspace(-1, 1, points, dtype=torch.float64)
+    control = torch.stack(torch.meshgrid(side, side, indexing="xy"), dim=-1).reshape(-1, 2)
+    return control.float().to(device), _solve_splines(control).float().to(device)
 
 
 def cell_positions(height: int, width: int, device: torch.device) -> Tensor:

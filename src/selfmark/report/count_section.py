@@ -14,9 +14,11 @@ def build_count_section(
     history: Iterable[dict[str, Any]],
 ) -> tuple[str, tuple[ReportTable, ...], tuple[ReportCurves, ...]]:
     """Return text, table and charts that explain the choice; all are empty if the user set the number."""
-    events = [event for event in history if event.get("event") == "landmark_count"]
-    if not events:
+    events = [event for event in history if event.get("event") in ("landmark_count", "merge")]
+    if not events or events[-1]["event"] == "merge":
         return "", (), ()
+    if "trials" not in events[-1]:
+        return _build_merge_section(str(events[-1]["why"]), events[:-1])
     chosen, trials = events[-1]["K"], events[-1]["trials"]
     K = np.array([trial["K"] for trial in trials], float)
 
@@ -62,3 +64,17 @@ def build_count_section(
         ),
     )
     return str(events[-1]["why"]), (table,), curves
+
+
+def _build_merge_section(
+    why: str, events: Iterable[dict[str, Any]]
+) -> tuple[str, tuple[ReportTable, ...], tuple[ReportCurves, ...]]:
+    """Return text and table for a number of landmarks that was found by merging clusters."""
+    merges = [event for event in events if event["event"] == "merge"]
+    table = ReportTable(
+        title="Clusters merged",
+        note="Clusters of keypoints merge if the detector predicts them at the same place in most images.",
+        header=("iteration of Stage 2", "clusters before", "clusters after"),
+        rows=tuple((str(event["iteration"]), str(event["before"]), str(event["after"])) for event in merges),
+    )
+    return why, (table,), ()

@@ -5,7 +5,7 @@ run.json               format, version of selfmark, inputs as given by the user
 images.json            references to the images, in order
 held_out.json          references to images that a verified run is not trained on
 verification.json      agreement with a second run (only of verified runs)
-landmark_count.json    chosen number of landmarks and the scores of all candidates (only if K is auto)
+landmark_count.json    chosen number of landmarks and how it was chosen (only if it is not given)
 log.jsonl              one event per line, read by progress displays, reports and tests
 points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
 checkpoints/           the two newest training states of each stage
@@ -126,7 +126,7 @@ class Run:
         """Open a run folder; see `__init__` for the arguments."""
         require_run(path)
         run = cls(path, read_config(path / "config.yaml"), listener, group)
-        if run.config.K == 0 and run._landmark_count_path.exists():
+        if run._landmark_count_path.exists():
             run.apply_landmark_count()
         return run
 

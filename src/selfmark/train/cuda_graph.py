@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,9 @@ class CapturedStep:
     The first calls run eagerly and are real steps. The next call captures the step; from then on, each call
     copies its tensors to the inputs of the graph and replays it. All other tensors that the step
     reads must keep their addresses; create a new `CapturedStep` if one of them moves.
+
+    A step that waits for the device or copies from host memory cannot be captured. It then runs eagerly, with
+    a warning.
     """
 
     def __init__(self, step: Step, generator: torch.Generator) -> None:
@@ -31,31 +35,53 @@ class CapturedStep:
         self._step, self._generator, self._eager_calls_left = step, generator, _EAGER_CALLS
         self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._is_capturable = True
         self._inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *batch: Tensor) -> None:
         """Run the step on one batch."""
         if self._eager_calls_left > 0:
             self._eager_calls_left -= 1
-            current = torch.cuda.current_stream()
-            self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
-                self._step(*batch)
-            current.wait_stream(self._stream)
+            self._run_eagerly(batch)
             return
+        if self._graph is None and self._is_capturable:
+            self._graph = self._capture(batch)
         if self._graph is None:
-            self._capture(batch)
+            self._run_eagerly(batch)
+            return
         for graph_input, value in zip(self._inputs, batch, strict=True):
             graph_input.copy_(value)
-        if self._graph is not None:
-            self._graph.replay()
+        self._graph.replay()
 
-    def _capture(self, batch: tuple[Tensor, ...]) -> None:
-        """Capture the graph; this runs nothing, so the caller must still replay it for this batch."""
+    def _run_eagerly(self, batch: tuple[Tensor, ...]) -> None:
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            self._step(*batch)
+        current.wait_stream(self._stream)
+
+    def _capture(self, batch: tuple[Tensor, ...]) -> torch.cuda.CUDAGraph | None:
+        """Capture the graph, or return None if that fails.
+
+        Capturing runs nothing, so the caller must still replay the graph for this batch.
+        """
         self._inputs = tuple(value.clone() for value in batch)
+        before, current = self._generator.clone_state(), torch.cuda.current_stream()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        # "thread_local" lets another thread fetch images during the capture.
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            self._step(*self._inputs)
-        self._graph = graph
+        try:
+            # "thread_local" lets another thread fetch images during the capture.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._step(*self._inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._is_capturable = False
+            # A failed capture leaves the generator in a state that only works within a graph, and may leave
+            # the stream of the graph as the current one.
+            self._generator.graphsafe_set_state(before)
+            torch.cuda.set_stream(current)
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"training is slower, because its steps cannot be captured: {reason}", stacklevel=2)
+            return None
+        return graph

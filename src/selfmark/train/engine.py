@@ -1,7 +1,8 @@
 """Step engine shared by all phases: backward pass, update, learning rate, logging, checkpoints.
 
 Losses are summed on the device and read back only when a line is logged, so steps never wait for the host.
-Where the network's backend allows it, a step is captured once per phase as a CUDA graph and then replayed.
+Where the network's backend allows it, a step is captured once per phase as a CUDA graph and then replayed. A
+step that cannot be captured runs eagerly.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from selfmark.config import Optimizer, Runtime, Student
 from selfmark.errors import TrainingError
 from selfmark.model.backend import Backend
 from selfmark.model.feature_network import FeaturePsi
+from selfmark.model.network import Psi
 from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.cuda_graph import CapturedStep
@@ -138,18 +140,25 @@ def build_student_state(
 
 
 def build_method_state(
-    network: nn.Module, lr: float, generator: torch.Generator, group: ProcessGroup
+    network: nn.Module, psi: Psi, lr: float, generator: torch.Generator, group: ProcessGroup
 ) -> TrainState:
     """Create an Adam optimizer for all parts of a method of another paper, and the state at iteration 0.
 
     Args:
         network: the network with everything that its training needs.
+        psi: the part of it that finds landmarks, prepared for the device; only it has a backend.
         lr: learning rate.
         generator: source of the random numbers of augmentation and sampling.
         group: the processes that train together.
     """
-    optimizer = FlatAdamW([(network, 1.0)], lr, weight_decay=0.0)
-    return TrainState(network, optimizer, generator, group, capture=False)
+    execution = psi.backend.execution
+    in_psi = set(psi.parameters())
+    others = nn.ParameterList(p for p in network.parameters() if p not in in_psi)
+    parts: list[tuple[nn.Module, float]] = [(psi, 1.0), (others, 1.0)]
+    used = [(part, scale) for part, scale in parts if any(True for _ in part.parameters())]
+    optimizer = FlatAdamW(used, lr, weight_decay=0.0, copy_dtype=execution.weight_dtype)
+    execution.use_weight_copies(optimizer.weight_copies)
+    return TrainState(network, optimizer, generator, group, execution.is_capturable and group.size == 1)
 
 
 def run_phase(

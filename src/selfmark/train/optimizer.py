@@ -169,9 +169,15 @@ class FlatAdamW(FlatOptimizer):
     remedy = "a lower learning rate, for example --resume --set student.lr=1e-4"
     _moments = ("mean", "square")
 
-    def __init__(self, lr_scales: Sequence[tuple[nn.Module, float]], lr: float, weight_decay: float) -> None:
-        """Create the optimizer."""
-        super().__init__(lr_scales, lr)
+    def __init__(
+        self,
+        lr_scales: Sequence[tuple[nn.Module, float]],
+        lr: float,
+        weight_decay: float,
+        copy_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Create the optimizer; see `FlatOptimizer` for the arguments."""
+        super().__init__(lr_scales, lr, copy_dtype)
         self._weight_decay = weight_decay
         self._steps = torch.zeros((), device=self._groups[0].value.device)
 
@@ -207,10 +213,8 @@ def _flatten_part(
     conv_parameters.sort(key=lambda p: (-p.ndim, -p.numel()))
     in_convs = set(conv_parameters)
     others = [p for p in part.parameters() if p not in in_convs]
-    return [
-        _flatten(conv_parameters, lr_scale, copy_dtype, moments),
-        _flatten(others, lr_scale, None, moments),
-    ]
+    parts = [(conv_parameters, copy_dtype), (others, None)]
+    return [_flatten(parameters, lr_scale, dtype, moments) for parameters, dtype in parts if parameters]
 
 
 def _flatten(

@@ -1,0 +1,132 @@
+"""Merging of clusters whose landmarks are found at the same place, from the authors' earlier method.
+
+A network with one map per cluster predicts the clusters of all images. Two clusters are one landmark if their
+predictions lie at the same place in most images in which the network is confident of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from selfmark.correspondence.assignment import cheapest_per_group
+from selfmark.points import LabeledPoints
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PlaceCounts:
+    """How often M clusters are predicted, and how often two of them at the same place.
+
+    confident: [M] int64, number of images in which the prediction of a cluster is confident
+    together:  [M, M] int64, number of images in which two confident predictions are at the same place
+    """
+
+    confident: IntArray
+    together: IntArray
+
+
+def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tuple[Tensor, Tensor]:
+    """Return the `confident` [M] and `together` [M, M] of `PlaceCounts` for B images.
+
+    Args:
+        cells: [B, M, 2], predictions.
+        is_confident: [B, M] bool.
+        max_distance: predictions closer than this are at the same place, cells.
+    """
+    difference = cells[:, :, None] - cells[:, None]
+    is_near = difference.square().sum(-1) < max_distance**2
+    both = is_confident[:, :, None] & is_confident[:, None]
+    return is_confident.sum(0), (is_near & both).sum(0)
+
+
+def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArray:
+    """Return the cluster that each cluster is merged into, [M]; itself if it is not merged.
+
+    Clusters are visited from the largest to the smallest. Each joins the first cluster before it that was not
+    merged itself and with which it is at the same place often enough: in more than `overlap` of the images in
+    which the rarer of the two is predicted confidently.
+
+    Args:
+        counts: how often clusters are predicted.
+        sizes: [M] number of points of each cluster; clusters without points are left out.
+        overlap: fraction above which two clusters merge.
+
+    >>> counts = PlaceCounts(np.array([10, 8, 9]), np.array([[10, 7, 0], [7, 8, 1], [0, 1, 9]]))
+    >>> find_leaders(counts, np.array([5, 4, 9]), overlap=0.7).tolist()
+    [0, 0, 2]
+    """
+    leader = np.arange(len(sizes))
+    leaders: list[int] = []
+    for cluster in np.argsort(-sizes, kind="stable"):
+        if sizes[cluster] == 0:
+            break
+        for other in leaders:
+            rarer = min(counts.confident[cluster], counts.confident[other])
+            if counts.together[cluster, other] > overlap * rarer:
+                leader[cluster] = other
+                break
+        else:
+            leaders.append(int(cluster))
+    return leader
+
+
+def cluster_sizes(labeled: LabeledPoints) -> IntArray:
+    """Return the number of points of each cluster, [M]."""
+    label = labeled.label[labeled.label >= 0].cpu().numpy()
+    return np.bincount(label, minlength=labeled.clusters).astype(np.int64)
+
+
+def merge_clusters(labeled: LabeledPoints, leader: IntArray) -> LabeledPoints:
+    """Give the points of merged clusters the label of their leader.
+
+    If an image has points of several merged clusters, the one of the largest cluster is kept. The centroid of
+    a leader becomes the mean over all points that were merged, those that are not kept included.
+
+    Args:
+        labeled: points, all of them with a label.
+        leader: [M], see `find_leaders`.
+    """
+    device = labeled.label.device
+    sizes = torch.from_numpy(cluster_sizes(labeled)).to(device)
+    target = torch.from_numpy(leader).to(device)
+    new = target[labeled.label]
+    group = labeled.points.image_index * labeled.clusters + new
+    keep = cheapest_per_group(group, -sizes[labeled.label])
+    centroids = labeled.centroids
+    if centroids is not None:
+        weight = torch.zeros(len(target), len(target), dtype=torch.float64, device=device)
+        weight[target, torch.arange(len(target), device=device)] = sizes.double()
+        total = weight.sum(dim=1, keepdim=True)
+        means = (weight @ centroids.double() / total.clamp_min(1)).to(centroids.dtype)
+        centroids = torch.where(total > 0, means, centroids)
+    return replace(labeled, label=new, centroids=centroids).select(keep)
+
+
+def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
+    """Keep these clusters only and number them from 0.
+
+    Args:
+        labeled: points of M clusters.
+        clusters: [K] clusters to keep, in their new order.
+    """
+    device = labeled.label.device
+    kept = torch.from_numpy(clusters).to(device)
+    number = torch.full((labeled.clusters + 1,), -1, device=device)  # the last entry is for label -1
+    number[kept] = torch.arange(len(kept), device=device)
+    label, mirrored = number[labeled.label], number[labeled.mirrored_label]
+    centroids = None if labeled.centroids is None else labeled.centroids[kept]
+    return LabeledPoints(labeled.points, label, mirrored, len(clusters), centroids).select(label >= 0)
+
+
+def largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
+    """Return the clusters with most points, ascending; all that have points if `max_clusters` is 0."""
+    sizes = cluster_sizes(labeled)
+    order = np.argsort(-sizes, kind="stable")
+    found = order[sizes[order] > 0]
+    return np.sort(found[: max_clusters or len(found)])

@@ -1,0 +1,77 @@
+"""Merging of clusters against loops over images and pairs of clusters."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from selfmark.correspondence.merging import (
+    PlaceCounts,
+    cluster_sizes,
+    count_places,
+    find_leaders,
+    keep_clusters,
+    largest_clusters,
+    merge_clusters,
+)
+from selfmark.points import Keypoints, LabeledPoints
+
+
+def _label(image: list[int], label: list[int], clusters: int) -> LabeledPoints:
+    """Return labeled points whose x is their row, with one-hot centroids."""
+    rows = torch.arange(len(label), dtype=torch.float32)
+    points = Keypoints(torch.stack([rows, rows], 1), torch.tensor(image), rows)
+    labels = torch.tensor(label)
+    return LabeledPoints(points, labels, torch.full_like(labels, -1), clusters, torch.eye(clusters))
+
+
+def test_places_are_counted_like_in_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    cells = rng.integers(0, 5, (20, 6, 2)).astype(np.float32)
+    is_confident = rng.random((20, 6)) < 0.7
+    together = np.zeros((6, 6), int)
+    for image in range(20):
+        for a in range(6):
+            for b in range(6):
+                near = np.linalg.norm(cells[image, a] - cells[image, b]) < 1.425
+                together[a, b] += near and is_confident[image, a] and is_confident[image, b]
+    confident, counted = count_places(torch.from_numpy(cells), torch.from_numpy(is_confident), 1.425)
+    np.testing.assert_array_equal(confident, is_confident.sum(0))
+    np.testing.assert_array_equal(counted, together)
+
+
+def test_clusters_join_the_largest_one_that_they_share_a_place_with() -> None:
+    # 0 and 1 are mostly at one place; 2 is there half of the time; 3 is never predicted; 4 has no points.
+    together = np.diag([10, 10, 8, 0, 9])
+    together[0, 1] = together[1, 0] = 9
+    together[1, 2] = together[2, 1] = 4
+    together[0, 4] = together[4, 0] = 9
+    counts = PlaceCounts(np.diag(together).copy(), together)
+    sizes = np.array([5, 7, 9, 3, 0])
+    assert find_leaders(counts, sizes, overlap=0.7).tolist() == [1, 1, 2, 3, 4]
+    # With a smaller overlap, 1 joins the larger 2; 0 shares no place with 2 and stays apart.
+    assert find_leaders(counts, sizes, overlap=0.4).tolist() == [0, 2, 2, 3, 4]
+
+
+def test_an_image_keeps_the_point_of_its_largest_merged_cluster() -> None:
+    # Clusters 0 (2 points), 1 (3 points) and 2 (1 point); 0 and 1 merge into 1.
+    labeled = _label(image=[0, 0, 1, 2, 2, 3], label=[0, 1, 0, 1, 2, 1], clusters=3)
+    merged = merge_clusters(labeled, np.array([1, 1, 2]))
+    rows = merged.points.xy[:, 0].tolist()
+    assert rows == [1, 2, 3, 4, 5]  # point 0 is gone: its image has a point of the larger cluster
+    assert merged.label.tolist() == [1, 1, 1, 2, 1]
+    assert merged.centroids is not None
+    torch.testing.assert_close(merged.centroids[1], torch.tensor([2 / 5, 3 / 5, 0.0]))
+    torch.testing.assert_close(merged.centroids[2], torch.tensor([0.0, 0.0, 1.0]))
+
+
+def test_the_largest_clusters_become_landmarks() -> None:
+    labeled = _label(image=[0, 1, 2, 0, 1, 0], label=[3, 3, 3, 1, 1, 0], clusters=5)
+    assert cluster_sizes(labeled).tolist() == [1, 2, 0, 3, 0]
+    assert largest_clusters(labeled, 0).tolist() == [0, 1, 3]
+    kept = keep_clusters(labeled, largest_clusters(labeled, 2))
+    assert kept.clusters == 2
+    assert kept.label.tolist() == [1, 1, 1, 0, 0]
+    assert kept.mirrored_label.tolist() == [-1] * 5
+    assert kept.centroids is not None
+    torch.testing.assert_close(kept.centroids, torch.eye(5)[[1, 3]])

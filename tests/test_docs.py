@@ -64,6 +64,7 @@ def _commands() -> list[str]:
 def test_the_docs_show_the_main_commands() -> None:
     shown = {command.split()[1] for command in _commands()}
     assert {
+        "check",
         "discover",
         "predict",
         "export",
@@ -195,6 +196,9 @@ def test_every_documented_command_runs(
         if "--landmarks" not in words and "-k" not in words:
             words += ["-k", "4"]
         words += ["--set=M=24"]
+    if name == "check":
+        words += [*SHORT, "--preset=tiny"]
+        monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
     if name == "compare":
         words += [*SHORT, "--preset=tiny", "--budget=1s"]
     if name == "reproduce" and "--data" in words:

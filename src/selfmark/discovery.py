@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from PIL import Image
 
-from selfmark.config import (
-    AUTO_RECIPE,
-    Config,
-    Method,
-    override,
-    recipe_settings,
-    resolve_preset,
-    settings_of_method,
-)
+from selfmark.config import AUTO_RECIPE, Config, Method
+from selfmark.config.schedule import stage_iterations
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.feature_pipeline import train_feature_detector
-from selfmark.features.loading import check_features, resolve_features
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore
+from selfmark.inspection.run_estimate import describe_estimate, estimate_run
 from selfmark.methods.mallis2020 import train_with_merging
 from selfmark.methods.training import train_method
 from selfmark.model.card import read_card, write_card
@@ -39,12 +32,14 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Listener, Run
 from selfmark.run.processes import ProcessGroup, is_restarted
+from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
 from selfmark.verification import hold_out, verify_run
 
 _PREVIEW_IMAGES = 16
+_MIN_ITERATIONS = 100  # the time of shorter trainings is not estimated
 
 
 def discover(
@@ -99,11 +94,30 @@ def discover(
     )
     with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
         run = opened.run
+        if opened.is_new:
+            _log_estimate(run, opened.device)
         detector, store = _train(run, opened.device, opened.is_new)
         if run.config.verification.enabled:
             verify_run(run, detector, store, lambda second, is_new: _train(second, opened.device, is_new)[0])
         run.group.run_on_leader(lambda: _finish(run, detector, store))
         return Detector(detector.psi, read_card(run.model_folder), opened.device, run.config.runtime)
+
+
+def _log_estimate(run: Run, device: torch.device) -> None:
+    """Measure for a few seconds how long a new run will take; very short runs need no estimate."""
+    if sum(stage_iterations(run.config).values()) < _MIN_ITERATIONS or run.group.size > 1:
+        return
+    try:
+        estimate = estimate_run(run.refs(), run.config, device)
+    except (InputError, torch.OutOfMemoryError):
+        return  # The run itself meets the same problem and explains it.
+    run.log(
+        "estimate",
+        text=describe_estimate(estimate, device),
+        seconds=round(estimate.seconds, 1),
+        after=round(estimate.after, 1),
+        seconds_per_iteration=estimate.seconds_per_iteration,
+    )
 
 
 def _train(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
@@ -171,35 +185,6 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         build_report(finished, judged, image_store=store)
     run.log("verdict", verdict=checks["verdict"], text=describe_verdict(checks))
     run.log("done", landmarks=run.config.K, output=str(run.path))
-
-
-class RunInputs(NamedTuple):
-    """The images of a run, as given by the user.
-
-    inputs:  folders, glob patterns, files; see `images.sources.list_images`
-    every:   use every n-th frame of each video
-    regions: where the objects are in the images; None if each object fills its image
-    """
-
-    inputs: Sequence[str | Path]
-    every: int = 1
-    regions: Regions | None = None
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Options of a discovery; see the arguments of `discover`."""
-
-    landmarks: int | Literal["auto"] | None = None
-    output: str | Path | None = None
-    preset: str = "auto"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    resume: bool = False
-    device: str = "auto"
-    features: str | None = None
-    method: Method | None = None
-    verify: bool | None = None
-    recipe: str = AUTO_RECIPE
 
 
 class OpenedRun(NamedTuple):
@@ -279,13 +264,7 @@ def _run_folder(inputs: RunInputs, options: RunOptions) -> Path:
 def _create_run(
     path: Path, inputs: RunInputs, options: RunOptions, device: torch.device, listener: Listener | None
 ) -> None:
-    landmarks, settings = options.landmarks, options.settings
-    if not inputs.inputs:
-        raise InputError("no images given: give a folder, image files or a video")
-    if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
-        raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
-    changes = {name: value for name, value in settings.items() if name.startswith("tracking.")}
-    tracking = override(Config(), changes).tracking
+    tracking = check_request(inputs, options)
 
     def on_progress(done: int, total: int) -> None:
         if listener is not None and (done % 25 == 0 or done == total):
@@ -293,27 +272,7 @@ def _create_run(
 
     notes: list[str] = []
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)
-    method = settings.get("method", options.method)
-    features = settings.get("features.name", options.features)
-    if features is None and method not in (None, "self-training", "zero-shot"):
-        features = "none"
-    if features is not None:
-        features = resolve_features(str(features))
-        settings = {**settings, "features.name": features}
-    config, why = resolve_preset(options.preset, device.type == "cuda", len(refs), landmarks, features)
-    if inputs.regions is not None and inputs.regions.animals:
-        config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))
-    if options.method is not None:
-        # The features must be known before the method is checked against them.
-        config = override(config, {"features.name": config.features.name, "method": options.method})
-    implied = settings_of_method(config.method if method is None else str(method))
-    config = override(config, {**implied, **recipe_settings(options.recipe), **settings})
-    check_features(config.features.name)
-    if options.verify is not None:
-        config = override(config, {"verification.enabled": options.verify})
-    elif options.preset == "auto" and "verification.enabled" not in settings:
-        is_affordable = device.type == "cuda" and len(refs) >= config.verification.min_images
-        config = override(config, {"verification.enabled": is_affordable})
+    config, why = resolve_config(inputs, options, len(refs), device)
     training, held_out = hold_out(refs, config)
     Run.create(path, config, [str(item) for item in inputs.inputs], training, held_out)
     run = Run.open(path, listener)

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config
+from selfmark.config.schedule import stage_iterations
 from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partners, nearest_in_mirror_image
 from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
@@ -131,7 +132,7 @@ def train_feature_detector(
             directions = find_directions(run, encoder, images.feed)
             images = turn_images(run, images, directions.angle)
         settle_places(run, encoder, images)
-        run.log("plan", **_plan(run.config))
+        run.log("plan", **_plan(run.config), stages=stage_iterations(run.config))
         centroids, first, labels = find_feature_labels(run, encoder, images)
         on_preview(images.feed.pixels, first.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:

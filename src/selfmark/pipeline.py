@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from selfmark.config import Config
+from selfmark.config.schedule import stage_iterations
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.landmark_count import count_landmarks, explain_count, sample_images
 from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partners, mirror_cooccurrence
@@ -127,7 +128,7 @@ def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
 
 def prepare_images(run: Run, device: torch.device, is_new: bool) -> tuple[ImageStore, PixelFeed, Keypoints]:
     """Load the images and their first keypoints; see `train_phi` for the arguments."""
-    run.log("plan", **plan_iterations(run.config))
+    run.log("plan", **plan_iterations(run.config), stages=stage_iterations(run.config))
     with discard_if_unusable(run, is_new):
         store = load_training_images(run)
         points = find_first_keypoints(run, store, device)

@@ -16,6 +16,7 @@ from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.images.flow import has_nearby_frames
 from selfmark.images.store import ImageStore, load_store
+from selfmark.images.survey import describe_survey, survey_images
 from selfmark.model.card import ModelCard, read_card
 from selfmark.model.landmark_network import LandmarkNetwork, stored_weights
 from selfmark.run.folder import Run
@@ -41,6 +42,7 @@ def load_training_images(run: Run) -> ImageStore:
     for skipped in store.skipped:
         run.log("skipped", name=skipped.name, reason=skipped.reason)
     run.log("images", used=len(store), skipped=len(store.skipped))
+    run.log("survey", sentences=describe_survey(survey_images(store)))
     if len(store) < config.images.minimum:
         raise NotEnoughData(
             f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"

@@ -28,6 +28,7 @@ from selfmark.images.store import ImageStore, load_store
 from selfmark.points import FloatArray
 from selfmark.run.files import write_json
 from selfmark.run.folder import Event, Run
+from selfmark.run.time_left import SECOND_TRAINING
 from selfmark.sampling import evenly_spaced
 
 _FIT_IMAGES = 800  # images on which regressors between the two detectors are fitted
@@ -123,7 +124,7 @@ class _TrainingProgress:
     """Shows the training of the second run as one progress bar of the run."""
 
     def __init__(self, run: Run) -> None:
-        self._report = run.progress("training a second detector")
+        self._report = run.progress(SECOND_TRAINING)
         self._total = 0
         self._done: dict[str, int] = {}
 

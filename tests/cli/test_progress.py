@@ -68,6 +68,24 @@ def test_lines_are_limited_in_rate_but_the_last_one_is_printed(monkeypatch: pyte
     assert done == [1, 17, 33, 40]  # more than 15 seconds apart, and the last
 
 
+def test_lines_carry_the_survey_the_estimate_and_the_time_left() -> None:
+    estimate = {"seconds_per_iteration": {"round": 2.0, "stage 2": 1.0}, "after": 5.0}
+    out = console()
+    with ProgressDisplay(out) as display:
+        display({"event": "estimate", "text": "about 2 minutes", **estimate})
+        display({"event": "survey", "sentences": ["9 images", "1 of 9 images is a copy of [a].png"]})
+        display(PLAN | {"stages": {"round": 20, "stage 2": 10}})
+        display(train_event("round", 1, 20, 10, 20))
+        display({"event": "progress", "stage": "describing keypoints", "round": 2, "done": 9, "of": 9})
+    assert text(out).splitlines() == [
+        "about 2 minutes",
+        "9 images",
+        "note: 1 of 9 images is a copy of [a].png",
+        "training round 1 of 2: 10 of 10 loss 0.5000, 35 s left",
+        "describing keypoints: 9 of 9 35 s left",
+    ]
+
+
 def test_the_overall_bar_counts_both_stages() -> None:
     out = console(terminal=True)
     with ProgressDisplay(out) as display:

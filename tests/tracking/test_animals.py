@@ -13,7 +13,14 @@ import pytest
 from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.tracking.animals import AnimalTracks, build_square_refs, fill_gaps, smooth_track, track_animals
+from selfmark.tracking.animals import (
+    AnimalTracks,
+    build_square_refs,
+    explain_implausible_tracks,
+    fill_gaps,
+    smooth_track,
+    track_animals,
+)
 from tests.tracking.arena import BODY, SIZE, Floats, wander, write_arena_video
 
 SETTINGS = Tracking(num_samples=30)
@@ -36,6 +43,19 @@ def test_animals_are_found_and_keep_their_identity(animals: int, bright: bool, t
     assert np.median(error) < 1.5
     assert error.max() < BODY[1]
     assert 2 * BODY[0] < tracks.side < 4 * BODY[0], "the body and its margin, not the tail"
+    assert explain_implausible_tracks(tracks, SETTINGS) == ""
+
+
+def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tmp_path: Path) -> None:
+    video = write_arena_video(wander(60, 3, seed=3), tmp_path / "arena.mp4")
+    tracks = track_animals(video, 1, SETTINGS)
+    assert tracks.outside == pytest.approx(2 / 3, abs=0.1)  # two of three animals are not tracked
+    assert "of what moves is outside the squares" in explain_implausible_tracks(tracks, SETTINGS)
+    center = np.zeros((10, 1, 2))
+    center[:4] = np.nan
+    assert explain_implausible_tracks(AnimalTracks(center, 9.0), SETTINGS) == (
+        "no animal is found in 40% of the frames"
+    )
 
 
 def test_identity_survives_a_short_contact(tmp_path: Path) -> None:

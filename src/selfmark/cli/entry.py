@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from selfmark._version import __version__
+from selfmark.cli.check import check
 from selfmark.cli.compare import compare
 from selfmark.cli.console import print_note, print_result, print_warnings_here
 from selfmark.cli.datasets import app as datasets_app
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command(cls=Command)(check)
 app.command(cls=Command)(discover)
 app.command(cls=Command)(predict)
 app.command("map", cls=Command)(map_points)

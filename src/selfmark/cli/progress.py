@@ -21,6 +21,7 @@ from rich.progress import (
 
 from selfmark.image_ref import ImageRef
 from selfmark.run.folder import Event
+from selfmark.run.time_left import TimeLeft, describe_time_left
 from selfmark.terminal import PlainConsole
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class ProgressDisplay:
         self.student_rounds = 0
         self.done: dict[str, int] = {}  # iterations by name of the checkpoint
         self.last_line = 0.0
+        self.time_left = TimeLeft()
 
     def __enter__(self) -> ProgressDisplay:
         self.progress.start()
@@ -70,6 +72,7 @@ class ProgressDisplay:
 
     def __call__(self, event: Event) -> None:
         """Show an event; events without a method below are ignored."""
+        self.time_left(event)
         handler = getattr(self, f"_on_{event['event']}", None)
         if handler is not None:
             handler(event)
@@ -79,6 +82,14 @@ class ProgressDisplay:
     def _on_start(self, event: Event) -> None:
         self.console.print_line(f"preset {event['preset']} on {event['device']}: {event['why']}")
         self.console.print_line(f"{event['images']} images, {event['K']} landmarks, output {event['output']}")
+
+    def _on_estimate(self, event: Event) -> None:
+        self.console.print_line(event["text"])
+
+    def _on_survey(self, event: Event) -> None:
+        first, *others = event["sentences"]
+        for line in (first, *(f"note: {sentence}" for sentence in others)):
+            self.console.print_line(line)
 
     def _on_note(self, event: Event) -> None:
         self.console.print_line(f"note: {event['text']}")
@@ -104,12 +115,6 @@ class ProgressDisplay:
         total = event["stage1"] + event["stage2"] + event.get("student", 0)
         if total:
             self.tasks["all"] = self.progress.add_task("training", total=total, note="")
-
-    def _on_images(self, event: Event) -> None:
-        if event["skipped"]:
-            self.console.print_line(
-                f"{event['skipped']} images skipped; log.jsonl lists them with the reasons"
-            )
 
     def _on_progress(self, event: Event) -> None:
         self._show(event["stage"], event["round"], event["done"], event["of"], "")
@@ -208,7 +213,9 @@ class ProgressDisplay:
             done == total or time.monotonic() - self.last_line > _SECONDS_PER_LINE
         ):
             self.last_line = time.monotonic()
-            self.console.print_line(f"{name}: {done} of {total} {note}")
+            left = describe_time_left(self.time_left.seconds())
+            details = ", ".join(filter(None, (note, left)))
+            self.console.print_line(f"{name}: {done} of {total} {details}")
 
 
 class CountDisplay:
@@ -252,7 +259,10 @@ class CountDisplay:
         self._progress.update(self._task, completed=done, total=total, rate=rate)
         if not self._console.is_terminal and time.monotonic() - self._last_line > _SECONDS_PER_LINE:
             self._last_line = time.monotonic()
-            self._console.print_line(f"{self._name}: {done} of {total}, {rate}")
+            left = describe_time_left((total - done) / self.rate if done else None)
+            self._console.print_line(
+                ", ".join(filter(None, (f"{self._name}: {done} of {total}", rate, left)))
+            )
 
 
 class CountedPredictions(Iterator["Prediction"]):

@@ -1,4 +1,4 @@
-"""Change the length of the training: the iterations of every phase by the same factor."""
+"""The length of the training: iterations of its stages, and settings with another length."""
 
 from __future__ import annotations
 
@@ -40,3 +40,24 @@ def schedule_settings(config: Config) -> dict[str, int]:
         "stage2.iterations": config.stage2.iterations,
         "methods.iterations": config.methods.iterations,
     }
+
+
+def stage_iterations(config: Config) -> dict[str, int]:
+    """Return the iterations of each stage of a training, in order; stages are named as in log events.
+
+    >>> stage_iterations(Config())
+    {'warm-up': 30000, 'round': 170000, 'stage 2': 200000}
+    """
+    if config.is_from_another_paper and not config.merges_clusters:
+        return {"method": config.methods.iterations}
+    if config.method == "zero-shot":
+        return {}
+    is_warmed_up = config.warmup.bootstrap == "equivariance"
+    stage1 = {"warm-up": config.warmup.iterations} if is_warmed_up else {}
+    stage1["round"] = config.rounds.count * config.rounds.iterations
+    if not config.uses_features:
+        return stage1 | {"stage 2": config.stage2.iterations}
+    student = config.student.rounds * config.student.iterations
+    if not config.features.runs_stage1:
+        return {"student": student}
+    return {"student": student, **stage1, "keypoints": student}

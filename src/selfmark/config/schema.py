@@ -462,6 +462,8 @@ class Tracking:
     margin: float = between(0, 10, 0.1)
     # augment.rotation for tracked animals, which can face any direction
     rotation: float = between(0, 360, 180.0)
+    max_outside: float = fraction(0.3)  # warn if more of what moves is outside the animals' squares
+    max_missing: float = fraction(0.2)  # warn if animals are not found in more frames than this
 
 
 @dataclass(frozen=True)

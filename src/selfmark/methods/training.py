@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import Config
+from selfmark.config.schedule import stage_iterations
 from selfmark.correspondence.mirror import (
     LandmarkPartners,
     find_mirror_partners,
@@ -55,7 +56,8 @@ def train_method(run: Run, device: torch.device, is_new: bool) -> tuple[Detector
         is_new: whether the run was just created; its folder is then deleted if the images are unusable.
     """
     config = run.config
-    run.log("plan", rounds=0, stage1=0, stage2=config.methods.iterations)
+    stages = stage_iterations(config)
+    run.log("plan", rounds=0, stage1=0, stage2=config.methods.iterations, stages=stages)
     with discard_if_unusable(run, is_new):
         store = load_training_images(run)
     feed = PixelFeed(store.pixels, device, config.runtime.device_fraction)

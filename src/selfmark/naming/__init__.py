@@ -2,6 +2,6 @@
 
 `edits` defines the changes to a model card as pure functions, and `card_editor` stores them in model.json.
 `shown_images` selects the images, `landmark_prediction` predicts their landmarks, and `image_renderer` makes
-the JPEGs. `app` answers requests, and `server` starts everything. The page
-itself is in `page/` and needs no build step. Only `landmark_prediction` imports torch, in its own process.
+the JPEGs. `app` answers requests, and `server` starts everything. The page itself is in `page/` and needs no
+build step. Only `landmark_prediction` imports torch, in its own process.
 """

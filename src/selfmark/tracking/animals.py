@@ -15,8 +15,8 @@ from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.video import probe_video, read_frames
-from selfmark.tracking.background import check_frame_size, learn_background
-from selfmark.tracking.tracker import AnimalTracker
+from selfmark.tracking.background import Mask, check_frame_size, learn_background
+from selfmark.tracking.tracker import AnimalPositions, AnimalTracker
 
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -29,11 +29,13 @@ class AnimalTracks:
     center: [frames, A, 2], pixels of the video, pixel centers at integers; NaN where an animal is not visible
     side:   side of the square around an animal, pixels of the video; the same for all animals and frames
     unread: number of frames that could not be read
+    outside: fraction of the moving pixels that belong to no animal, median over the frames
     """
 
     center: Floats
     side: float
     unread: int = 0
+    outside: float = 0.0
 
 
 def track_animals(
@@ -55,11 +57,14 @@ def track_animals(
     tracker = AnimalTracker(animals, background.area, settings)
     center = np.full((video.frames, animals, 2), np.nan)
     radius = np.full((video.frames, animals), np.nan)
+    outside = np.full(video.frames, np.nan)
     unread = video.frames
     for number, frame in read_frames(path, range(video.frames)):
         unread -= 1
         check_frame_size(path, number, frame, video.size)
-        positions = tracker.update(background.foreground(frame))
+        mask = background.foreground(frame)
+        positions = tracker.update(mask)
+        outside[number] = _fraction_outside(mask, positions, 1 + 2 * settings.margin)
         center[number] = (positions.center + 0.5) / background.scale - 0.5
         radius[number] = positions.radius / background.scale
         if on_progress is not None:
@@ -81,7 +86,36 @@ def track_animals(
         axis=1,
     )
     side = 2 * float(np.nanquantile(radius, settings.size_fraction)) * (1 + 2 * settings.margin)
-    return AnimalTracks(smooth, side, unread)
+    return AnimalTracks(smooth, side, unread, float(np.nanmedian(outside)))
+
+
+def explain_implausible_tracks(tracks: AnimalTracks, settings: Tracking) -> str:
+    """Return what suggests that something else than the animals was tracked; empty if nothing does."""
+    missing = float(np.isnan(tracks.center[..., 0]).mean())
+    reasons = []
+    if tracks.outside > settings.max_outside:
+        reasons.append(
+            f"{tracks.outside:.0%} of what moves is outside the squares of {tracks.side:.0f} pixels"
+        )
+    if missing > settings.max_missing:
+        reasons.append(f"no animal is found in {missing:.0%} of the frames")
+    return " and ".join(reasons)
+
+
+def _fraction_outside(mask: Mask, positions: AnimalPositions, extent: float) -> float:
+    """Return the fraction of the pixels of a mask that are far from all animals; NaN for an empty mask.
+
+    Args:
+        mask: [h, w], what differs from the background.
+        positions: the animals.
+        extent: a pixel is far from an animal beyond this many radii of its body.
+    """
+    y, x = np.nonzero(mask)
+    if not len(x):
+        return float("nan")
+    distance = np.linalg.norm(np.stack([x, y], axis=1)[:, None] - positions.center, axis=2)
+    is_inside = (distance <= extent * positions.radius).any(axis=1)  # comparisons with NaN are False
+    return float(1 - is_inside.mean())
 
 
 def build_square_refs(path: Path, tracks: AnimalTracks, every: int) -> list[ImageRef]:

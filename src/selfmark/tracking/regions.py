@@ -14,7 +14,7 @@ from selfmark.image_ref import Box, ImageRef
 from selfmark.images.box_matching import attach_boxes, check_tracks
 from selfmark.images.sources import list_images
 from selfmark.images.video import probe_video
-from selfmark.tracking.animals import Progress, build_square_refs, track_animals
+from selfmark.tracking.animals import Progress, build_square_refs, explain_implausible_tracks, track_animals
 
 Notes = Callable[[str], None]
 
@@ -139,6 +139,12 @@ def _track_all(
             errors.append(error)
             continue
         tracked += build_square_refs(path, tracks, every)
+        if reason := explain_implausible_tracks(tracks, settings):
+            on_note(
+                f"the animals found in {path} may be wrong: {reason}. Look at them with 'selfmark check'. "
+                "Animals are found by their movement; if they stay in place or other things move, use --crop "
+                "or --boxes"
+            )
         if tracks.unread:
             on_note(f"{tracks.unread} of {len(tracks.center)} frames of {path} could not be read")
         empty = int(np.isnan(tracks.center[..., 0]).all(axis=1).sum()) - tracks.unread

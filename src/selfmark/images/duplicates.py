@@ -1,0 +1,109 @@
+"""Find images that occur twice: the same pixels, or pixels that are almost the same.
+
+Images are compared as gray thumbnails. To avoid comparing every image with every other, the candidates are
+the nearest neighbors in the lowest frequencies of the thumbnails. The cosine transform is orthonormal, so
+thumbnails whose low frequencies are far apart are far apart themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.spatial import cKDTree
+
+Rows = npt.NDArray[np.int64]
+Thumbnails = npt.NDArray[np.float32]  # [N, side, side], gray levels
+
+THUMBNAIL_SIDE = 32  # pixels
+_FREQUENCIES = 3  # of each axis; 9 numbers describe an image when candidates are searched
+_NEIGHBORS = 8  # candidates that are compared with each image
+# Two thumbnails are almost the same up to these differences, gray levels. Copies with another compression or
+# size differ by less, and an object in another pose differs by more in at least one pixel.
+_MAX_MEAN_DIFFERENCE = 4.0  # root mean square
+_MAX_PIXEL_DIFFERENCE = 24.0
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """For each of N images, the first earlier image that is the same.
+
+    exact: [N] row of an earlier image with the same pixels, -1 if there is none
+    near:  [N] row of an earlier image that is almost the same, -1 if there is none; -1 for exact copies
+    """
+
+    exact: Rows
+    near: Rows
+
+
+def find_duplicates(pixels: torch.Tensor, thumbnails: Thumbnails) -> Duplicates:
+    """Find exact and near duplicates.
+
+    Args:
+        pixels: [N, 3, S, S] uint8.
+        thumbnails: [N, side, side] of the same images, see `make_thumbnails`.
+    """
+    exact = _find_exact(pixels, thumbnails)
+    return Duplicates(exact, np.where(exact < 0, _find_near(thumbnails), -1))
+
+
+def make_thumbnails(pixels: torch.Tensor) -> Thumbnails:
+    """Return gray thumbnails [N, side, side] of images [N, 3, S, S] uint8; each pixel is an average."""
+    thumbnails = np.empty((len(pixels), THUMBNAIL_SIDE, THUMBNAIL_SIDE), np.float32)
+    for row, image in enumerate(pixels):
+        gray = cv2.cvtColor(np.ascontiguousarray(image.numpy().transpose(1, 2, 0)), cv2.COLOR_RGB2GRAY)
+        size = (THUMBNAIL_SIDE, THUMBNAIL_SIDE)
+        thumbnails[row] = cv2.resize(gray, size, interpolation=cv2.INTER_AREA)
+    return thumbnails
+
+
+def look_alike(thumbnails: Thumbnails, others: Thumbnails) -> npt.NDArray[np.bool_]:
+    """Return whether thumbnails [..., side, side] are almost the same as others, pairwise."""
+    difference = np.abs(thumbnails - others)
+    mean = np.sqrt(np.square(difference).mean(axis=(-2, -1)))
+    same: npt.NDArray[np.bool_] = (mean <= _MAX_MEAN_DIFFERENCE) & (
+        difference.max(axis=(-2, -1)) <= _MAX_PIXEL_DIFFERENCE
+    )
+    return same
+
+
+def _find_exact(pixels: torch.Tensor, thumbnails: Thumbnails) -> Rows:
+    """Return the first earlier image with the same pixels; only images with equal thumbnails are hashed."""
+    groups: dict[bytes, list[int]] = {}
+    for row, thumbnail in enumerate(thumbnails):
+        groups.setdefault(thumbnail.tobytes(), []).append(row)
+    exact = np.full(len(pixels), -1, np.int64)
+    for rows in groups.values():
+        if len(rows) == 1:
+            continue
+        first: dict[bytes, int] = {}
+        for row in rows:
+            digest = hashlib.sha256(pixels[row].numpy().tobytes()).digest()
+            if first.setdefault(digest, row) != row:
+                exact[row] = first[digest]
+    return exact
+
+
+def _find_near(thumbnails: Thumbnails) -> Rows:
+    """Return the first earlier image, among the nearest neighbors, that looks the same."""
+    count = len(thumbnails)
+    low = slice(0, _FREQUENCIES)
+    described = np.array([cv2.dct(thumbnail)[low, low].ravel() for thumbnail in thumbnails])
+    near = np.full(count, -1, np.int64)
+    if count < 2:
+        return near
+    neighbors = cKDTree(described).query(
+        described, k=min(_NEIGHBORS, count), distance_upper_bound=_MAX_MEAN_DIFFERENCE * THUMBNAIL_SIDE
+    )[1]
+    for row, candidates in enumerate(neighbors):
+        earlier = np.sort(
+            candidates[candidates < row]
+        )  # a neighbor that was not found has the number `count`
+        alike = earlier[look_alike(thumbnails[row], thumbnails[earlier])]
+        if len(alike):
+            near[row] = alike[0]
+    return near

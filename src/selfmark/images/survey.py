@@ -1,0 +1,172 @@
+"""What the images of a run are like: numbers, sizes, unreadable and repeated images, cut-off objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.image_ref import ImageRef
+from selfmark.images.duplicates import Thumbnails, find_duplicates, look_alike, make_thumbnails
+from selfmark.images.store import ImageStore
+from selfmark.sampling import evenly_spaced
+
+_BORDER = 1.0  # pixels; a box this close to the border of its image reaches it
+_MIN_SIDE = 0.5  # fraction of the network's input; smaller crops show few details
+_MAX_ALIKE = 0.2  # fraction of successive frames that may look alike after leaving out frames
+_STRIDES = (1, 2, 3, 5, 10, 20, 30, 50, 100)  # tried in this order as `--every`
+_MIN_FRAMES = 200  # frames that are left over
+_MAX_PAIRS = 2_000  # pairs of successive frames that are compared
+
+
+@dataclass(frozen=True)
+class ImageSurvey:
+    """Properties of the N images of a run, each cropped to an object.
+
+    images:     N
+    files:      number of files that they come from
+    videos:     number of these files that are videos
+    skipped:    number of images that could not be read
+    first_skipped: name and reason of the first of them; empty if there is none
+    sizes:      widths and heights of the smallest and the largest original, pixels
+    crop_sides: shortest and longest side of the crops, pixels of the original
+    network_side: side of the network's input, pixels
+    small:      number of crops that are much smaller than the network's input
+    copies:     number of still images with the same pixels as an earlier one
+    near:       number of still images that are almost the same as an earlier one
+    first_copy: names of the first such image and of the earlier one; empty if there is none
+    boxed:      number of images with a box of an object; 0 if the same part of all images is used
+    cut_off:    number of boxes that reach the border of their image
+    stride:     every n-th frame of the videos is enough, because successive frames look alike; 1 for all
+    """
+
+    images: int
+    files: int
+    videos: int
+    skipped: int
+    first_skipped: tuple[str, ...]
+    sizes: tuple[tuple[int, int], tuple[int, int]]
+    crop_sides: tuple[float, float]
+    network_side: int
+    small: int
+    copies: int
+    near: int
+    first_copy: tuple[str, ...]
+    boxed: int
+    cut_off: int
+    stride: int
+
+
+def survey_images(store: ImageStore) -> ImageSurvey:
+    """Look at all images of a store."""
+    thumbnails = make_thumbnails(store.pixels)
+    duplicates = find_duplicates(store.pixels, thumbnails)
+    is_still = store.video < 0  # successive video frames are alike by nature
+    repeated = np.flatnonzero(is_still & ((duplicates.exact >= 0) | (duplicates.near >= 0)))
+    first_copy: tuple[str, ...] = ()
+    if len(repeated):
+        row = int(repeated[0])
+        earlier = int(max(duplicates.exact[row], duplicates.near[row]))
+        first_copy = (store.refs[row].name, store.refs[earlier].name)
+    is_cropped = len({ref.box for ref in store.refs}) == 1  # none, or the same part of all images
+    areas = store.sizes.prod(axis=1)
+    smallest, largest = store.sizes[areas.argmin()], store.sizes[areas.argmax()]
+    sides = store.regions[:, 2:].max(axis=1)
+    size = int(store.pixels.shape[-1])
+    return ImageSurvey(
+        images=len(store),
+        files=len({ref.path for ref in store.refs}),
+        videos=len({ref.path for ref in store.refs if ref.frame is not None}),
+        skipped=len(store.skipped),
+        first_skipped=(store.skipped[0].name, store.skipped[0].reason) if store.skipped else (),
+        sizes=((int(smallest[0]), int(smallest[1])), (int(largest[0]), int(largest[1]))),
+        crop_sides=(round(float(sides.min()), 1), round(float(sides.max()), 1)),
+        network_side=size,
+        small=int((sides < _MIN_SIDE * size).sum()),
+        copies=int((is_still & (duplicates.exact >= 0)).sum()),
+        near=int((is_still & (duplicates.near >= 0)).sum()),
+        first_copy=first_copy,
+        boxed=0 if is_cropped else sum(ref.box is not None for ref in store.refs),
+        cut_off=0 if is_cropped else int(_reaches_border(store.refs, store.sizes).sum()),
+        stride=choose_stride(thumbnails, store),
+    )
+
+
+def choose_stride(thumbnails: Thumbnails, store: ImageStore) -> int:
+    """Return the smallest n for which every n-th frame of the videos rarely looks like the one before.
+
+    At least `_MIN_FRAMES` frames are kept. The result is 1 if most images are not video frames.
+
+    Args:
+        thumbnails: [N, side, side] of the images.
+        store: the images.
+    """
+    frames = np.flatnonzero(store.video >= 0)
+    if 2 * len(frames) < len(store):
+        return 1
+    order = frames[np.lexsort((store.frame[frames], store.track[frames], store.video[frames]))]
+    strides = [stride for stride in _STRIDES if len(order) // stride >= _MIN_FRAMES]
+    for stride in strides:
+        first, second = order[:-stride], order[stride:]
+        is_same_object = (store.video[first] == store.video[second]) & (
+            store.track[first] == store.track[second]
+        )
+        pairs = np.flatnonzero(is_same_object)
+        pairs = pairs[evenly_spaced(len(pairs), _MAX_PAIRS)]
+        alike = look_alike(thumbnails[first[pairs]], thumbnails[second[pairs]])
+        if not len(alike) or alike.mean() <= _MAX_ALIKE:
+            return stride
+    return strides[-1] if strides else 1
+
+
+def describe_survey(survey: ImageSurvey) -> list[str]:
+    """Return the survey as sentences, without those that have nothing to report."""
+    (small_width, small_height), (large_width, large_height) = survey.sizes
+    sizes = f"{small_width} x {small_height}"
+    if survey.sizes[0] != survey.sizes[1]:
+        sizes += f" to {large_width} x {large_height}"
+    what = "objects" if survey.boxed else "images"
+    source = f"{survey.videos} videos" if survey.videos == survey.files else f"{survey.files} files"
+    source = source.removesuffix("s") if survey.files == 1 else source
+    low, high = (round(side) for side in survey.crop_sides)
+    seen = f"{low}" if low == high else f"{low} to {high}"
+    network = survey.network_side
+    sentences = [
+        f"{survey.images} {what} from {source}, {sizes} pixels; the network sees squares of {seen} pixels, "
+        f"resized to {network} x {network}"
+    ]
+    if survey.skipped:
+        name, reason = survey.first_skipped
+        sentences.append(
+            f"{survey.skipped} images cannot be read and are left out, first {name} ({reason}); log.jsonl "
+            "and check.json list them all"
+        )
+    if survey.copies or survey.near:
+        name, earlier = survey.first_copy
+        sentences.append(
+            f"{survey.copies} images are copies of others and {survey.near} more are almost the same as "
+            f"others, first {name} and {earlier}: remove copies, they add time but no information"
+        )
+    if survey.small:
+        sentences.append(
+            f"{survey.small} of {survey.images} {what} are smaller than {round(_MIN_SIDE * network)} pixels "
+            "and show few details: use larger images if you have them"
+        )
+    if survey.cut_off:
+        sentences.append(
+            f"{survey.cut_off} of {survey.boxed} boxes reach the border of their image: these objects may be "
+            "cut off"
+        )
+    return sentences
+
+
+def _reaches_border(refs: tuple[ImageRef, ...], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return whether the box [N] of each image reaches its border; False for images without a box."""
+    nothing = (np.inf, np.inf, -np.inf, -np.inf)
+    boxes = np.array([nothing if ref.box is None else ref.box for ref in refs]).reshape(-1, 4)
+    start, stop = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    reaches: npt.NDArray[np.bool_] = ((start <= _BORDER) | (stop >= sizes - _BORDER)).any(axis=1) & np.array(
+        [ref.box is not None for ref in refs]
+    )
+    return reaches

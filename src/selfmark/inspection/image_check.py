@@ -1,0 +1,173 @@
+"""`selfmark check`: look at the images of a planned run without training anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from selfmark.config import Config, override
+from selfmark.errors import InputError
+from selfmark.features.loading import load_encoder
+from selfmark.features.orientation import measure_uprightness
+from selfmark.images.store import ImageStore, load_store
+from selfmark.images.survey import ImageSurvey, describe_survey, survey_images
+from selfmark.inspection.input_sheets import draw_crops, draw_originals, write_sheet
+from selfmark.inspection.run_estimate import RunEstimate, describe_estimate, estimate_run
+from selfmark.inspection.setup_advice import InputFindings, advise_setup
+from selfmark.keypoints.first_keypoints import detect_first_keypoints
+from selfmark.run.devices import select_device
+from selfmark.run.files import write_json
+from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
+from selfmark.sampling import evenly_spaced
+from selfmark.tracking.regions import locate_objects
+
+_LOOKED_AT = 32  # images on which orientation and keypoints are measured
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a step, the number of items done and their total."""
+
+
+@dataclass(frozen=True)
+class ImageCheck:
+    """Result of a check.
+
+    Attributes:
+        survey: Properties of the images.
+        estimate: Time and memory of the run.
+        summary: The survey and the estimate as sentences.
+        warnings: What may be wrong.
+        advice: Options that suit the images and this machine.
+        pictures: Written contact sheets: the crops, and the originals with their regions.
+    """
+
+    survey: ImageSurvey
+    estimate: RunEstimate
+    summary: Sequence[str]
+    warnings: Sequence[str]
+    advice: Sequence[str]
+    pictures: Sequence[Path]
+
+
+def check_images(
+    inputs: RunInputs,
+    options: RunOptions,
+    output: Path,
+    on_progress: Progress = lambda step, done, total: None,
+) -> ImageCheck:
+    """Look at images as `discover` would use them, and write contact sheets.
+
+    Args:
+        inputs: the images.
+        options: options of the planned discovery.
+        output: folder for the contact sheets and check.json.
+        on_progress: called with the progress of each step.
+
+    Raises:
+        InputError: if the images cannot be used.
+    """
+    device = select_device(options.device)
+    tracking = check_request(inputs, options)
+    notes: list[str] = []
+    refs = locate_objects(
+        *inputs, tracking, lambda done, total: on_progress("finding animals", done, total), notes.append
+    )
+    config, why = resolve_config(inputs, options, len(refs), device)
+    # Images that do not fit into memory are kept in a file of the output folder.
+    store = load_store(
+        refs,
+        config.images,
+        config.runtime.store_gigabytes,
+        output,
+        lambda done, total: on_progress("reading images", done, total),
+    )
+    try:
+        survey = survey_images(store)
+        pictures = _write_pictures(store, config, output)
+        findings = _look_at_images(store, config, device)
+        settled = _settle_orientation(config, findings)
+        estimate = estimate_run(list(store.refs), settled, device)
+    finally:
+        (output / "images.u8").unlink(missing_ok=True)
+    first, *warnings = describe_survey(survey)
+    planned = (
+        f"preset {config.preset} ({why}), {config.K or 'an automatic number of'} landmarks: "
+        f"{describe_estimate(estimate, device)}"
+    )
+    result = ImageCheck(
+        survey,
+        estimate,
+        (first, planned),
+        (*warnings, *notes),
+        advise_setup(survey, findings, estimate, config, inputs.every, device),
+        pictures,
+    )
+    _write_result(result, store, output)
+    return result
+
+
+def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Path]:
+    """Write the contact sheets; return their paths."""
+    pictures = []
+    try:
+        write_sheet(draw_crops(store), output / "crops.jpg")
+        pictures.append(output / "crops.jpg")
+        if any(ref.box is not None for ref in store.refs):
+            originals = draw_originals(store, config.images.max_megapixels)
+            if originals is not None:
+                write_sheet(originals, output / "boxes.jpg")
+                pictures.append(output / "boxes.jpg")
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror}") from error
+    return pictures
+
+
+def _look_at_images(store: ImageStore, config: Config, device: torch.device) -> InputFindings:
+    """Measure on a few images whether objects are upright and how many keypoints they have."""
+    rows = evenly_spaced(len(store), _LOOKED_AT)
+    pixels, findings = store.pixels[rows], InputFindings()
+    if len(rows) < config.images.minimum:
+        return findings
+    if config.uses_features and config.features.orientation == "auto":
+        encoder = load_encoder(config.features.name, device)
+        accuracy = measure_uprightness(encoder, pixels.to(device), config.runtime.predict_batch)
+        findings = replace(findings, upright_accuracy=round(accuracy, 4))
+    if config.keypoints.detector != "file":
+        try:
+            points = detect_first_keypoints(
+                pixels, store.bounds[rows], config.keypoints, device, config.runtime.predict_batch
+            )
+        except InputError:  # the weights of the detector are not installed, which `discover` reports
+            return findings
+        counts = points.counts(len(rows)).cpu().numpy()
+        findings = replace(findings, keypoints=int(np.median(counts)))
+    return findings
+
+
+def _settle_orientation(config: Config, findings: InputFindings) -> Config:
+    """Return the settings with the orientation that a run would find, on which its length depends."""
+    accuracy = findings.upright_accuracy
+    if accuracy is None:
+        return config
+    is_upright = accuracy >= config.features.min_upright_accuracy
+    return override(config, {"features.orientation": "upright" if is_upright else "turned"})
+
+
+def _write_result(result: ImageCheck, store: ImageStore, output: Path) -> None:
+    """Write check.json: everything that is printed, and the names of all images that cannot be read."""
+    content: dict[str, Any] = {
+        "summary": list(result.summary),
+        "warnings": list(result.warnings),
+        "advice": list(result.advice),
+        "survey": asdict(result.survey),
+        "estimate": asdict(result.estimate) | {"seconds": result.estimate.seconds},
+        "unreadable": [asdict(skipped) for skipped in store.skipped],
+    }
+    try:
+        write_json(content, output / "check.json")
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror}") from error

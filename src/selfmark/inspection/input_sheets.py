@@ -1,0 +1,104 @@
+"""Pictures of what the network will see: the crops, and where they are in the originals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from selfmark.draw.primitives import BLACK, draw_line, draw_text
+from selfmark.image_ref import ImageRef
+from selfmark.images.decode import Pixels, UnreadableImage, read_image
+from selfmark.images.store import ImageStore
+from selfmark.images.video import read_frames
+from selfmark.run.files import atomic_write
+from selfmark.sampling import evenly_spaced
+
+MAX_CROPS = 48
+MAX_ORIGINALS = 12
+_COLUMNS = 8
+_ORIGINAL_COLUMNS = 4
+_ORIGINAL_WIDTH = 480  # pixels of an original on the sheet
+_GAP = 4  # pixels between the pictures of a sheet
+_BOX_COLOR = (255, 200, 0)
+
+
+def draw_crops(store: ImageStore, max_images: int = MAX_CROPS) -> Pixels:
+    """Return a contact sheet of evenly spaced images exactly as the network gets them."""
+    rows = evenly_spaced(len(store), max_images)
+    return _arrange(list(store.pixels[rows].permute(0, 2, 3, 1).numpy()), _COLUMNS)
+
+
+def draw_originals(store: ImageStore, max_megapixels: float) -> Pixels | None:
+    """Return a contact sheet of evenly spaced originals with the regions that the network sees of them.
+
+    Args:
+        store: the images.
+        max_megapixels: larger originals are left out.
+
+    Returns:
+        The sheet; None if no original can be read.
+    """
+    by_original: dict[tuple[Path, int | None], list[int]] = {}
+    for row, ref in enumerate(store.refs):
+        by_original.setdefault((ref.path, ref.frame), []).append(row)
+    originals = list(by_original)
+    chosen = [originals[index] for index in evenly_spaced(len(originals), MAX_ORIGINALS)]
+    tiles = []
+    for original in chosen:
+        rows = by_original[original]
+        pixels = _read_original(store.refs[rows[0]], max_megapixels)
+        if pixels is not None:
+            tiles.append(_draw_regions(pixels, store, rows))
+    return _arrange(tiles, _ORIGINAL_COLUMNS) if tiles else None
+
+
+def write_sheet(sheet: Pixels, path: Path) -> None:
+    """Write a sheet as a JPEG file, atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path, keep_suffix=True) as temporary:
+        Image.fromarray(sheet).save(temporary, quality=90)
+
+
+def _read_original(ref: ImageRef, max_megapixels: float) -> Pixels | None:
+    if ref.frame is not None:
+        return next((pixels for _, pixels in read_frames(ref.path, [ref.frame])), None)
+    try:
+        return read_image(ref.path, max_megapixels)
+    except UnreadableImage:
+        return None
+
+
+def _draw_regions(pixels: Pixels, store: ImageStore, rows: Sequence[int]) -> Pixels:
+    """Return an original, resized, with a rectangle around the region of each of its images."""
+    zoom = _ORIGINAL_WIDTH / pixels.shape[1]
+    method = cv2.INTER_AREA if zoom < 1 else cv2.INTER_CUBIC
+    canvas = np.ascontiguousarray(cv2.resize(pixels, None, fx=zoom, fy=zoom, interpolation=method), np.uint8)
+    for row in rows:
+        x, y, width, height = store.regions[row] * zoom
+        # One pixel inside the picture, so that a region that fills it stays visible.
+        left, right = np.clip([x, x + width], 1, canvas.shape[1] - 2)
+        top, bottom = np.clip([y, y + height], 1, canvas.shape[0] - 2)
+        corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
+        for color, line_width in ((BLACK, 5), (_BOX_COLOR, 3)):
+            for start, end in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+                draw_line(canvas, start, end, line_width, color)
+        if store.track[row] >= 0:
+            corner = (round(float(left)) + 6, round(float(top)) + 22)
+            draw_text(canvas, str(store.track[row]), corner, 0.7, outline=4)
+    return canvas
+
+
+def _arrange(tiles: Sequence[Pixels], max_columns: int) -> Pixels:
+    """Return tiles of equal width in rows of equal height on a white sheet."""
+    height, width = max(len(tile) for tile in tiles), tiles[0].shape[1]
+    columns = min(max_columns, len(tiles))
+    rows = -(-len(tiles) // columns)
+    sheet = np.full((rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, 3), 255, np.uint8)
+    for index, tile in enumerate(tiles):
+        top, left = index // columns * (height + _GAP), index % columns * (width + _GAP)
+        sheet[top : top + len(tile), left : left + tile.shape[1]] = tile
+    return sheet

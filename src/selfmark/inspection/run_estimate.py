@@ -1,0 +1,166 @@
+"""Estimate how long a run will take and how much memory it needs, from a few measured seconds."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from selfmark.config import Config
+from selfmark.config.schedule import stage_iterations
+from selfmark.errors import InputError
+from selfmark.features.cells import described_channels
+from selfmark.features.encoder import CELL, Encoder
+from selfmark.features.loading import load_encoder
+from selfmark.image_ref import ImageRef
+from selfmark.images.store import load_store
+from selfmark.inspection.step_timing import measure_pass, measure_steps
+from selfmark.verification import shorten
+
+MEASURED_SECONDS = 5.0
+_SAMPLE_IMAGES = 32  # images on which steps are measured
+_ORIENTATION_IMAGES = 200  # images on which it is decided how objects are turned, see `feature_images`
+_PASSES_PER_CHECKED_IMAGE = 4  # the checks at the end of a run look at deformed and mirrored copies
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """How long a run takes and how much memory it needs, approximately.
+
+    seconds_per_iteration: by the names of `stage_iterations`
+    training:       seconds of all training iterations
+    other:          seconds of everything before and between them: reading images and passes over all images
+    after:          seconds of the checks and, if enabled, the verification
+    host_bytes:     peak memory of the process
+    device_bytes:   peak memory of the GPU; 0 on the CPU
+    """
+
+    seconds_per_iteration: dict[str, float]
+    training: float
+    other: float
+    after: float
+    host_bytes: int
+    device_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole run."""
+        return self.training + self.other + self.after
+
+
+def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device) -> RunEstimate:
+    """Measure reading, passes and training steps on a few images for about five seconds.
+
+    Args:
+        refs: the images of the run.
+        config: its settings. If they leave open how objects are turned, Stage 1 is taken to run.
+        device: device to compute on.
+
+    Raises:
+        InputError: if none of the measured images can be read.
+    """
+    # The first images: of a video, later ones would take longer to reach.
+    sample = list(refs[:_SAMPLE_IMAGES])
+    start = time.monotonic()
+    store = load_store(sample, config.images, float("inf"), None)
+    reading = (time.monotonic() - start) / len(sample)
+    if len(store) < 2:
+        raise InputError(f"only {len(store)} of the first {len(sample)} images can be read")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    encoder = load_encoder(config.features.name, device) if config.uses_features else None
+    pass_seconds = measure_pass(config, store.pixels, encoder, device)
+    per_iteration = measure_steps(config, store, device, MEASURED_SECONDS)
+    device_bytes = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    data_bytes = _count_data_bytes(config, len(refs), encoder)
+    checked = min(config.evaluation.num_samples, len(refs)) * _PASSES_PER_CHECKED_IMAGE
+    after = checked * config.evaluation.deformations * pass_seconds
+    if config.verification.enabled:
+        shorter, fewer = shorten(config), round(config.verification.training_fraction * len(refs))
+        after += _training_seconds(shorter, per_iteration) + _passes(shorter, fewer) * pass_seconds
+    return RunEstimate(
+        per_iteration,
+        _training_seconds(config, per_iteration),
+        reading * len(refs) + _passes(config, len(refs)) * pass_seconds,
+        after,
+        _peak_memory() + (data_bytes if device.type == "cpu" else 2 * _store_bytes(config, len(refs))),
+        device_bytes + data_bytes if device.type == "cuda" else 0,
+    )
+
+
+def describe_estimate(estimate: RunEstimate, device: torch.device) -> str:
+    """Return the estimate as a sentence."""
+    memory = f"{estimate.host_bytes / 2**30:.1f} GiB of memory"
+    if device.type == "cuda":
+        memory += f" and {estimate.device_bytes / 2**30:.1f} GiB of GPU memory"
+    return f"about {describe_duration(estimate.seconds)} and {memory} on this machine ({device.type})"
+
+
+def describe_duration(seconds: float) -> str:
+    """Return a duration in one unit that suits it.
+
+    >>> describe_duration(40), describe_duration(100), describe_duration(900), describe_duration(9000)
+    ('1 minute', '2 minutes', '15 minutes', '2.5 hours')
+    """
+    minutes = max(1, round(seconds / 60))
+    if minutes < 90:
+        return f"{minutes} minute{'s' if minutes > 1 else ''}"
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+
+
+def _training_seconds(config: Config, per_iteration: dict[str, float]) -> float:
+    """Return the seconds of all training iterations."""
+    stages = stage_iterations(config)
+    return sum(iterations * per_iteration.get(stage, 0.0) for stage, iterations in stages.items())
+
+
+def _passes(config: Config, num_images: int) -> float:
+    """Return the number of images that pass through a network outside training."""
+    if config.is_from_another_paper and not config.merges_clusters:
+        return 2 * num_images
+    if not config.uses_features:
+        return 2 * num_images * (config.rounds.count + 2)
+    features = config.features
+    used = min(num_images, features.max_images)
+    passes = 2.0 * used * features.averaged_rotations
+    if features.orientation in ("auto", "not-upright"):
+        passes += 2 * min(_ORIENTATION_IMAGES, used)
+    if features.orientation == "turned":
+        passes += used * features.rotations * (features.direction_size / config.images.size) ** 2
+    if config.method == "self-training":
+        passes += 2 * used * config.student.rounds
+        passes += 2 * used * (config.rounds.count + 2) if features.runs_stage1 else 0
+    return passes
+
+
+def _store_bytes(config: Config, num_images: int) -> int:
+    """Return the bytes of the images in memory; larger sets stay in a file."""
+    size = num_images * 3 * config.images.size**2
+    return size if size <= config.runtime.store_gigabytes * 1e9 else 0
+
+
+def _count_data_bytes(config: Config, num_images: int, encoder: Encoder | None) -> int:
+    """Return the bytes of images and of the features of their cells, those that are kept in memory."""
+    kept = _store_bytes(config, num_images)
+    if encoder is None:
+        return kept
+    used = min(num_images, config.features.max_images)
+    cells = used * (config.images.size // CELL) ** 2
+    features = 2 * cells * described_channels(encoder, config.features)
+    limit = config.runtime.store_gigabytes * 1e9
+    # Features of the images and of their mirror images, and the float32 sample that is clustered.
+    sample = 4 * min(cells, config.features.sample) * described_channels(encoder, config.features)
+    return kept + sample + (2 * features if features <= limit else 0)
+
+
+def _peak_memory() -> int:
+    """Return the highest memory use of this process so far, bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,142 @@
+"""Advice before a run: recipe, number of landmarks, frames to use, and a GPU."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+
+import torch
+
+from selfmark.config import Config
+from selfmark.images.survey import ImageSurvey
+from selfmark.inspection.run_estimate import RunEstimate
+from selfmark.run.devices import available_memory
+
+_ENOUGH_IMAGES = 100  # fewer images than this often show too little variety
+_COMFORTABLE_MEMORY = 0.8  # fraction of the free memory that a run may take
+
+FREE_GPU = (
+    "Google Colab (colab.research.google.com: Runtime, Change runtime type, T4 GPU) and Kaggle notebooks "
+    "(kaggle.com/code: Settings, Accelerator) lend a GPU for free; install selfmark there and upload "
+    "the images"
+)
+
+
+@dataclass(frozen=True)
+class InputFindings:
+    """What a look at some images says about them.
+
+    upright_accuracy: how often images are told from upside-down copies, see `measure_uprightness`; None if
+                      no features are used or the settings already say how objects are turned
+    keypoints:        median number of generic keypoints per image; None if their detector is not installed
+    """
+
+    upright_accuracy: float | None = None
+    keypoints: int | None = None
+
+
+def advise_setup(
+    survey: ImageSurvey,
+    findings: InputFindings,
+    estimate: RunEstimate,
+    config: Config,
+    every: int,
+    device: torch.device,
+) -> list[str]:
+    """Return advice on the options of a run.
+
+    Args:
+        survey: properties of the images.
+        findings: what a look at some images says.
+        estimate: time and memory of the run.
+        config: settings of the run.
+        every: every n-th frame of the videos is used so far.
+        device: device that the run would use.
+    """
+    candidates = (
+        _advise_number(survey, config),
+        _advise_recipe(findings, config),
+        _advise_landmarks(findings, config),
+        _advise_frames(survey, every, config),
+        _advise_memory(estimate),
+        _advise_gpu(device),
+    )
+    return [sentence for sentence in candidates if sentence]
+
+
+def _advise_number(survey: ImageSurvey, config: Config) -> str:
+    if survey.images < config.images.minimum:
+        return f"{survey.images} images are too few: at least {config.images.minimum} are needed"
+    if survey.images < _ENOUGH_IMAGES:
+        return f"{survey.images} images are few: {_ENOUGH_IMAGES} or more give more reliable landmarks"
+    return ""
+
+
+def _advise_recipe(findings: InputFindings, config: Config) -> str:
+    accuracy = findings.upright_accuracy
+    if accuracy is None:
+        return ""
+    is_upright = accuracy >= config.features.min_upright_accuracy
+    reason = f"upside-down copies are recognized in {accuracy:.0%} of cases"
+    if is_upright:
+        return (
+            f"recipe: the objects are upright ({reason}), as --recipe auto will find; if they are seen from "
+            "the side and face left or right, use --recipe side-view"
+        )
+    return (
+        f"recipe: the objects face any direction ({reason}), as --recipe auto will find; if they are all "
+        "upright, use --recipe upright"
+    )
+
+
+def _advise_landmarks(findings: InputFindings, config: Config) -> str:
+    found = findings.keypoints
+    if not found or not config.K:
+        return ""
+    advice = f"number of landmarks: the images have about {found} distinct points each"
+    if found < config.K:
+        return f"{advice}, fewer than -k {config.K}: use -k {found} or less"
+    return f"{advice}; -k {config.K} is fine, or let 'selfmark discover -k auto' choose"
+
+
+def _advise_frames(survey: ImageSurvey, every: int, config: Config) -> str:
+    if survey.stride > 1:
+        left = survey.images // survey.stride
+        return (
+            f"frames: successive frames look alike; --every {every * survey.stride} leaves {left} and loses "
+            "little"
+        )
+    used = config.features.max_images
+    if survey.videos and config.uses_features and survey.images > used:
+        stride = -(-survey.images // used)
+        return (
+            f"frames: the preset {config.preset} trains on {used} images at most; --every {every * stride} "
+            "reads only as many"
+        )
+    return ""
+
+
+def _advise_memory(estimate: RunEstimate) -> str:
+    free = available_memory()
+    if free is None or estimate.host_bytes <= _COMFORTABLE_MEMORY * free:
+        return ""
+    return (
+        f"memory: the run needs about {estimate.host_bytes / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are "
+        "free: use fewer images, or --set runtime.store_gigabytes=1 to keep images on disk"
+    )
+
+
+def _advise_gpu(device: torch.device) -> str:
+    if device.type == "cuda":
+        return ""
+    if torch.cuda.is_available():
+        return "GPU: this machine has one; leave out --device cpu to use it"
+    if shutil.which("nvidia-smi"):
+        return (
+            "GPU: this machine has an NVIDIA driver, but torch cannot use it: install a CUDA build of torch, "
+            "see pytorch.org/get-started"
+        )
+    return (
+        "GPU: none here. With a GPU, the preset auto trains a larger network within minutes and finds more "
+        f"exact landmarks. {FREE_GPU}"
+    )

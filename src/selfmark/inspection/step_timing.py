@@ -1,0 +1,216 @@
+"""Measure how long training steps and network passes take on this machine, with the networks of a run.
+
+The steps are real ones, on a few of the images, but with random labels: their time does not depend on what is
+learned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from selfmark.config import Config
+from selfmark.config.schedule import stage_iterations
+from selfmark.correspondence.mirror import LandmarkPartners
+from selfmark.features.encoder import Encoder
+from selfmark.features.loading import load_encoder
+from selfmark.images.feed import PixelFeed
+from selfmark.images.store import ImageStore
+from selfmark.methods.registry import build_method
+from selfmark.methods.training import build_task
+from selfmark.model.feature_network import FeaturePsi
+from selfmark.model.landmark_network import prepare_landmark_network
+from selfmark.model.network import Phi, Psi, prepare_network
+from selfmark.run.devices import uses_bf16
+from selfmark.run.processes import SINGLE_PROCESS
+from selfmark.train.engine import (
+    Phase,
+    TrainingTask,
+    TrainState,
+    build_method_state,
+    build_student_state,
+    build_train_state,
+    run_phase,
+)
+from selfmark.train.objectives import (
+    LandmarkTable,
+    RegressionSettings,
+    build_regression_task,
+    build_stage1_task,
+    warmup_pair_settings,
+)
+from selfmark.train.pairs import PairSource
+from selfmark.train.point_table import PointTable
+
+_FIRST_STEPS = 2  # include one-time costs, and tell how many more steps fit into the time
+_MAX_STEPS = 60
+_PASS_IMAGES = 8  # images of a measured pass
+_PASSES = 2
+
+Task = tuple[TrainState, TrainingTask]
+
+
+def measure_steps(
+    config: Config, store: ImageStore, device: torch.device, seconds: float
+) -> dict[str, float]:
+    """Train each network of a run for a moment.
+
+    Args:
+        config: settings of the run.
+        store: a few of its images, at least two.
+        device: device to compute on.
+        seconds: time to spend; at least a few steps are measured, even if they take longer.
+
+    Returns:
+        Seconds per iteration of each stage, by the names of `stage_iterations`.
+    """
+    stages = stage_iterations(config)
+    builders: dict[str, Callable[[], Task]] = {}
+    feed, generator = PixelFeed(store.pixels, device), torch.Generator(device).manual_seed(0)
+    landmarks = config.M if config.merges_clusters else config.K or max(config.auto_k.candidates)
+    if "student" in stages:
+        builders["student"] = lambda: _build_student(config, feed, landmarks, generator, True)
+        if config.student.encoder_lr > 0 and config.student.frozen_rounds < config.student.rounds:
+            builders["unfrozen"] = lambda: _build_student(config, feed, landmarks, generator, False)
+    if "round" in stages:
+        builders["round"] = lambda: _build_stage1(config, feed, generator)
+    if "stage 2" in stages:
+        builders["stage 2"] = lambda: _build_stage2(config, feed, landmarks, generator)
+    if "method" in stages:
+        builders["method"] = lambda: _build_method(config, feed, store, generator)
+    measured: dict[str, float] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for stage, build in builders.items():
+            state, task = build()
+            measured[stage] = _time_steps(state, task, config, seconds / len(builders))
+    return _by_stage(measured, config)
+
+
+@torch.no_grad()
+def measure_pass(config: Config, pixels: Tensor, encoder: Encoder | None, device: torch.device) -> float:
+    """Return the seconds that a pass of the network over one image takes, without gradients.
+
+    Args:
+        config: settings of the run.
+        pixels: [N, 3, S, S] uint8, images to measure with.
+        encoder: the pretrained network; None to measure the network of the paper.
+        device: device to compute on.
+    """
+    images = pixels[:_PASS_IMAGES].to(device).float() / 255
+    describe: Callable[[Tensor], object]
+    if encoder is not None:
+        describe = encoder.describe
+    else:
+        with torch.random.fork_rng(devices=[]):
+            phi = Phi(config.network)
+        prepare_network(phi, device, config.runtime)
+        describe = phi.eval()
+    durations = []
+    with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(config.runtime, device)):
+        for _ in range(1 + _PASSES):
+            start = time.monotonic()
+            describe(images)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            durations.append(time.monotonic() - start)
+    return min(durations) / len(images)
+
+
+def _by_stage(measured: dict[str, float], config: Config) -> dict[str, float]:
+    """Return the seconds per iteration of every stage from those of the networks that were measured."""
+    per_stage = {stage: seconds for stage, seconds in measured.items() if stage != "unfrozen"}
+    if "unfrozen" in measured:
+        frozen = config.student.frozen_rounds / config.student.rounds
+        per_stage["student"] = frozen * measured["student"] + (1 - frozen) * measured["unfrozen"]
+    if "round" in measured:
+        per_stage["warm-up"] = measured["round"]
+    if "student" in measured:
+        per_stage["keypoints"] = per_stage["student"]
+    return {stage: per_stage[stage] for stage in stage_iterations(config)}
+
+
+def _time_steps(state: TrainState, task: TrainingTask, config: Config, seconds: float) -> float:
+    """Return the seconds per iteration, without the first ones."""
+    times: list[tuple[int, float]] = []
+
+    def on_log(phase: Phase, iteration: int, means: dict[str, float], elapsed: float) -> None:
+        times.append((iteration, elapsed))
+
+    def run(start: int, stop: int, log_every: int) -> None:
+        times.clear()
+        runtime = replace(config.runtime, log_every=log_every, checkpoint_every=10 * _MAX_STEPS)
+        run_phase(state, Phase("timing", 0, start, stop, ()), task, runtime, on_log, lambda: None)
+
+    start_time = time.monotonic()
+    run(0, _FIRST_STEPS, 1)
+    remaining = seconds - (time.monotonic() - start_time)
+    last = times[-1][1] - times[-2][1]
+    steps = int(min(max(remaining / max(last, 1e-6), 0), _MAX_STEPS))
+    if steps < _FIRST_STEPS:
+        return last
+    log_every = max(1, steps // 3)
+    run(_FIRST_STEPS, _FIRST_STEPS + steps, log_every)
+    if len(times) < 2:
+        return times[0][1] / steps
+    return (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
+
+
+# --- networks with random labels ---------------------------------------------------------------------------
+
+
+def _build_student(
+    config: Config, feed: PixelFeed, landmarks: int, generator: torch.Generator, is_frozen: bool
+) -> Task:
+    psi = FeaturePsi(load_encoder(config.features.name, feed.device), config.student, landmarks)
+    prepare_landmark_network(psi, feed.device, config.runtime)
+    is_frozen = is_frozen or not psi.encoder.is_trainable
+    state = build_student_state(psi, config.student, is_frozen, generator, SINGLE_PROCESS)
+    table = _random_landmarks(len(feed), landmarks, config, feed.device)
+    settings = RegressionSettings.of_student(config)
+    return state, build_regression_task(psi, feed, table, settings, generator, 0)
+
+
+def _build_stage1(config: Config, feed: PixelFeed, generator: torch.Generator) -> Task:
+    phi = Phi(config.network)
+    prepare_network(phi, feed.device, config.runtime)
+    state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
+    num_points = max(1, round((1 - config.keypoints.outlier_fraction) * config.keypoints.max_points))
+    shape = (len(feed), num_points)
+    label = torch.arange(num_points, device=feed.device).expand(shape)
+    points = PointTable(
+        xy=torch.rand(*shape, 2, device=feed.device) * (config.images.size - 1),
+        valid=torch.ones(shape, dtype=torch.bool, device=feed.device),
+        label=label,
+        mirrored_label=label,
+        usable=torch.arange(len(feed), device=feed.device),
+    )
+    source = PairSource(points, warmup_pair_settings(config))
+    return state, build_stage1_task(phi, feed, source, config, generator, 0)
+
+
+def _build_stage2(config: Config, feed: PixelFeed, landmarks: int, generator: torch.Generator) -> Task:
+    psi = Psi.from_phi(Phi(config.network), config.network, landmarks, config.stage2.head)
+    prepare_network(psi, feed.device, config.runtime)
+    state = build_train_state(psi, [(psi, 1.0)], config.optimizer, generator)
+    table = _random_landmarks(len(feed), landmarks, config, feed.device)
+    settings = RegressionSettings.of_stage2(config)
+    return state, build_regression_task(psi, feed, table, settings, generator, 0)
+
+
+def _build_method(config: Config, feed: PixelFeed, store: ImageStore, generator: torch.Generator) -> Task:
+    network = build_method(config)
+    network.to(feed.device)
+    prepare_network(network.psi, feed.device, config.runtime)
+    state = build_method_state(network, network.psi, network.lr, generator, SINGLE_PROCESS)
+    return state, build_task(config, SINGLE_PROCESS, network, feed, store.video, generator)
+
+
+def _random_landmarks(num_images: int, landmarks: int, config: Config, device: torch.device) -> LandmarkTable:
+    xy = torch.rand(num_images, landmarks, 2, device=device) * (config.images.size - 1)
+    present = torch.ones(num_images, landmarks, dtype=torch.bool, device=device)
+    return LandmarkTable.from_partners(xy, present, LandmarkPartners.themselves(landmarks))

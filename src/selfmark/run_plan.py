@@ -1,0 +1,107 @@
+"""What a discovery is asked to do: its inputs and options, and the settings that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from selfmark.config import (
+    AUTO_RECIPE,
+    Config,
+    Method,
+    Tracking,
+    override,
+    recipe_settings,
+    resolve_preset,
+    settings_of_method,
+)
+from selfmark.errors import InputError
+from selfmark.features.loading import check_features, resolve_features
+from selfmark.tracking.regions import Regions
+
+
+class RunInputs(NamedTuple):
+    """The images of a run, as given by the user.
+
+    inputs:  folders, glob patterns, files; see `images.sources.list_images`
+    every:   use every n-th frame of each video
+    regions: where the objects are in the images; None if each object fills its image
+    """
+
+    inputs: Sequence[str | Path]
+    every: int = 1
+    regions: Regions | None = None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a discovery; see the arguments of `discovery.discover`."""
+
+    landmarks: int | Literal["auto"] | None = None
+    output: str | Path | None = None
+    preset: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    device: str = "auto"
+    features: str | None = None
+    method: Method | None = None
+    verify: bool | None = None
+    recipe: str = AUTO_RECIPE
+
+
+def check_request(inputs: RunInputs, options: RunOptions) -> Tracking:
+    """Raise if a new run cannot have these inputs or this number of landmarks.
+
+    Returns:
+        How to track animals, which must be known before the images are.
+    """
+    landmarks = options.landmarks
+    if not inputs.inputs:
+        raise InputError("no images given: give a folder, image files or a video")
+    if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
+        raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
+    changes = {name: value for name, value in options.settings.items() if name.startswith("tracking.")}
+    return override(Config(), changes).tracking
+
+
+def resolve_config(
+    inputs: RunInputs, options: RunOptions, num_images: int, device: torch.device
+) -> tuple[Config, str]:
+    """Return the settings of a new run, and a phrase that explains the choice of the preset.
+
+    Args:
+        inputs: the images.
+        options: the options of the discovery.
+        num_images: number of images.
+        device: device to compute on.
+    """
+    settings = options.settings
+    method = settings.get("method", options.method)
+    features = settings.get("features.name", options.features)
+    if features is None and method not in (None, "self-training", "zero-shot"):
+        features = "none"
+    if features is not None:
+        features = resolve_features(str(features))
+        settings = {**settings, "features.name": features}
+    config, why = resolve_preset(
+        options.preset, device.type == "cuda", num_images, options.landmarks, features
+    )
+    if inputs.regions is not None and inputs.regions.animals:
+        tracking = check_request(inputs, options)
+        config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))
+    if options.method is not None:
+        # The features must be known before the method is checked against them.
+        config = override(config, {"features.name": config.features.name, "method": options.method})
+    implied = settings_of_method(config.method if method is None else str(method))
+    config = override(config, {**implied, **recipe_settings(options.recipe), **settings})
+    check_features(config.features.name)
+    if options.verify is not None:
+        config = override(config, {"verification.enabled": options.verify})
+    elif options.preset == "auto" and "verification.enabled" not in settings:
+        is_affordable = device.type == "cuda" and num_images >= config.verification.min_images
+        config = override(config, {"verification.enabled": is_affordable})
+    return config, why

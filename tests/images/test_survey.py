@@ -1,0 +1,82 @@
+"""The survey of images: what is counted, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from selfmark.config import Images
+from selfmark.image_ref import ImageRef
+from selfmark.images.store import ImageStore, load_store
+from selfmark.images.survey import choose_stride, describe_survey, survey_images
+
+
+def _write(path: Path, width: int, height: int, seed: int) -> ImageRef:
+    coarse = np.random.default_rng(seed).integers(0, 255, (5, 5, 3), dtype=np.uint8)
+    cv2.imwrite(str(path), cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC))
+    return ImageRef(path)
+
+
+def _load(refs: list[ImageRef], size: int = 64) -> ImageStore:
+    return load_store(refs, Images(size=size), 1.0, None)
+
+
+def test_sizes_copies_and_unreadable_images_are_counted(tmp_path: Path) -> None:
+    refs = [_write(tmp_path / f"{seed}.png", 80 + 40 * seed, 60, seed) for seed in range(3)]
+    refs.append(_write(tmp_path / "copy.png", 80, 60, 0))
+    (tmp_path / "broken.png").write_text("not an image")
+    survey = survey_images(_load([*refs, ImageRef(tmp_path / "broken.png")]))
+    assert (survey.images, survey.files, survey.videos, survey.skipped) == (4, 4, 0, 1)
+    assert survey.sizes == ((80, 60), (160, 60))
+    assert (survey.copies, survey.near, survey.boxed, survey.cut_off) == (1, 0, 0, 0)
+    first, skipped, copies = describe_survey(survey)
+    assert first.startswith("4 images from 4 files, 80 x 60 to 160 x 60 pixels")
+    assert "squares of 80 to 160 pixels, resized to 64 x 64" in first
+    assert skipped.startswith("1 images cannot be read")
+    assert "broken.png" in skipped
+    assert copies.index("copy.png") < copies.index("0.png")
+
+
+def test_boxes_at_the_border_are_cut_off_but_a_crop_is_not(tmp_path: Path) -> None:
+    path = _write(tmp_path / "image.png", 100, 80, 0).path
+    boxes = [
+        (10.0, 10.0, 30.0, 30.0),
+        (0.0, 20.0, 30.0, 30.0),
+        (60.0, 40.0, 40.0, 20.0),
+        (5.0, 50.0, 9.0, 40.0),
+    ]
+    survey = survey_images(_load([ImageRef(path, box=box) for box in boxes]))
+    assert (survey.boxed, survey.cut_off) == (4, 3)
+    assert "3 of 4 boxes reach the border" in describe_survey(survey)[-1]
+    others = [ImageRef(_write(tmp_path / f"{seed}.png", 100, 80, seed).path, box=boxes[1]) for seed in (1, 2)]
+    assert survey_images(_load(others)).boxed == 0  # --crop: the same part of every image
+
+
+def _video_store(thumbnails: np.ndarray) -> ImageStore:
+    count = len(thumbnails)
+    return ImageStore(
+        pixels=torch.zeros(count, 3, 8, 8, dtype=torch.uint8),
+        refs=tuple(ImageRef(Path("a.mp4"), frame) for frame in range(count)),
+        sizes=np.full((count, 2), 8),
+        regions=np.tile([0.0, 0.0, 8.0, 8.0], (count, 1)),
+        bounds=np.zeros((count, 4), np.float32),
+        video=np.zeros(count, np.int64),
+        frame=np.arange(count),
+        track=np.full(count, -1),
+        skipped=(),
+    )
+
+
+def test_the_stride_leaves_frames_that_differ() -> None:
+    # A bright bar moves by one pixel every five frames.
+    thumbnails = np.zeros((2_000, 32, 32), np.float32)
+    for frame in range(2_000):
+        thumbnails[frame, :, (frame // 5) % 32] = 255
+    assert choose_stride(thumbnails, _video_store(thumbnails)) == 5
+    assert choose_stride(thumbnails[::5], _video_store(thumbnails[::5])) == 1
+    still = np.zeros((2_000, 32, 32), np.float32)
+    assert choose_stride(still, _video_store(still)) == 10  # 200 frames are left
+    assert choose_stride(still[:100], _video_store(still[:100])) == 1

@@ -18,6 +18,7 @@ from typing import Any
 import cv2
 import pytest
 
+from selfmark import discovery
 from selfmark.cli import entry as cli
 from selfmark.demo.scene import Scene, generate_scene, write_scene
 from selfmark.discovery import discover
@@ -117,6 +118,13 @@ def quick_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("quick") / "run"
     discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     return output
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the checks and the report at the end of a run."""
+    monkeypatch.setattr(discovery, "check_run", lambda *_: SKIPPED_CHECKS)
+    monkeypatch.setattr(discovery, "build_report", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="session")

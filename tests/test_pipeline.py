@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,9 @@ def _assert_same_result(first: Path, second: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
-    return output
+def uninterrupted(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished run that tests may resume."""
+    return Path(shutil.copytree(quick_run, tmp_path_factory.mktemp("runs") / "uninterrupted"))
 
 
 def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
@@ -93,6 +93,7 @@ def test_a_run_folder_has_all_files_and_events(uninterrupted: Path, photos: Path
     assert not [path for path in uninterrupted.rglob("*") if path.suffix in (".pkl", ".pt", ".pth", ".npy")]
 
 
+@pytest.mark.usefixtures("without_report")
 def test_the_seed_determines_the_result(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
     discover(photos, output=tmp_path / "again", preset="tiny", settings=QUICK, device="cpu")
     _assert_same_result(uninterrupted, tmp_path / "again")
@@ -116,9 +117,11 @@ def _interrupt_at(number: int) -> Any:
 
 @pytest.mark.parametrize("number", [3, 5, 9, 12, 15, 19, 23, 27, 30])
 def test_an_interrupted_run_resumes_to_the_same_result(
-    number: int, uninterrupted: Path, photos: Path, tmp_path: Path
+    number: int, uninterrupted: Path, photos: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     output = tmp_path / "run"
+    if number < 30:  # once with the checks and the report
+        request.getfixturevalue("without_report")
     with pytest.raises(KeyboardInterrupt):
         discover(
             photos, output=output, preset="tiny", settings=QUICK, device="cpu", listener=_interrupt_at(number)
@@ -134,6 +137,7 @@ def test_resuming_a_finished_run_changes_nothing(uninterrupted: Path) -> None:
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.usefixtures("without_report")
 def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     train_stage1(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
@@ -214,6 +218,7 @@ def test_a_chosen_number_gives_the_same_result_as_a_given_one(
     assert "How many landmarks" not in (tmp_path / "given" / "report" / "index.html").read_text()
 
 
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("moment", ["how many landmarks", "landmark_count", "recovery"])
 def test_a_run_interrupted_around_the_choice_resumes_to_the_same_result(
     moment: str, chosen: Path, photos: Path, tmp_path: Path
@@ -259,6 +264,10 @@ def test_two_processes_cannot_work_on_one_run(uninterrupted: Path) -> None:
         discover(output=uninterrupted, resume=True, device="cpu")
 
 
+# Settings that the checks or the report at the end of a run use.
+ABLATIONS_IN_REPORT = {"warmup.bootstrap", "flip.train", "correspondence.mode", "keypoints.detector"}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -278,8 +287,14 @@ def test_two_processes_cannot_work_on_one_run(uninterrupted: Path) -> None:
     ids=lambda changes: ",".join(changes),
 )
 def test_every_ablation_takes_effect(
-    changes: dict[str, Any], uninterrupted: Path, photos: Path, tmp_path: Path
+    changes: dict[str, Any],
+    uninterrupted: Path,
+    photos: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if not changes.keys() & ABLATIONS_IN_REPORT:
+        request.getfixturevalue("without_report")
     detector = discover(
         photos, output=tmp_path / "run", preset="tiny", settings=QUICK | changes, device="cpu"
     )
@@ -310,6 +325,7 @@ def test_phases_of_the_paper() -> None:
     assert warmup.drops == (150_000, 180_000)
 
 
+@pytest.mark.usefixtures("without_report")
 def test_first_keypoints_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
     """The paper's synthetic initialization: true landmarks as first keypoints."""
     path = tmp_path / "points.csv"
@@ -328,7 +344,7 @@ def test_first_keypoints_from_a_file(photos: Path, scene: Scene, tmp_path: Path)
         np.testing.assert_allclose(ours, scene.xy[index][scene.visible[index]], atol=1e-2)
 
 
-def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path) -> None:
+def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     path = tmp_path / "clip.avi"
     video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (96, 64))
     wide = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
@@ -340,6 +356,7 @@ def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path) -> None:
     points = detector(path)
     assert points.xy.shape == (20, 4, 2)
     assert Run.open(tmp_path / "run").refs()[3].frame == 3
+    request.getfixturevalue("without_report")
     plain = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
     with pytest.raises(AssertionError):
         _assert_same_result(tmp_path / "run", tmp_path / "plain")
@@ -353,6 +370,7 @@ def test_temporal_pairs_need_video_frames(photos: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("without_report")
 def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,8 @@ def discover(
         features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
             paper's method; None uses those of the preset.
         method: `self-training`, `zero-shot` for the instant landmarks of the features alone, or a method of
-            another paper: `mallis2020`, `equivariance`, `zhang2018`, `jakab2018`, `lorenz2019` or `autolink`.
+            another paper: `mallis2020`, `equivariance`, `dve`, `zhang2018`, `jakab2018`, `lorenz2019` or
+            `autolink`.
         verify: train a second, shorter detector and compare the two on images that neither was trained on;
             None does so for the preset `auto` on a GPU.
         recipe: `upright`, `any-orientation`, `side-view` or `many-colors`, settings for a kind of images, or

@@ -234,7 +234,16 @@ def test_settings_of_unused_features_are_not_used() -> None:
     used = config.used_settings(tiny)
     assert used == config.used_settings(config.override(tiny, changes))
     unused = config.to_dict(tiny).keys() - used.keys()
-    methods = {"methods", "mallis2020", "equivariance", "zhang2018", "jakab2018", "lorenz2019", "autolink"}
+    methods = {
+        "methods",
+        "mallis2020",
+        "equivariance",
+        "dve",
+        "zhang2018",
+        "jakab2018",
+        "lorenz2019",
+        "autolink",
+    }
     assert unused == {"method", "features", "student", "verification"} | methods
     other = config.override(tiny, {"method": "autolink"})
     assert {"method", "methods", "autolink"} == config.used_settings(other).keys() - used.keys()

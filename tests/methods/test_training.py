@@ -21,7 +21,7 @@ from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptio
 from selfmark.export.onnx_export import write_float32
 from selfmark.methods.registry import METHODS
 from selfmark.methods.training import _plan_frame_pairs
-from selfmark.model.soft_argmax import SoftArgmaxPsi, mean_positions, to_distributions
+from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi, mean_positions, to_distributions
 from tests.conftest import QUICK
 
 _SMALL: dict[str, Any] = QUICK | {
@@ -114,13 +114,18 @@ def test_a_method_beats_the_mean_shape(method: Method, tmp_path: Path) -> None:
     assert np.ptp(xy[0], axis=0).max() > 6
 
 
-@pytest.mark.parametrize("softmax", ["space", "axes", "channels"])
-def test_onnx_gives_the_same_landmarks(softmax: Any, quick_run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["space", "axes", "channels", "embedding"])
+def test_onnx_gives_the_same_landmarks(kind: Any, quick_run: Path, tmp_path: Path) -> None:
     base = Detector.load(quick_run)
     torch.manual_seed(0)
-    psi = SoftArgmaxPsi(base.card.network, len(base.names), softmax)
-    card = replace(base.card, architecture="soft-argmax", softmax=softmax, refine="centroid", flip_test=False)
-    detector = Detector(psi, card)
+    card = replace(base.card, refine="centroid", flip_test=False)
+    if kind == "embedding":
+        psi: SoftArgmaxPsi = EmbeddingPsi(card.network, len(base.names))
+        psi.references.copy_(20 * torch.randn_like(psi.references))
+        detector = Detector(psi, replace(card, architecture="embedding"))
+    else:
+        psi = SoftArgmaxPsi(card.network, len(base.names), kind)
+        detector = Detector(psi, replace(card, architecture="soft-argmax", softmax=kind))
     path = write_float32(detector, tmp_path / "model.onnx")
     image = np.random.default_rng(0).integers(0, 256, (70, 90, 3), np.uint8)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

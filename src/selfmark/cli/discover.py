@@ -51,7 +51,7 @@ def discover(
         str | None,
         typer.Option(
             help="self-training, zero-shot for a result without training, or the method of another paper: "
-            "mallis2020, equivariance, zhang2018, jakab2018, lorenz2019 or autolink."
+            "mallis2020, equivariance, dve, zhang2018, jakab2018, lorenz2019 or autolink."
         ),
     ] = None,
     recipe: Annotated[

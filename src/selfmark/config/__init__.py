@@ -8,6 +8,7 @@
 
 from selfmark.config.limits import limit_of
 from selfmark.config.method_settings import (
+    DVE,
     AutoLink,
     Equivariance,
     Jakab2018,
@@ -72,6 +73,7 @@ from selfmark.config.serialization import (
 __all__ = [
     "AUTO_RECIPE",
     "DEFAULT_FEATURES",
+    "DVE",
     "PRESETS",
     "RECIPES",
     "STRIDE",

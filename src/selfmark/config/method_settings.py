@@ -12,6 +12,7 @@ Method = Literal[
     "zero-shot",
     "mallis2020",
     "equivariance",
+    "dve",
     "zhang2018",
     "jakab2018",
     "lorenz2019",
@@ -66,6 +67,18 @@ class Equivariance:
     side: float = above(0, 4_096, 20.0)  # side of the image in the unit of the alignment loss
     diversity_weight: float = between(0, 1_000_000, 500.0)  # weight of the diversity loss
     pool: int = between(1, 64, 4)  # side of the squares whose probabilities are added, cells
+
+
+@dataclass(frozen=True)
+class DVE:
+    """Dense embeddings that are matched through another image (Thewlis et al. 2019)."""
+
+    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
+    sharpness: float = above(0, 10_000, 400.0)  # inverse temperature at which embeddings are matched
+    power: float = above(0, 4, 0.5)  # power of the distance between the matched and the right place
+    matched_cells: int = between(2, 256, 32)  # cells along each axis of a view that are matched, at most
+    max_images: int = between(1, 100_000, 1_000)  # landmarks are clusters of the cells of so many images
+    landmark_sharpness: float = above(0, 10_000, 50.0)  # inverse temperature of the soft-argmax of landmarks
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,7 @@ class AutoLink:
 
 # Settings in which a method differs from a preset; the user's own settings have priority.
 _METHOD_SETTINGS: dict[str, dict[str, Any]] = {
+    "dve": {"network.descriptor": 64},
     "mallis2020": {
         "warmup.bootstrap": "detector-descriptors",
         "correspondence.assignment": "hungarian",

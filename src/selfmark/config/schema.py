@@ -12,6 +12,7 @@ from typing import Literal
 
 from selfmark.config.limits import above, between, check_limits, fraction, require
 from selfmark.config.method_settings import (
+    DVE,
     AutoLink,
     Equivariance,
     Jakab2018,
@@ -499,6 +500,7 @@ class Config:
     methods: Methods = field(default_factory=Methods)
     mallis2020: Mallis2020 = field(default_factory=Mallis2020)
     equivariance: Equivariance = field(default_factory=Equivariance)
+    dve: DVE = field(default_factory=DVE)
     zhang2018: Zhang2018 = field(default_factory=Zhang2018)
     jakab2018: Jakab2018 = field(default_factory=Jakab2018)
     lorenz2019: Lorenz2019 = field(default_factory=Lorenz2019)

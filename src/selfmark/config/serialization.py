@@ -21,6 +21,7 @@ _METHOD_SECTIONS = (
     "methods",
     "mallis2020",
     "equivariance",
+    "dve",
     "zhang2018",
     "jakab2018",
     "lorenz2019",
@@ -68,6 +69,7 @@ def used_settings(config: Config) -> dict[str, Any]:
         unused -= {"methods", config.method}
     if not config.uses_features:
         unused |= {*_ONLY_WITH_FEATURES}
+        unused -= {"features"} if config.method == "dve" else set()  # settings of its clusters of cells
         unused -= {"method"} if config.is_from_another_paper else set()
     return {name: value for name, value in values.items() if name not in unused}
 

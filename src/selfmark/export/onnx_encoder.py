@@ -11,15 +11,13 @@ from torch import nn
 
 from selfmark.config import STRIDE
 from selfmark.errors import InputError
-from selfmark.export.onnx_graph import Maps, Recorder, to_array
+from selfmark.export.onnx_graph import Maps, Recorder, add_unit_vectors, to_array
 from selfmark.export.onnx_nodes import Graph, Value, floats
 from selfmark.features.cells import append_places
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder, InvertedResidual, NormalizedConv
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.loading import EFFICIENTNETS
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
-
-_MIN_NORM = 1e-12  # smallest length a vector is divided by, as in torch's `normalize`
 
 
 def add_feature_maps(recorder: Recorder, network: FeaturePsi | ZeroShotPsi, images: Value, size: int) -> Maps:
@@ -101,14 +99,9 @@ def _add_join(graph: Graph, maps: list[Maps], side: int) -> Maps:
     parts = []
     for item in maps:
         part = Maps(Value(graph, item.name).cast(np.float32).name, item.channels, item.side)
-        parts.append(_add_unit_vectors(Value(graph, _add_resize(graph, part, side).name)))
+        parts.append(add_unit_vectors(Value(graph, _add_resize(graph, part, side).name)))
     joined = parts[0].apply("Concat", *parts[1:], axis=1)
-    return Maps(_add_unit_vectors(joined).name, sum(item.channels for item in maps), side)
-
-
-def _add_unit_vectors(vectors: Value) -> Value:
-    """Divide vectors [B, C, H, W] by their lengths along C."""
-    return vectors / vectors.apply("ReduceL2", axes=[1], keepdims=1).apply("Max", _MIN_NORM)
+    return Maps(add_unit_vectors(joined).name, sum(item.channels for item in maps), side)
 
 
 def _add_resize(graph: Graph, maps: Maps, side: int) -> Maps:

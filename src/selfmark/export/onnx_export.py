@@ -33,7 +33,7 @@ from selfmark.model.card import ModelCard, is_packaged, model_folder
 from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
-from selfmark.model.soft_argmax import SoftArgmaxPsi
+from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi
 from selfmark.model.turned_network import TurnedPsi
 from selfmark.run.files import atomic_write
 from selfmark.run.folder import Run
@@ -118,7 +118,9 @@ def _copy_network(network: Psi, card: ModelCard) -> Psi:
     """Return a copy of an hourglass network on the CPU, without the backend of its device."""
     num_landmarks = len(card.names)
     copy: Psi = Psi(card.network, num_landmarks)
-    if isinstance(network, SoftArgmaxPsi):
+    if isinstance(network, EmbeddingPsi):
+        copy = EmbeddingPsi(card.network, num_landmarks)
+    elif isinstance(network, SoftArgmaxPsi):
         copy = SoftArgmaxPsi(card.network, num_landmarks, network.softmax)
     copy.load_state_dict(network.state_dict())
     return copy

@@ -27,10 +27,12 @@ from selfmark.model.backend import NetworkOps
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.heatmaps import PeakMethod, Refine
 from selfmark.model.plain_backend import PLAIN_BACKEND
-from selfmark.model.soft_argmax import SoftArgmaxPsi
+from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi
 
 if TYPE_CHECKING:
     from selfmark.model.network import Psi, ResidualBlock
+
+_MIN_NORM = 1e-12  # smallest length a vector is divided by, as in torch's `normalize`
 
 
 @dataclass(frozen=True)
@@ -145,9 +147,18 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))
     maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), backend), backend)
     scores = Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
+    if isinstance(psi, EmbeddingPsi):
+        unit = add_unit_vectors(Value(recorder.graph, scores.name))
+        references = to_array(psi.references)[:, :, None, None]
+        scores = Maps(unit.apply("Conv", references, kernel_shape=[1, 1]).name, len(references), scores.side)
     return (
         _add_distributions(recorder.graph, scores, psi.softmax) if isinstance(psi, SoftArgmaxPsi) else scores
     )
+
+
+def add_unit_vectors(vectors: Value) -> Value:
+    """Divide vectors [B, C, H, W] by their lengths along C."""
+    return vectors / vectors.apply("ReduceL2", axes=[1], keepdims=1).apply("Max", _MIN_NORM)
 
 
 def _add_distributions(graph: Graph, scores: Maps, softmax: Softmax) -> Maps:

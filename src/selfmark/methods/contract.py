@@ -16,6 +16,7 @@ from selfmark.images.augment import (
     random_color_changes,
     random_noise,
 )
+from selfmark.images.feed import PixelFeed
 from selfmark.methods.warps import Warps, random_warps
 from selfmark.model.soft_argmax import SoftArgmaxPsi
 from selfmark.train.batch_plan import BatchSlice
@@ -62,7 +63,12 @@ class TrainedMethod(nn.Module, ABC):
         """Create the network with K maps; subclasses add their parts."""
         super().__init__()
         self.config = config
-        self.psi = SoftArgmaxPsi(config.network, config.K, self.softmax)
+        self.psi = self.build_psi(config)
+
+    @classmethod
+    def build_psi(cls, config: Config) -> SoftArgmaxPsi:
+        """Create the network with K maps."""
+        return SoftArgmaxPsi(config.network, config.K, cls.softmax)
 
     @property
     def settings(self) -> Methods:
@@ -82,4 +88,12 @@ class TrainedMethod(nn.Module, ABC):
             images: [B, 3, S, S], values in 0..1.
             others: the second images of the pairs: other frames of the same videos, or the same images.
             changes: random warps and colors.
+        """
+
+    def choose_landmarks(self, feed: PixelFeed, generator: torch.Generator) -> None:
+        """Choose what the K maps show once the training is done; most methods learn it in the training.
+
+        Args:
+            feed: the training images.
+            generator: source of the random numbers.
         """

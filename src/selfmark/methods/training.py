@@ -66,7 +66,7 @@ def train_method(run: Run, device: torch.device, is_new: bool) -> tuple[Detector
     run.load_or_compute_labels("landmarks", device, lambda: landmarks)
     card = replace(
         build_card(run, partners, len(store)),
-        architecture="soft-argmax",
+        architecture=psi.architecture,
         softmax=psi.softmax,
         refine="centroid",
         flip_test=False,
@@ -89,6 +89,8 @@ def _train_network(run: Run, feed: PixelFeed, video: IntArray) -> SoftArgmaxPsi:
     if state.iteration < phase.stop:
         task = build_task(config, run.group, network, feed, video, generator)
         train_phase(run, _CHECKPOINT, state, phase, task, ("methods.batch", config.methods.batch))
+    with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
+        network.choose_landmarks(feed, create_generator(config, f"{config.method} landmarks", feed.device))
     return network.psi
 
 
@@ -165,14 +167,13 @@ def _locate_landmarks(
     config = run.config
     batch, K = config.runtime.predict_batch, config.K
     psi.eval()
-    xy, mirrored_xy, score = [], [], []
-    sums = torch.zeros(K, config.network.channels, device=feed.device)
+    xy, mirrored_xy, score, sums = [], [], [], []
     with report_out_of_memory(run, "runtime.predict_batch", batch):
         for pixels in feed.sequential_batches(batch):
             images = pixels.to(feed.device).float() / 255
             features, maps = psi.describe_and_place(images)
             peaks = heat_centroids(maps)
-            sums += sample_descriptors(features, peaks.cells).sum(0)
+            sums.append(sample_descriptors(features, peaks.cells).sum(0))
             mirrored = heat_centroids(psi(images.flip(-1)).flip(-1))
             xy.append(to_pixels(peaks.cells))
             mirrored_xy.append(to_pixels(mirrored.cells))
@@ -185,4 +186,6 @@ def _locate_landmarks(
     points = Keypoints(located.reshape(-1, 2), index, torch.cat(score).flatten())
     mirror = torch.tensor(partners.mirror, device=feed.device)
     mirror[list(partners.unpaired)] = -1
-    return LabeledPoints(points, label, mirror[label], K, F.normalize(sums, dim=-1)), partners
+    return LabeledPoints(
+        points, label, mirror[label], K, F.normalize(torch.stack(sums).sum(0), dim=-1)
+    ), partners

@@ -37,7 +37,7 @@ _MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks
 ONNX_FEATURES = "features.safetensors"
 """File of a model folder with a copy of the ONNX model, for features `onnx:FILE`."""
 
-Architecture = Literal["hourglass", "encoder", "zero-shot", "soft-argmax"]
+Architecture = Literal["hourglass", "encoder", "zero-shot", "soft-argmax", "embedding"]
 """The kind of a network.
 
 hourglass:   the paper's network

@@ -17,7 +17,7 @@ from selfmark.model.card import ModelCard
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi, bytes_per_feature_image
 from selfmark.model.network import Psi, bytes_per_image, prepare_network
 from selfmark.model.plain_backend import create_plain_backend
-from selfmark.model.soft_argmax import SoftArgmaxPsi
+from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi
 from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from selfmark.run.devices import uses_bf16
 from selfmark.run.tensor_files import read_tensor_names, read_tensors
@@ -44,6 +44,9 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
     if card.architecture == "soft-argmax":
         with torch.device("meta"):
             return SoftArgmaxPsi(card.network, landmarks, card.softmax)
+    if card.architecture == "embedding":
+        with torch.device("meta"):
+            return EmbeddingPsi(card.network, landmarks)
     stored = None if onnx_model is None else onnx_model.numpy().tobytes()
     encoder = build_encoder(card.features.name, stored)
     psi: FeaturePsi | ZeroShotPsi = FeaturePsi(encoder, card.student, landmarks)
@@ -123,6 +126,6 @@ def prepare_landmark_network(
 
 def bytes_per_network_image(card: ModelCard) -> int:
     """Return the memory that one image takes in a pass of the card's network without gradients."""
-    if card.architecture in ("hourglass", "soft-argmax"):
+    if card.architecture in ("hourglass", "soft-argmax", "embedding"):
         return bytes_per_image(card.network, card.images.size)
     return bytes_per_feature_image(card.images.size)

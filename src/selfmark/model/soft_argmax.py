@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from selfmark.config import Network, Softmax
 from selfmark.model.network import Psi
@@ -11,6 +14,8 @@ from selfmark.model.network import Psi
 
 class SoftArgmaxPsi(Psi):
     """Psi whose maps are turned into distributions, for the methods of other papers."""
+
+    architecture: ClassVar[Literal["soft-argmax", "embedding"]] = "soft-argmax"
 
     def __init__(self, settings: Network, landmarks: int, softmax: Softmax) -> None:
         """Create the backbone and a head; with softmax over channels, the head has one more for the rest."""
@@ -32,7 +37,7 @@ class SoftArgmaxPsi(Psi):
 
     def scores(self, images: Tensor) -> Tensor:
         """Return the maps [B, K, h, w] before the softmax, in float32; with "channels", [B, K + 1, h, w]."""
-        return super().forward(images).float()
+        return self.describe_and_score(images)[1]
 
     def distributions(self, images: Tensor) -> Tensor:
         """Return distributions [B, K, h, w] over the cells; each map sums to 1."""
@@ -44,6 +49,30 @@ class SoftArgmaxPsi(Psi):
         Detectors read them as centroids of squared heat, which are the means of the distributions.
         """
         return self.distributions(images).sqrt()
+
+
+class EmbeddingPsi(SoftArgmaxPsi):
+    """Psi that embeds every cell in a unit sphere; a map is the softmax of the products with a reference.
+
+    references: [K, D], one vector per landmark; its length is the inverse temperature of the softmax
+    """
+
+    architecture = "embedding"
+    references: Tensor
+
+    def __init__(self, settings: Network, landmarks: int) -> None:
+        """Create a network with embeddings of `settings.descriptor` numbers; all references are 0."""
+        super().__init__(settings, settings.descriptor, "space")
+        self.register_buffer("references", torch.zeros(landmarks, settings.descriptor))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return unit vectors [B, D, S/4, S/4] of images [B, 3, S, S] in 0..1, in float32."""
+        return F.normalize(super().describe_and_score(images)[1], dim=1)
+
+    def describe_and_score(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the embeddings [B, D, h, w] and their products [B, K, h, w] with the references."""
+        embedded = self.embed(images)
+        return embedded, torch.einsum("kd,bdhw->bkhw", self.references, embedded)
 
 
 def to_distributions(scores: Tensor, softmax: Softmax) -> Tensor:

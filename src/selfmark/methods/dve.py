@@ -1,0 +1,122 @@
+"""Dense embeddings of object parts that are matched through a third image.
+
+Thewlis, Albanie, Bilen and Vedaldi: Unsupervised learning of landmarks by descriptor vector exchange (ICCV
+2019). The landmarks are clusters of the embeddings; docs/methods.md says why.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from selfmark.config import STRIDE, Config
+from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids
+from selfmark.features.cells import describe_colors
+from selfmark.features.encoder import CELL
+from selfmark.images.feed import PixelFeed
+from selfmark.methods.contract import RandomChanges, TrainedMethod
+from selfmark.methods.warps import cell_positions
+from selfmark.model.soft_argmax import EmbeddingPsi
+from selfmark.sampling import evenly_spaced
+from selfmark.train.engine import Losses
+
+
+class Dve(TrainedMethod):
+    """A unit vector per cell that stays the same if the image is warped or another object is shown."""
+
+    @classmethod
+    def build_psi(cls, config: Config) -> EmbeddingPsi:
+        """Create the network of embeddings, whose K references are chosen after the training."""
+        return EmbeddingPsi(config.network, config.K)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of Adam."""
+        return self.config.dve.lr
+
+    @property
+    def embedding(self) -> EmbeddingPsi:
+        """The network of embeddings."""
+        assert isinstance(self.psi, EmbeddingPsi)
+        return self.psi
+
+    def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
+        """Match the cells of a warped view with those of the view that it was made from.
+
+        The embeddings of the warped view are first exchanged for those of another image of the batch.
+        """
+        settings = self.config.dve
+        first = changes.warps().apply(images)
+        warps = changes.warps()
+        views = torch.cat([changes.change_colors(first), changes.change_colors(warps.apply(first))])
+        given, warped = self.embedding.embed(views).chunk(2)
+        side = given.shape[-1]
+        stride = max(1, side // settings.matched_cells)
+        source = warped[..., stride // 2 :: stride, stride // 2 :: stride]
+        cells = cell_positions(side, side, images.device)
+        matched = cells.view(side, side, 2)[stride // 2 :: stride, stride // 2 :: stride].reshape(-1, 2)
+        targets = given.flatten(2).transpose(1, 2)
+        exchanged = exchange(source.flatten(2).transpose(1, 2), targets.roll(1, 0), settings.sharpness)
+        places = warps(matched.expand(len(images), -1, -1))
+        loss = matching_loss(exchanged, targets, places, cells, settings.sharpness, settings.power)
+        return {"total": loss}
+
+    @torch.no_grad()
+    def choose_landmarks(self, feed: PixelFeed, generator: torch.Generator) -> None:
+        """Cluster the embeddings of the object's cells; the centroids are the references of the landmarks."""
+        config = self.config
+        rows = evenly_spaced(len(feed), config.dve.max_images)
+        sample = PixelFeed(feed.pixels[torch.from_numpy(rows)], feed.device)
+        self.eval()
+        batch, everything = config.runtime.predict_batch, slice(0, len(sample))
+        embedded = [
+            F.avg_pool2d(self.embedding.embed(pixels.float() / 255), CELL // STRIDE).half()
+            for pixels in sample.sequential_batches(batch, everything)
+        ]
+        cells = F.normalize(torch.cat(embedded), dim=1)
+        colors = describe_colors(sample, everything, batch)
+        foreground = find_foreground(cells, colors, config.features, generator)
+        centroids = find_part_centroids(cells, foreground, config.K, config.features, generator)
+        self.embedding.references.copy_(config.dve.landmark_sharpness * centroids)
+
+
+def exchange(source: Tensor, auxiliary: Tensor, sharpness: float) -> Tensor:
+    """Replace vectors by those of another image that are similar to them: the mean, weighted by a softmax.
+
+    Args:
+        source: [B, P, D] unit vectors.
+        auxiliary: [B, Q, D] unit vectors.
+        sharpness: inverse temperature of the softmax over Q.
+
+    Returns:
+        [B, P, D]; shorter than 1 where several different vectors are similar.
+    """
+    similarity = source @ auxiliary.transpose(1, 2)
+    return (sharpness * similarity).softmax(dim=-1) @ auxiliary
+
+
+def matching_loss(
+    source: Tensor, target: Tensor, places: Tensor, cells: Tensor, sharpness: float, power: float
+) -> Tensor:
+    """Return the expected distance, raised to a power, between matches and right places.
+
+    A source is matched with cell q with a probability that is the softmax of its products with the targets.
+    Sources whose right place is outside the image are left out.
+
+    Args:
+        source: [B, P, D].
+        target: [B, Q, D] unit vectors, one for each cell.
+        places: [B, P, 2] right places of the sources, in units of half the image side.
+        cells: [Q, 2] places of the cells.
+        sharpness: inverse temperature of the softmax over Q.
+        power: power of the distance.
+    """
+    probability = (sharpness * (source @ target.transpose(1, 2))).softmax(dim=-1)
+    with torch.no_grad():
+        squared = sum((places[..., axis, None] - cells[:, axis]).square() for axis in range(2))
+        cost = torch.as_tensor(squared).pow(power / 2)
+        is_inside = (places.abs() <= 1).all(dim=-1)
+    expected = (probability * cost).sum(dim=-1)
+    total: Tensor = (expected * is_inside).sum() / is_inside.sum().clamp_min(1)
+    return total

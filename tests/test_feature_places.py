@@ -66,10 +66,22 @@ def test_places_are_used_where_they_tell_equal_parts_apart(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("ratio", "places"), [(0.01, "ignored"), (100.0, "used")])
 def test_the_ratio_of_the_errors_decides(ratio: float, places: str, tmp_path: Path) -> None:
-    run = _open_run(tmp_path / "run", features__max_place_ratio=ratio)
+    run = _open_run(tmp_path / "run", features__max_place_ratio=ratio, features__min_place_spread=1_000)
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=True))
     assert run.config.features.places == places
     assert run.config.features.used_place_weight == (0.5 if places == "used" else 0.0)
+
+
+@pytest.mark.parametrize(("min_spread", "places"), [(1.0, "used"), (1_000, "ignored")])
+def test_landmarks_that_spread_further_need_not_be_easier_to_predict(
+    min_spread: float, places: str, tmp_path: Path
+) -> None:
+    """Without places, the landmark of both eyes lies between them; with places there is one on each eye."""
+    changes = {"features__max_place_ratio": 0.01, "features__max_spread_ratio": 1.0}
+    run = _open_run(tmp_path / "run", features__min_place_spread=min_spread, **changes)
+    settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))
+    assert run.events()[-1]["spread_factor"] > 1.1
+    assert run.config.features.places == places
 
 
 def test_places_are_ignored_where_objects_face_any_direction(tmp_path: Path) -> None:

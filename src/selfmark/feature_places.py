@@ -26,6 +26,10 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
     parts cannot be predicted, so places help if the landmarks with places are clearly easier to predict from
     those without places than the other way round.
 
+    A landmark may also lie halfway between two similar parts in every image, as between the eyes, which is
+    easy to predict but marks no part. Landmarks with places are then on either side. So places also help if
+    they spread the landmarks much further over the object and are not harder to predict.
+
     Args:
         run: the run.
         encoder: describes the cells.
@@ -42,16 +46,32 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
         matrix = images.matrix[rows.to(images.matrix.device)]
         unexplained_placed = compare_landmarks(plain, placed, matrix)
         unexplained_plain = compare_landmarks(placed, plain, matrix)
+        spread_factor = spread(placed) / max(spread(plain), 1e-6)
+        max_ratio = settings.max_place_ratio
+        if spread_factor >= settings.min_place_spread:
+            max_ratio = max(max_ratio, settings.max_spread_ratio)
         # On GPUs the errors may differ slightly between processes, but their decision must not.
-        is_easier = unexplained_placed <= settings.max_place_ratio * unexplained_plain
-        found = "used" if run.group.any(is_easier) else "ignored"
+        is_useful = unexplained_placed <= max_ratio * unexplained_plain
+        found = "used" if run.group.any(is_useful) else "ignored"
         run.log(
             "places",
             unexplained_with_places=round(unexplained_placed, 4),
             unexplained_without=round(unexplained_plain, 4),
+            spread_factor=round(spread_factor, 3),
             places=found,
         )
     run.settle_settings({"features.places": found})
+
+
+def spread(landmarks: Tensor) -> float:
+    """Return how far landmarks [N, K, 2] spread horizontally in an image: median standard deviation, pixels.
+
+    Only horizontally, because left and right parts of upright and turned objects lie beside each other.
+
+    >>> spread(torch.tensor([[[-1.0, 5.0], [1.0, 7.0]], [[-3.0, 5.0], [3.0, 5.0]], [[0.0, 0.0], [0.0, 9.0]]]))
+    1.0
+    """
+    return float(landmarks[..., 0].std(dim=1, correction=0).median())
 
 
 @torch.no_grad()

@@ -164,6 +164,18 @@ def test_colors_that_leave_almost_nothing_are_ignored() -> None:
     assert torch.equal(find_foreground(cells, colors, strict, _generator()), is_object)
 
 
+def test_colors_count_only_if_they_agree_in_most_images() -> None:
+    """Every second object has the colors of the background of other images."""
+    is_object = _disc(20, radius=3)
+    cells = _before_background(is_object)
+    is_like_border = (torch.arange(20) % 2 == 0)[:, None, None]
+    colors = torch.where(is_object & ~is_like_border, 0.8, 0.2)[:, None].expand(20, 6, GRID, GRID)
+    colors = colors + 0.01 * torch.randn(colors.shape, generator=_generator(8))
+    assert torch.equal(find_foreground(cells, colors, SETTINGS, _generator()), is_object)
+    lenient = replace(SETTINGS, min_color_images=0.4)
+    assert torch.equal(find_foreground(cells, colors, lenient, _generator()), is_object & ~is_like_border)
+
+
 # --- parts -----------------------------------------------------------------------------------------
 
 

@@ -104,6 +104,9 @@ class Features:
     border: int = between(1, 64, 2)  # width in cells of the image border, which is mostly background
     max_border_ratio: float = above(0, 1_000, 0.2)  # object: clusters with a lower border / inside frequency
     max_color_border_ratio: float = above(0, 1_000, 0.3)  # the same for clusters of the colors of cells
+    # colors count if they leave this fraction of the object's cells ...
+    min_color_remainder: float = fraction(0.1)
+    min_color_images: float = fraction(0.9)  # ... in at least this fraction of the images
     min_foreground: float = fraction(0.05)  # if fewer cells are object, ignore the color ratio, then both
     orientation: Orientation = "auto"  # how objects are turned, see Orientation
     # auto: upright if images are told from upside-down copies this often
@@ -117,6 +120,9 @@ class Features:
     rotation: float = between(0, 360, 180.0)  # any: value of augment.rotation
     places: Literal["auto", "used", "ignored"] = "auto"  # whether a cell's place is part of its description
     max_place_ratio: float = above(0, 1_000, 0.96)  # auto: use if error with / without places is at most this
+    # auto: also use them if landmarks with places spread further over the object by this factor ...
+    min_place_spread: float = between(1, 1_000, 1.4)
+    max_spread_ratio: float = above(0, 1_000, 1.02)  # ... and the ratio of errors is at most this
     place_weight: float = between(0, 1_000, 0.1)  # weight of the place compared with the features
     sharpness: float = between(1e-3, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     labels: Literal["auto", "cells", "keypoints"] = "auto"  # of the first rounds; auto: keypoints if upright

@@ -43,8 +43,10 @@ def find_foreground(
     """Mark the cells [N, h, w] that belong to the object, by their features and by their colors.
 
     Features of a cell also depend on its surroundings, so those of the floor around an animal differ from
-    those of the floor elsewhere; its colors do not. If colors leave fewer than the fraction `min_foreground`
-    of the cells, only features count; if these do as well, all cells are marked.
+    those of the floor elsewhere; its colors do not. Colors count only if they separate the object from the
+    background in most images: faces and birds have colors of their own in each image, and what colors leave
+    of them is random. If features leave fewer than the fraction `min_foreground` of the cells, all cells are
+    marked.
 
     Args:
         cells: [N, D, h, w] features of the cells.
@@ -55,12 +57,24 @@ def find_foreground(
     """
     by_features = _stands_out(cells, settings.max_border_ratio, settings, generator, group)
     by_colors = _stands_out(colors, settings.max_color_border_ratio, settings, generator, group)
-    for foreground in (by_features & by_colors, by_features):
-        counts = torch.stack([foreground.sum(), torch.ones_like(foreground).sum()]).float()
-        num_foreground, num_cells = group.all_sum(counts)
-        if bool(num_foreground >= settings.min_foreground * num_cells):
+    by_both = by_features & by_colors
+    remaining = by_both.flatten(1).sum(dim=1) >= settings.min_color_remainder * by_features.flatten(1).sum(
+        dim=1
+    )
+    candidates = (
+        (by_both, by_features) if _mean(remaining, group) >= settings.min_color_images else (by_features,)
+    )
+    for foreground in candidates:
+        if _mean(foreground, group) >= settings.min_foreground:
             return foreground
     return torch.ones_like(by_features)
+
+
+def _mean(flags: Tensor, group: ProcessGroup) -> float:
+    """Return the fraction of flags that are True, over all processes."""
+    counts = torch.stack([flags.sum(), torch.ones_like(flags).sum()])
+    num_true, num_flags = group.all_sum(counts.float()).tolist()
+    return float(num_true / num_flags)
 
 
 def _stands_out(

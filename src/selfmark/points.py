@@ -7,7 +7,8 @@ square input of the network), `Landmarks` in pixels of the original image.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -82,17 +83,50 @@ def concatenate_keypoints(parts: list[Keypoints]) -> Keypoints:
 
 
 @dataclass(frozen=True)
+class Motion:
+    """Motion of K landmarks in N frames of videos, measured after smoothing; NaN where it is unknown.
+
+    seconds:   [N] float64, time of the frame from the start of its video
+    speed:     [N, K] float32, pixels per second
+    distance:  [N, K] float32, pixels traveled since the start of the track
+    predicted: [N, K, 2] float32, the positions before smoothing; NaN in frames that were added
+    is_filled: [N, K] bool, whether a position is interpolated because its prediction was missing or left out
+    method:    how the positions were smoothed
+    """
+
+    seconds: npt.NDArray[np.float64]
+    speed: FloatArray
+    distance: FloatArray
+    predicted: FloatArray
+    is_filled: npt.NDArray[np.bool_]
+    method: str
+
+    def select(self, landmarks: Sequence[int]) -> Motion:
+        """Return the motion of some of the landmarks."""
+        kept = list(landmarks)
+        return replace(
+            self,
+            speed=self.speed[:, kept],
+            distance=self.distance[:, kept],
+            predicted=self.predicted[:, kept],
+            is_filled=self.is_filled[:, kept],
+        )
+
+
+@dataclass(frozen=True)
 class Landmarks:
     """K landmarks in each of N images, as returned by a detector.
 
-    xy:    [N, K, 2] float32, pixels of the original image
-    score: [N, K] float32, peak of the landmark's heatmap, 0 to 1
-    names: K names, in index order
+    xy:     [N, K, 2] float32, pixels of the original image; after smoothing, NaN in gaps that were not filled
+    score:  [N, K] float32, peak of the landmark's heatmap, 0 to 1
+    names:  K names, in index order
+    motion: motion of smoothed landmarks; None for landmarks as a detector predicts them
     """
 
     xy: FloatArray
     score: FloatArray
     names: tuple[str, ...]
+    motion: Motion | None = None
 
     def __post_init__(self) -> None:
         images, landmarks = self.score.shape
@@ -103,6 +137,13 @@ class Landmarks:
 
     def __len__(self) -> int:
         return int(self.score.shape[0])
+
+    def select(self, landmarks: Sequence[int]) -> Landmarks:
+        """Return some of the landmarks of every image."""
+        kept = list(landmarks)
+        names = tuple(self.names[index] for index in kept)
+        motion = None if self.motion is None else self.motion.select(kept)
+        return Landmarks(self.xy[:, kept], self.score[:, kept], names, motion)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -22,10 +22,12 @@ from selfmark.cli.options import (
     parse_settings,
 )
 from selfmark.cli.path_checks import check_inputs, check_model
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 
 if TYPE_CHECKING:
+    from selfmark.config import Smoothing
     from selfmark.detector import Prediction
+    from selfmark.draw.layout import Layout
     from selfmark.model.card import ModelCard
 
 
@@ -49,11 +51,36 @@ def predict(
     crop: Crop = "",
     find_animals: FindAnimals = 0,
     draw: Annotated[
-        bool, typer.Option("--draw", help="Also write a labeled copy of each video: VIDEO_landmarks.mp4.")
+        bool,
+        typer.Option(
+            "--draw",
+            help="Also write a labeled copy of each video, VIDEO_landmarks.mp4, or photo, in drawn/.",
+        ),
     ] = False,
     trail: Annotated[
         float, typer.Option(help="Length of the trails in labeled videos, in seconds; 0 for none.", min=0)
     ] = 1.0,
+    draw_text: Annotated[
+        str, typer.Option(help="Text beside each drawn landmark: none, numbers or names.")
+    ] = "none",
+    legend: Annotated[
+        bool, typer.Option("--legend", help="Draw a list of the landmarks with their scores.")
+    ] = False,
+    side_by_side: Annotated[
+        bool,
+        typer.Option(
+            "--side-by-side",
+            help="Also draw the picture before, on the left: with the predicted landmarks if --smooth is "
+            "given, otherwise without any.",
+        ),
+    ] = False,
+    smooth: Annotated[
+        str,
+        typer.Option(
+            help="Smooth the landmarks of videos over time: auto, kalman, median, savgol or none. Tables "
+            "then also have speed and distance."
+        ),
+    ] = "none",
     min_trust: Annotated[
         float | None,
         typer.Option(help="Leave out landmarks with a lower trust than this, 0 to 1.", min=0, max=1),
@@ -67,7 +94,11 @@ def predict(
     ] = False,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any setting of --find-animals, e.g. min_contrast=20."),
+        typer.Option(
+            "--set",
+            help="Any setting of --find-animals, e.g. min_contrast=20, or of --smooth, e.g. "
+            "smoothing.max_gap=1.",
+        ),
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -77,11 +108,17 @@ def predict(
 
     from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_unreadable_images
     from selfmark.config import Config, override
+    from selfmark.draw.labeled_photos import FOLDER, draw_photos
     from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     from selfmark.tracking.regions import locate_objects
+    from selfmark.trajectories.smoothed_predictions import (
+        check_smoothable,
+        smooth_predictions,
+        smoothed_card,
+    )
 
     write = get_writer(format)
     if mapped and min_trust is not None:
@@ -92,12 +129,16 @@ def predict(
         detector.card = _hide_untrusted(detector.card, min_trust, run, notes.append)
     if mapped:
         detector = MappedDetector(detector, load_mapping(run, detector))
-    changes = {f"tracking.{name}": value for name, value in parse_settings(overrides).items()}
-    tracking = override(Config(), changes).tracking
+    config = override(Config(), _qualified_settings(overrides))
+    smoothing = _parse_smoothing(smooth, config.smoothing)
     regions = parse_regions(boxes, crop, find_animals)
     with CountDisplay(stderr, "finding animals", "frames") as display:
-        refs = locate_objects(inputs, every, regions, tracking, display, notes.append)
+        refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append)
+    if smoothing is not None:
+        check_smoothable(refs)
+    layout = _parse_layout(draw, draw_text, legend, side_by_side)
     videos = labeled_video_paths(refs, output) if draw else {}
+    has_photos = draw and any(ref.frame is None for ref in refs)
     with CountDisplay(stderr, "predicting", "images") as display:
         counted = CountedPredictions(detector.predict(refs, batch), len(refs), display)
         first = next(counted, None)  # Predict one batch before anything is written.
@@ -106,16 +147,59 @@ def predict(
         try:
             output.mkdir(parents=True, exist_ok=True)
             predictions: Iterator[Prediction] = itertools.chain([first], counted)
+            card = detector.card
+            if smoothing is not None:
+                predictions, card = smooth_predictions(predictions, smoothing), smoothed_card(card, smoothing)
             if videos:
-                predictions = draw_videos(predictions, refs, detector.card, output, every, trail)
-            path = write(predictions, detector.card, output)
+                predictions = draw_videos(predictions, refs, card, output, every, trail, layout)
+            if has_photos:
+                predictions = draw_photos(predictions, refs, card, output, layout)
+            path = write(predictions, card, output)
         except OSError as error:
             raise InputError(f"cannot write to {output}: {error.strerror}") from error
     print_result(f"{counted.images} images, {display.rate:.1f} per second: {path}")
     for video in videos.values():
         print_result(f"labeled video: {video}")
+    if has_photos:
+        print_result(f"labeled photos: {output / FOLDER}")
     for note in (*notes, *describe_unreadable_images(refs, counted)):
         print_note(note)
+
+
+def _qualified_settings(overrides: list[str] | None) -> dict[str, Any]:
+    """Return the settings of --set by dotted name; a name without a section is one of `tracking`."""
+    return {
+        name if "." in name else f"tracking.{name}": value
+        for name, value in parse_settings(overrides).items()
+    }
+
+
+def _parse_smoothing(method: str, settings: Smoothing) -> Smoothing | None:
+    """Return the settings of a method of --smooth; None for no smoothing."""
+    from selfmark.config import SmoothingMethod
+
+    if method == "none":
+        return None
+    if method == "auto":
+        return settings
+    methods: dict[str, SmoothingMethod] = {name: name for name in get_args(SmoothingMethod)}
+    if method not in methods:
+        hint = suggest(method, methods)
+        raise InputError(f"--smooth must be auto, {', '.join(methods)} or none, not '{method}'.{hint}")
+    return replace(settings, method=methods[method])
+
+
+def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool) -> Layout:
+    """Return what labeled pictures show besides the landmarks."""
+    from selfmark.draw.layout import LabelText, Layout
+
+    texts: dict[str, LabelText] = {name: name for name in get_args(LabelText)}
+    if text not in texts:
+        raise InputError(f"--draw-text must be {', '.join(texts)}, not '{text}'.{suggest(text, texts)}")
+    layout = Layout(texts[text], legend, side_by_side)
+    if layout != Layout() and not draw:
+        raise InputError("--draw-text, --legend and --side-by-side belong to --draw, which is missing")
+    return layout
 
 
 def _hide_untrusted(

@@ -44,6 +44,8 @@ parabola: the vertex of a parabola through the logarithms of the highest cell an
 centroid: the mean of all cells, weighted by the squares of their values
 """
 
+SmoothingMethod = Literal["kalman", "median", "savgol"]
+
 STRIDE = 4  # pixels per heatmap cell: a 7x7 convolution with stride 2, then average pooling
 _LIMIT_OF_K = "between 1 and 10,000, or 0 for a number chosen from the images"
 
@@ -474,6 +476,21 @@ class Tracking:
 
 
 @dataclass(frozen=True)
+class Smoothing:
+    """Smoothing of the landmarks of videos over time (`predict --smooth`)."""
+
+    method: SmoothingMethod = "kalman"  # savgol: Savitzky-Golay
+    min_score: float = fraction(0.0)  # positions with a lower score are left out
+    min_relative_score: float = fraction(0.5)  # the same, relative to the landmark's median score
+    # positions farther than this from the median of the positions around are left out, object sizes
+    max_jump: float = above(0, 1_000, 0.15)
+    max_gap: float = between(0, 3_600, 0.5)  # longest gap that is filled, seconds
+    time_constant: float = above(0, 3_600, 0.06)  # kalman: shorter movements count as noise, seconds
+    window: float = above(0, 3_600, 0.4)  # length of the windows of medians and of savgol, seconds
+    degree: int = between(0, 5, 2)  # savgol: degree of the polynomial
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings of one run; change them with `dataclasses.replace` or `override`."""
 
@@ -503,6 +520,7 @@ class Config:
     evaluation: Evaluation = field(default_factory=Evaluation)
     verification: Verification = field(default_factory=Verification)
     tracking: Tracking = field(default_factory=Tracking)
+    smoothing: Smoothing = field(default_factory=Smoothing)
     methods: Methods = field(default_factory=Methods)
     mallis2020: Mallis2020 = field(default_factory=Mallis2020)
     equivariance: Equivariance = field(default_factory=Equivariance)

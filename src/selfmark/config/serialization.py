@@ -61,10 +61,11 @@ def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
     Digests are computed from these settings. Left out are the settings for features if the run uses none, the
-    settings of `_ADDED_LATER` that have their defaults, and those of the verification and of other methods.
+    settings of `_ADDED_LATER` that have their defaults, and those of the verification, of smoothing and of
+    other methods.
     """
     values = _omit_later_defaults(to_dict(config))
-    unused = {"verification", *_METHOD_SECTIONS}
+    unused = {"verification", "smoothing", *_METHOD_SECTIONS}
     if config.is_from_another_paper:
         unused -= {"methods", config.method}
     if not config.uses_features:

@@ -1,1 +1,1 @@
-"""Labeled videos: landmarks, skeleton and trails drawn on the frames of a video."""
+"""Labeled videos and photos: landmarks, skeleton, trails and a legend drawn on frames and images."""

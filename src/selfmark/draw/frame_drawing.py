@@ -16,8 +16,10 @@ from selfmark.draw.primitives import (
     SUBPIXEL_BITS,
     WHITE,
     draw_disc,
+    draw_label,
     draw_line,
     draw_text,
+    label_size,
     to_fixed_point,
 )
 from selfmark.images.decode import Pixels
@@ -47,6 +49,7 @@ class DrawnObject:
         size: Size of the object in pixels.
         tag: Text beside the object; may be empty.
         trail: [T, K, 2] the landmarks in the last T frames, oldest first, this frame last.
+        confidence: [K] score relative to the usual one, at most 1, for the legend.
     """
 
     xy: FloatArray
@@ -54,6 +57,7 @@ class DrawnObject:
     size: float
     tag: str
     trail: FloatArray
+    confidence: FloatArray
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,13 @@ class DrawingStyle:
         colors: [K, 3] color of each landmark.
         edges: Pairs of landmarks to connect.
         hollow: Landmarks drawn as a ring instead of a disc.
+        texts: Text beside each landmark; empty for no text at all.
     """
 
     colors: npt.NDArray[np.uint8]
     edges: tuple[tuple[int, int], ...]
     hollow: frozenset[int] = frozenset()
+    texts: tuple[str, ...] = ()
 
 
 def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyle) -> Pixels:
@@ -87,6 +93,9 @@ def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyl
             color, opacity = style.colors[index].tolist(), float(instance.opacity[index])
             inside = frame if index in style.hollow else None
             _blend_disc(canvas, instance.xy[index], radius, color, opacity, inside)
+        for index, text in enumerate(style.texts):  # after all discs, so that no disc hides a text
+            if text and np.isfinite(instance.xy[index]).all():
+                _draw_landmark_text(canvas, text, instance.xy[index], radius)
         if instance.tag:
             _draw_tag(canvas, instance)
     return canvas
@@ -106,7 +115,8 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
     trail = np.stack(list(history)).astype(np.float64)
     if len(trail) < 2:
         return trail
-    jumps = np.linalg.norm(np.diff(trail, axis=0), axis=2) > _MAX_STEP * size  # [T - 1, K]
+    steps = np.linalg.norm(np.diff(trail, axis=0), axis=2)  # [T - 1, K]; NaN beside a gap
+    jumps = ~(steps <= _MAX_STEP * size)
     for landmark in range(trail.shape[1]):
         start = int(np.flatnonzero(jumps[:, landmark])[-1]) + 1 if jumps[:, landmark].any() else 0
         trail[start:-1, landmark] = gaussian_filter1d(
@@ -216,6 +226,15 @@ def _blend(
     layer = window.copy()
     draw(layer, np.array([left, top], dtype=np.float64))
     cv2.addWeighted(layer, opacity, window, 1 - opacity, 0, dst=window)
+
+
+def _draw_landmark_text(canvas: Pixels, text: str, center: FloatArray, radius: float) -> None:
+    """Write the text of a landmark to the upper right of its disc, within the canvas."""
+    font_height = round(np.clip(2 * radius, 11, 16))
+    width, height = label_size(text, font_height)
+    x = int(np.clip(center[0] + radius + 1, 0, max(canvas.shape[1] - width, 0)))
+    y = int(np.clip(center[1] - radius * 0.6, height, canvas.shape[0] - 2))
+    draw_label(canvas, text, (x, y), font_height)
 
 
 def _draw_tag(canvas: Pixels, instance: DrawnObject) -> None:

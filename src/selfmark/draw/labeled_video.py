@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 
 from selfmark.detector import Prediction
-from selfmark.draw.frame_drawing import DrawingStyle, DrawnObject, draw_frame, landmark_opacity, smooth_trail
+from selfmark.draw.frame_drawing import DrawnObject, landmark_opacity, smooth_trail
+from selfmark.draw.layout import Layout, PictureStyle, build_style, compose_picture
 from selfmark.draw.video_writer import VideoWriter, open_video_writer
 from selfmark.errors import InputError
 from selfmark.export.output_files import output_paths
+from selfmark.export.trust_entries import smoothing_method
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import Pixels
 from selfmark.images.video import probe_video, read_frames
-from selfmark.model.card import ModelCard, untrusted_landmarks, visible_card, visible_landmarks
-from selfmark.model.colors import landmark_colors, to_rgb
+from selfmark.model.card import ModelCard, visible_card, visible_landmarks
 from selfmark.points import FloatArray
 from selfmark.run.files import atomic_write
 
@@ -35,6 +36,7 @@ SUFFIX = "_landmarks.mp4"
 # _MAX_ZOOM times. Discs and lines then look smooth.
 _MIN_SIDE = 700
 _MAX_ZOOM = 3
+_PLAIN = Layout()
 _NEW_WEIGHT = 0.02  # weight of the newest frame in the running mean of scores and sizes
 
 
@@ -45,6 +47,7 @@ def draw_videos(
     folder: Path,
     every: int,
     trail: float,
+    layout: Layout = _PLAIN,
 ) -> Iterator[Prediction]:
     """Pass predictions through, and draw each video into `folder`/VIDEO_landmarks.mp4 on the way.
 
@@ -57,11 +60,11 @@ def draw_videos(
         folder: Output folder.
         every: Use every n-th frame of each video; the result plays at the speed of the source.
         trail: Length of the trails in seconds; 0 draws none.
+        layout: What to show besides the landmarks.
     """
     paths = labeled_video_paths(refs, folder)
     kept, card = visible_landmarks(card), visible_card(card)
-    colors = np.array([to_rgb(color) for color in landmark_colors(card)], np.uint8)
-    style = DrawingStyle(colors, card.skeleton, frozenset(untrusted_landmarks(card)))
+    style = build_style(card, kept, smoothing_method(card), layout)
     tagged = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}
@@ -73,7 +76,8 @@ def draw_videos(
                     options = _VideoOptions(style, every, trail, ref.path in tagged)
                     videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
                 landmarks = prediction.landmarks
-                videos[ref.path].add(ref, landmarks.xy[row, kept], landmarks.score[row, kept])
+                predicted = None if landmarks.motion is None else landmarks.motion.predicted[row, kept]
+                videos[ref.path].add(ref, landmarks.xy[row, kept], landmarks.score[row, kept], predicted)
             yield prediction
         for video in videos.values():
             video.finish()
@@ -82,8 +86,6 @@ def draw_videos(
 def labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
     """Return the path of the labeled video of each video, in the same folder structure as the videos."""
     videos = list(dict.fromkeys(ref.path for ref in refs if ref.frame is not None))
-    if not videos:
-        raise InputError("--draw makes labeled videos, but there is no video among the inputs")
     return {
         video: folder / path.with_name(path.name + SUFFIX)
         for video, path in output_paths(videos).items()
@@ -93,12 +95,21 @@ def labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Pa
 
 @dataclass(frozen=True)
 class _VideoOptions:
-    """Drawing style, frame step, length of the trails in seconds, and whether to show track numbers."""
+    """Style, frame step, length of the trails in seconds, and whether to show track numbers."""
 
-    style: DrawingStyle
+    style: PictureStyle
     every: int
     trail: float
     show_tracks: bool
+
+
+class _PendingObject(NamedTuple):
+    """An object of the next frame: landmarks [K, 2], scores [K], and predicted landmarks if smoothed."""
+
+    ref: ImageRef
+    xy: FloatArray
+    score: FloatArray
+    predicted: FloatArray | None
 
 
 @dataclass
@@ -128,43 +139,46 @@ class _LabeledVideo:
         self._max_history = max(1, round(options.trail * self._rate)) + 1
         self._zoom = 1
         self._writer: VideoWriter | None = None
-        self._size = (0, 0)  # width and height of the frames written
+        self._frame_size = (0, 0)  # width and height of the enlarged frames
+        self._size = (0, 0)  # width and height of the pictures written
         self._tracks: dict[Any, _TrackState] = {}
-        self._pending: list[tuple[ImageRef, FloatArray, FloatArray]] = []  # objects of one frame
+        self._pending: list[_PendingObject] = []  # objects of one frame
 
-    def add(self, ref: ImageRef, xy: FloatArray, score: FloatArray) -> None:
-        """Add an object with its landmarks [K, 2] and scores [K]."""
-        if self._pending and self._pending[0][0].frame != ref.frame:
+    def add(self, ref: ImageRef, xy: FloatArray, score: FloatArray, predicted: FloatArray | None) -> None:
+        """Add an object with its landmarks [K, 2] and scores [K]; `predicted` are those before smoothing."""
+        if self._pending and self._pending[0].ref.frame != ref.frame:
             self._draw_pending()
-        self._pending.append((ref, xy, score))
+        self._pending.append(_PendingObject(ref, xy, score, predicted))
 
     def finish(self) -> None:
         """Write the last objects and the frames after them."""
         self._draw_pending()
         while self._next is not None:
-            self._write(*self._next, objects=[])
+            self._write(*self._next, objects=[], before=[])
             self._next = next(self._frames, None)
 
     def _draw_pending(self) -> None:
         """Write all frames up to the frame of the pending objects."""
-        target = self._pending[0][0].frame if self._pending else None
+        target = self._pending[0].ref.frame if self._pending else None
         if target is not None:
             while self._next is not None and self._next[0] < target:
-                self._write(*self._next, objects=[])
+                self._write(*self._next, objects=[], before=[])
                 self._next = next(self._frames, None)
             # The frame may be unreadable, or already written because the objects came out of order.
             if self._next is not None and self._next[0] == target:
                 self._open(self._next[1])
-                self._write(*self._next, objects=self._drawn_objects())
+                objects = self._drawn_objects()
+                self._write(*self._next, objects=objects, before=self._objects_before(objects))
                 self._next = next(self._frames, None)
         self._pending = []
 
     def _drawn_objects(self) -> list[DrawnObject]:
         objects, present = [], set()
-        for order, (ref, xy, score) in enumerate(self._pending):
+        for order, (ref, xy, score, _) in enumerate(self._pending):
             key = order if ref.track is None else ref.track
             enlarged = (xy.astype(np.float64) + 0.5) * self._zoom - 0.5
-            size = self._zoom * (max(ref.box[2:]) if ref.box else float(np.ptp(xy, axis=0).max()))
+            extent = np.nanmax(xy, axis=0) - np.nanmin(xy, axis=0)
+            size = self._zoom * (max(ref.box[2:]) if ref.box else float(extent.max()))
             track = self._tracks.get(key)
             if track is None:
                 history: deque[FloatArray] = deque(maxlen=self._max_history)
@@ -175,18 +189,29 @@ class _LabeledVideo:
             trail = smooth_trail(track.history, track.typical_size)
             tag = str(ref.track) if self._options.show_tracks and ref.track is not None else ""
             opacity = landmark_opacity(score, track.typical_score)
-            objects.append(DrawnObject(enlarged, opacity, track.typical_size, tag, trail))
+            confidence = np.clip(score / np.maximum(track.typical_score, 1e-6), 0.0, 1.0)
+            objects.append(DrawnObject(enlarged, opacity, track.typical_size, tag, trail, confidence))
             present.add(key)
         for key in self._tracks.keys() - present:
             self._tracks[key].history.clear()  # a trail does not continue across a gap
         return objects
+
+    def _objects_before(self, objects: Sequence[DrawnObject]) -> list[DrawnObject]:
+        """Return the objects as predicted, without trails; none if the landmarks are not smoothed."""
+        return [
+            replace(drawn, xy=predicted, trail=predicted[None])
+            for drawn, pending in zip(objects, self._pending, strict=True)
+            if pending.predicted is not None
+            for predicted in [(pending.predicted.astype(np.float64) + 0.5) * self._zoom - 0.5]
+        ]
 
     def _open(self, frame: Pixels) -> VideoWriter:
         """Return the writer; at the first frame, choose the frame size and create the file."""
         if self._writer is None:
             height, width = frame.shape[:2]
             self._zoom = int(np.clip(-(-_MIN_SIDE // min(height, width)), 1, _MAX_ZOOM))
-            width, height = width * self._zoom, height * self._zoom
+            self._frame_size = (width * self._zoom, height * self._zoom)
+            height, width = compose_picture(self._enlarge(frame), [], [], self._options.style).shape[:2]
             self._size = (width + width % 2, height + height % 2)  # encoders need even sides
             try:
                 self._target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,21 +222,25 @@ class _LabeledVideo:
             self._files.callback(self._writer.close)
         return self._writer
 
-    def _write(self, number: int, frame: Pixels, objects: Sequence[DrawnObject]) -> None:
+    def _write(
+        self, number: int, frame: Pixels, objects: Sequence[DrawnObject], before: Sequence[DrawnObject]
+    ) -> None:
         writer = self._open(frame)
-        drawn = draw_frame(self._enlarge(frame), objects, self._options.style)
-        writer.write(drawn, float(self._seconds[number]))
+        drawn = compose_picture(self._enlarge(frame), objects, before, self._options.style)
+        writer.write(_fit(drawn, self._size), float(self._seconds[number]))
 
     def _enlarge(self, frame: Pixels) -> Pixels:
-        """Enlarge a frame, then cut or pad it to the size of the video.
-
-        Padding adds a row or column where a side is odd; frames may also differ in size from the first one.
-        """
+        """Enlarge a frame, then cut or pad it, because frames may differ in size from the first one."""
         height, width = frame.shape[:2]
         if self._zoom > 1:
             size = (width * self._zoom, height * self._zoom)
             frame = np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC), dtype=np.uint8)
-        right, below = self._size[0] - frame.shape[1], self._size[1] - frame.shape[0]
-        frame = frame[: self._size[1], : self._size[0]]
-        padding = ((0, max(below, 0)), (0, max(right, 0)), (0, 0))
-        return np.ascontiguousarray(np.pad(frame, padding, mode="edge") if right or below else frame)
+        return _fit(frame, self._frame_size)
+
+
+def _fit(frame: Pixels, size: tuple[int, int]) -> Pixels:
+    """Cut or pad a picture on the right and below to a width and height."""
+    right, below = size[0] - frame.shape[1], size[1] - frame.shape[0]
+    frame = frame[: size[1], : size[0]]
+    padding = ((0, max(below, 0)), (0, max(right, 0)), (0, 0))
+    return np.ascontiguousarray(np.pad(frame, padding, mode="edge") if right or below else frame)

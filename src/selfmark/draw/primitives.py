@@ -6,11 +6,17 @@ a uint8 RGB canvas [H, W, 3]. Points are (x, y) with pixel centers at integers.
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
 
 from selfmark.images.decode import Pixels
 from selfmark.points import FloatArray
@@ -59,3 +65,42 @@ def draw_text(canvas: Pixels, text: str, corner: tuple[int, int], scale: float, 
     """
     for color, width in ((BLACK, outline), (WHITE, 1)):
         cv2.putText(canvas, text, corner, cv2.FONT_HERSHEY_SIMPLEX, scale, color, width, cv2.LINE_AA)
+
+
+def label_size(text: str, height: int) -> tuple[int, int]:
+    """Return the width of a label, and its height above the baseline, in pixels."""
+    _, top, right, _ = _font(height).getbbox(text, anchor="ls", stroke_width=1)
+    return math.ceil(right), math.ceil(-top)
+
+
+def draw_label(canvas: Pixels, text: str, corner: tuple[int, int], height: int) -> None:
+    """Draw a small white text with a thin black outline, also with characters beyond ASCII.
+
+    Args:
+        canvas: Picture to draw on.
+        text: Text to draw.
+        corner: Left end of its baseline, in whole pixels.
+        height: Font size in pixels.
+    """
+    width = label_size(text, height)[0] + 2
+    left, top = max(corner[0] - 2, 0), max(corner[1] - 2 * height, 0)
+    window = canvas[top : corner[1] + height, left : corner[0] + width]
+    if not window.size:
+        return
+    picture = Image.fromarray(np.ascontiguousarray(window))
+    start = (corner[0] - left, corner[1] - top)
+    ImageDraw.Draw(picture).text(
+        start, text, WHITE, _font(height), anchor="ls", stroke_width=1, stroke_fill=BLACK
+    )
+    window[:] = np.asarray(picture)
+
+
+@lru_cache(maxsize=16)
+def _font(height: int) -> Any:
+    """Return a font: matplotlib's if it is installed, otherwise Pillow's, which has only ASCII."""
+    matplotlib = importlib.util.find_spec("matplotlib")
+    if matplotlib is not None and matplotlib.origin is not None:
+        file = Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+        if file.exists():
+            return ImageFont.truetype(str(file), height)
+    return ImageFont.load_default(size=height)

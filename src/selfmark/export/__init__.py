@@ -24,7 +24,6 @@ from selfmark.export.parquet import write_parquet
 from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.export.ultralytics import write_ultralytics
 from selfmark.model.card import ModelCard, visible_card, visible_landmarks
-from selfmark.points import Landmarks
 
 # A writer takes predictions, the model card and the output folder, and returns the path it wrote.
 Writer = Callable[[Iterable[Prediction], ModelCard, Path], Path]
@@ -57,9 +56,7 @@ def visible_points(predictions: Iterable[Prediction], card: ModelCard) -> Iterat
     """Yield the predictions without the landmarks that `card` hides; `visible_card(card)` describes them."""
     kept = visible_landmarks(card)
     for prediction in predictions:
-        xy, score = prediction.landmarks.xy[:, kept], prediction.landmarks.score[:, kept]
-        names = tuple(prediction.landmarks.names[index] for index in kept)
-        yield prediction._replace(landmarks=Landmarks(xy, score, names))
+        yield prediction._replace(landmarks=prediction.landmarks.select(kept))
 
 
 def _write_visible(write: Writer, predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:

@@ -20,6 +20,7 @@ from selfmark.model.card import ModelCard
 
 CATEGORY = 1  # id of the only category
 VISIBLE = 2  # the value of v for a labeled, visible keypoint
+ABSENT = 0  # the value of v for a keypoint without a position, whose x and y are 0
 
 
 class ExportedImage(NamedTuple):
@@ -32,7 +33,10 @@ class ExportedImage(NamedTuple):
 
 
 def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.json; every landmark has v=2, and its score is in `keypoint_scores`."""
+    """Write `folder`/landmarks.json; scores are in `keypoint_scores`.
+
+    Every landmark has v=2, except for smoothed ones in gaps that were not filled, which have v=0.
+    """
     require_writable(folder)
     path = folder / "landmarks.json"
     with output_file(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
@@ -90,6 +94,13 @@ def iterate_objects(
             yield ExportedObject(image, ref.track, xy, score)
 
 
+def keypoint_entries(xy: Any, visibility: int) -> list[float]:
+    """Return x, y and v of landmarks [K, 2]; three zeros for a landmark without a position (NaN)."""
+    return [
+        value for x, y in xy.tolist() for value in ((0.0, 0.0, ABSENT) if np.isnan(x) else (x, y, visibility))
+    ]
+
+
 def track_entries(track: int | None) -> dict[str, Any]:
     """Return the entries for a track: `track_id` for most readers, `attributes` for CVAT."""
     return {} if track is None else {"track_id": track, "attributes": {"track_id": track}}
@@ -140,14 +151,14 @@ def _annotations(
     predictions: Iterable[Prediction], images: dict[str, ExportedImage]
 ) -> Iterator[dict[str, Any]]:
     for number, (image, track, xy, score) in enumerate(iterate_objects(predictions, images), start=1):
-        low, high = xy.min(axis=0), xy.max(axis=0)
+        low, high = np.nanmin(xy, axis=0), np.nanmax(xy, axis=0)
         width, height = (high - low).tolist()
         yield {
             "id": number,
             "image_id": image.id,
             "category_id": CATEGORY,
-            "keypoints": [value for x, y in xy.tolist() for value in (x, y, VISIBLE)],
-            "num_keypoints": len(xy),
+            "keypoints": keypoint_entries(xy, VISIBLE),
+            "num_keypoints": int(np.isfinite(xy[:, 0]).sum()),
             # Pixel centers are at integers for points; boxes are measured from pixel corners.
             "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
             "area": width * height,

@@ -14,6 +14,7 @@ from selfmark.export.coco_keypoints import (
     build_category,
     image_entries,
     iterate_objects,
+    keypoint_entries,
     original_file_names,
     write_list,
 )
@@ -46,7 +47,7 @@ def _results(predictions: Iterable[Prediction], images: dict[str, ExportedImage]
             "image_id": image.id,
             "category_id": CATEGORY,
             # The third number has no meaning in results; the specification asks for 1.
-            "keypoints": [value for x, y in xy.tolist() for value in (x, y, 1)],
+            "keypoints": keypoint_entries(xy, 1),
             "score": round(float(score.mean()), 4),
             **({} if track is None else {"track_id": track}),
         }

@@ -1,17 +1,24 @@
-"""Plain CSV, one row per landmark: `image,frame,instance,track,landmark,x,y,score`, in original pixels."""
+"""Plain CSV, one row per landmark: `image,frame,instance,track,landmark,x,y,score`, in original pixels.
+
+Smoothed landmarks have five more columns, `MOTION_COLUMNS`.
+"""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
 from selfmark.detector import Prediction
 from selfmark.export.pose_tables import InstanceNumbers
+from selfmark.export.trust_entries import smoothing_method
 from selfmark.model.card import ModelCard
+from selfmark.points import Motion
 from selfmark.run.files import atomic_write
 
 COLUMNS = ("image", "frame", "instance", "track", "landmark", "x", "y", "score")
+MOTION_COLUMNS = ("seconds", "speed", "distance", "filled", "smoothing")
 
 
 def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -20,7 +27,7 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     instances = InstanceNumbers()
     with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)
-        writer.writerow(COLUMNS)
+        writer.writerow(COLUMNS + MOTION_COLUMNS if smoothing_method(card) else COLUMNS)
         for refs, _, landmarks in predictions:
             for row, ref in enumerate(refs):
                 frame = "" if ref.frame is None else ref.frame
@@ -29,7 +36,19 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
                 for index, name in enumerate(landmarks.names):
                     x, y = landmarks.xy[row, index]
                     score = landmarks.score[row, index]
-                    writer.writerow(
-                        [ref.path, frame, instance, track, name, f"{x:.3f}", f"{y:.3f}", f"{score:.4f}"]
-                    )
+                    values = [ref.path, frame, instance, track, name, _number(x), _number(y), f"{score:.4f}"]
+                    writer.writerow(values + _motion_values(landmarks.motion, row, index))
     return path
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"
+
+
+def _motion_values(motion: Motion | None, row: int, index: int) -> list[str]:
+    """Return the values of `MOTION_COLUMNS`; empty for landmarks that are not smoothed."""
+    if motion is None:
+        return []
+    speed, distance = _number(motion.speed[row, index]), _number(motion.distance[row, index])
+    is_filled = str(int(motion.is_filled[row, index]))
+    return [f"{motion.seconds[row]:.6g}", speed, distance, is_filled, motion.method]

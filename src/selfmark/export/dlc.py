@@ -22,10 +22,12 @@ from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
 from selfmark.export.output_files import output_file, output_paths, require_unique_names, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
+from selfmark.export.trust_entries import smoothing_method
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 
-SCORER = "DLC_selfmark"  # also part of the file name, as DeepLabCut does it: VIDEO + SCORER
+# Also part of the file name, as DeepLabCut does it: VIDEO + SCORER. The method of smoothed landmarks follows.
+SCORER = "DLC_selfmark"
 COORDS = ("x", "y", "likelihood")
 KEY = "df_with_missing"
 # Attribute `pandas_version`. DeepLabCut uses pandas 2, which needs it; pandas 3 no longer writes it.
@@ -34,6 +36,7 @@ PANDAS_VERSION = "0.15.2"
 _CHUNK_ROWS = 1024  # rows in memory at a time
 
 Label = int | str  # frame number, or path of an image
+_Columns = tuple[list[str], list[tuple[str, ...]]]  # names of the header levels, and header of each column
 
 
 def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -57,7 +60,7 @@ def _write(
     card: ModelCard,
     folder: Path,
     suffix: str,
-    save: Callable[[_Table, Sequence[str], Path], None],
+    save: Callable[[_Table, _Columns, Path], None],
 ) -> Path:
     require_unique_names(card.names, "DeepLabCut")
     require_writable(folder)
@@ -69,9 +72,10 @@ def _write(
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
         for source, name in output_paths(list(tables)).items():
-            path = folder / name.with_name(f"{name.name}{SCORER}{suffix}")
+            path = folder / name.with_name(f"{name.name}{_scorer(card)}{suffix}")
             path.parent.mkdir(parents=True, exist_ok=True)
-            save(tables[source], card.names, files.enter_context(output_file(path)))
+            columns = _columns(tables[source].individuals, card)
+            save(tables[source], columns, files.enter_context(output_file(path)))
             paths.append(path)
     return paths[0] if len(paths) == 1 else folder
 
@@ -152,25 +156,30 @@ def _gather(predictions: Iterable[Prediction], spool: Path) -> dict[Path | None,
 # --- Files -----------------------------------------------------------------------------------------
 
 
-def _columns(individuals: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+def _scorer(card: ModelCard) -> str:
+    method = smoothing_method(card)
+    return f"{SCORER}_{method}" if method else SCORER
+
+
+def _columns(individuals: Sequence[str], card: ModelCard) -> _Columns:
     """Return the names of the header levels and the header of each column.
 
     A table with a single individual has no level `individuals`.
     """
     if len(individuals) == 1:
         return ["scorer", "bodyparts", "coords"], [
-            (SCORER, name, coordinate) for name in names for coordinate in COORDS
+            (_scorer(card), name, coordinate) for name in card.names for coordinate in COORDS
         ]
     return ["scorer", "individuals", "bodyparts", "coords"], [
-        (SCORER, individual, name, coordinate)
+        (_scorer(card), individual, name, coordinate)
         for individual in individuals
-        for name in names
+        for name in card.names
         for coordinate in COORDS
     ]
 
 
-def _save_csv(table: _Table, names: Sequence[str], path: Path) -> None:
-    levels, columns = _columns(table.individuals, names)
+def _save_csv(table: _Table, header: _Columns, path: Path) -> None:
+    levels, columns = header
     with open(path, "w", newline="", encoding="utf-8") as handle:
         rows = csv.writer(handle)
         rows.writerows(
@@ -181,16 +190,16 @@ def _save_csv(table: _Table, names: Sequence[str], path: Path) -> None:
                 rows.writerow([label, *("" if np.isnan(number) else f"{number:.4f}" for number in numbers)])
 
 
-def _save_h5(table: _Table, names: Sequence[str], path: Path) -> None:
+def _save_h5(table: _Table, header: _Columns, path: Path) -> None:
     pandas: Any = require_package("pandas", "pandas tables")
-    levels, columns = _columns(table.individuals, names)
-    header = pandas.MultiIndex.from_tuples(columns, names=levels)
+    levels, columns = header
+    index = pandas.MultiIndex.from_tuples(columns, names=levels)
     # The first rows fix the width of the index column, so it must fit the longest label.
     label_bytes = max(len(label.encode()) if isinstance(label, str) else 0 for label in table.labels)
     try:
         with pandas.HDFStore(path, mode="w") as store:
             for labels, values in table.chunks():
-                frame = pandas.DataFrame(values, index=labels, columns=header)
+                frame = pandas.DataFrame(values, index=labels, columns=index)
                 min_itemsize = {"index": label_bytes} if label_bytes else None
                 store.append(KEY, frame, format="table", min_itemsize=min_itemsize)
             store.get_storer(KEY).attrs.pandas_version = PANDAS_VERSION

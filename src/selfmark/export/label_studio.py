@@ -22,7 +22,7 @@ from selfmark.detector import Prediction
 from selfmark.export.coco_keypoints import ExportedImage, ExportedObject, iterate_objects, write_list
 from selfmark.export.frame_files import save_frames
 from selfmark.export.output_files import output_file, require_absent, require_unique_names, require_writable
-from selfmark.export.trust_entries import describe_trust
+from selfmark.export.trust_entries import describe_smoothing, describe_trust
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import atomic_folder
@@ -115,7 +115,7 @@ def _tasks(
         relative = Path(os.path.relpath(paths[name], root)).as_posix()
         scores = np.concatenate([detected.score for detected in objects[name]])
         prediction = {
-            "model_version": f"selfmark {__version__}",
+            "model_version": f"selfmark {__version__}{describe_smoothing(card)}",
             "score": round(float(scores.mean()), 4),
             "result": _regions(objects[name], card),
         }
@@ -135,6 +135,8 @@ def _regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, A
 def _landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:
     parent = _region_id(number)
     for index, (name, (x, y)) in enumerate(zip(card.names, _percent(detected).tolist(), strict=True)):
+        if np.isnan(x):  # in a gap that was not filled by smoothing
+            continue
         yield {
             "id": f"{parent}-{index}",
             "parentID": parent,
@@ -150,7 +152,7 @@ def _landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterat
 def _rectangle(number: int, detected: ExportedObject) -> dict[str, Any]:
     """Return the bounding box of the landmarks, with the track as a note where it is known."""
     percent = _percent(detected)
-    low, high = percent.min(axis=0).tolist(), percent.max(axis=0).tolist()
+    low, high = np.nanmin(percent, axis=0).tolist(), np.nanmax(percent, axis=0).tolist()
     return {
         "id": _region_id(number),
         "type": "rectanglelabels",

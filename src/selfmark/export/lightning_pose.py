@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from selfmark.detector import Prediction
 from selfmark.export.frame_files import save_frames
 from selfmark.export.output_files import output_file, require_absent, require_unique_names, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
+from selfmark.export.trust_entries import smoothing_method
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 from selfmark.run.files import atomic_folder
@@ -51,7 +53,7 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
                         tables[animal] = csv.writer(handle)
                         tables[animal].writerows(_header(card))
                     image = ref.path if ref.frame is None else frames.add(ref, ref.frame)
-                    points = (f"{value:.3f}" for value in landmarks.xy[row].ravel().tolist())
+                    points = ("" if isnan(v) else f"{v:.3f}" for v in landmarks.xy[row].ravel().tolist())
                     tables[animal].writerow([image, *points])
         frames.save()
         is_single = len(tables) == 1
@@ -63,8 +65,10 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
 
 
 def _header(card: ModelCard) -> list[list[str]]:
+    method = smoothing_method(card)
+    scorer = f"{SCORER}_{method}" if method else SCORER
     return [
-        ["scorer", *[SCORER] * (2 * len(card.names))],
+        ["scorer", *[scorer] * (2 * len(card.names))],
         ["bodyparts", *[name for name in card.names for _ in "xy"]],
         ["coords", *["x", "y"] * len(card.names)],
     ]

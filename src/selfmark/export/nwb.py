@@ -16,7 +16,7 @@ from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
-from selfmark.export.trust_entries import describe_trust
+from selfmark.export.trust_entries import describe_smoothing, describe_trust
 from selfmark.images.video import count_frames, probe_video
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
@@ -117,9 +117,12 @@ def _describe(table: PoseTable) -> str:
 
 
 def _describe_object(table: PoseTable, instance: int, card: ModelCard) -> str:
-    """Return which object it is and, if it was measured, the verdict of the run."""
+    """Return which object it is, the verdict of the run if it was measured, and the smoothing if any."""
     verdict = "" if card.verdict is None else f", verdict of the run: {card.verdict}"
-    return f"Object {_instance_name(table, instance, first=1)} of {_describe(table)}{verdict}"
+    return (
+        f"Object {_instance_name(table, instance, first=1)} of {_describe(table)}{verdict}"
+        f"{describe_smoothing(card)}"
+    )
 
 
 def _instance_name(table: PoseTable, instance: int, first: int = 0) -> str:

@@ -11,11 +11,12 @@ import numpy as np
 
 from selfmark.detector import Prediction
 from selfmark.errors import require_package
-from selfmark.export.csv_table import COLUMNS
+from selfmark.export.csv_table import COLUMNS, MOTION_COLUMNS
 from selfmark.export.output_files import output_file, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
-from selfmark.export.trust_entries import trust_entries
+from selfmark.export.trust_entries import smoothing_method, trust_entries
 from selfmark.model.card import ModelCard
+from selfmark.points import Landmarks
 
 _MIN_GROUP_ROWS = 1 << 16  # minimum size of a row group; one group is in memory at a time
 
@@ -23,19 +24,29 @@ _MIN_GROUP_ROWS = 1 << 16  # minimum size of a row group; one group is in memory
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is unknown.
 
-    Trust and verdict, if they were measured, are in the metadata of the file.
+    Positions of smoothed landmarks are null in gaps that were not filled. Trust and verdict, if they were
+    measured, and smoothing are in the metadata of the file.
     """
     arrow, parquet = require_package("pyarrow", "pyarrow"), require_package("pyarrow.parquet", "pyarrow")
     require_writable(folder)
     text, integer, real = arrow.string(), arrow.int32(), arrow.float32()
     types = (text, integer, integer, integer, text, real, real, real)
-    schema = arrow.schema(list(zip(COLUMNS, types, strict=True)), metadata=_metadata(card))
+    columns = list(zip(COLUMNS, types, strict=True))
+    if smoothing_method(card):
+        motion_types = (arrow.float64(), real, real, arrow.bool_(), text)
+        columns += zip(MOTION_COLUMNS, motion_types, strict=True)
+    schema = arrow.schema(columns, metadata=_metadata(card))
     path = folder / "landmarks.parquet"
     instances = InstanceNumbers()
     pending: list[Any] = []
     with output_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for prediction in predictions:
-            pending.append(arrow.table(_columns(prediction, instances), schema=schema))
+            values = _columns(prediction, instances) | _motion_columns(prediction.landmarks)
+            arrays = [
+                arrow.array(values[field.name], field.type, mask=_is_unknown(values[field.name]))
+                for field in schema
+            ]
+            pending.append(arrow.Table.from_arrays(arrays, schema=schema))
             if sum(len(table) for table in pending) >= _MIN_GROUP_ROWS:
                 writer.write_table(arrow.concat_tables(pending))
                 pending.clear()
@@ -45,7 +56,7 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
 
 
 def _metadata(card: ModelCard) -> dict[str, str] | None:
-    """Return names, trust and verdict as JSON under the keys of ONNX files; None if nothing was measured."""
+    """Return names, trust, verdict and smoothing as JSON under the keys of ONNX files; None if absent."""
     entries = trust_entries(card)
     values = {"names": card.names, **entries} if entries else {}
     return {f"selfmark.{name}": json.dumps(value) for name, value in values.items()} or None
@@ -67,3 +78,24 @@ def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, An
         landmarks.score.ravel(),
     )
     return dict(zip(COLUMNS, values, strict=True))
+
+
+def _motion_columns(landmarks: Landmarks) -> dict[str, Any]:
+    """Return the columns of smoothed landmarks; empty for others."""
+    motion = landmarks.motion
+    if motion is None:
+        return {}
+    count = len(landmarks.names)
+    values = (
+        np.repeat(motion.seconds, count),
+        motion.speed.ravel(),
+        motion.distance.ravel(),
+        motion.is_filled.ravel(),
+        [motion.method] * motion.speed.size,
+    )
+    return dict(zip(MOTION_COLUMNS, values, strict=True))
+
+
+def _is_unknown(values: Any) -> Any:
+    """Return a mask of the numbers that are NaN, which become null; None for other columns."""
+    return np.isnan(values) if isinstance(values, np.ndarray) and values.dtype.kind == "f" else None

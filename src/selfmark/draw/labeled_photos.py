@@ -1,0 +1,117 @@
+"""Labeled copies of still images, drawn while predictions are being made."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from selfmark.detector import Prediction
+from selfmark.draw.frame_drawing import DrawnObject, landmark_opacity
+from selfmark.draw.layout import Layout, build_style, compose_picture
+from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
+from selfmark.images.decode import read_image
+from selfmark.model.card import ModelCard, visible_card, visible_landmarks
+from selfmark.points import FloatArray
+from selfmark.run.files import atomic_write
+
+FOLDER = "drawn"
+"""Folder of labeled photos in the output folder."""
+
+_MIN_SIDE, _MAX_SIDE = 500, 1600  # the longer side of a small photo is enlarged, that of a large one reduced
+_NEW_WEIGHT = 0.02  # weight of the newest photo in the running mean of scores
+_QUALITY = 92  # of JPEG files
+
+
+def draw_photos(
+    predictions: Iterable[Prediction], refs: Sequence[ImageRef], card: ModelCard, folder: Path, layout: Layout
+) -> Iterator[Prediction]:
+    """Pass predictions through, and draw each still image into `folder`/drawn on the way.
+
+    Args:
+        predictions: Predictions of `refs`.
+        refs: All objects that are predicted; a photo is drawn after its last object.
+        card: Model card with colors, skeleton, trust and hidden landmarks.
+        folder: Output folder.
+        layout: What to show besides the landmarks.
+    """
+    paths = labeled_photo_paths(refs, folder)
+    waiting = Counter(ref.path for ref in refs if ref.frame is None)
+    kept = visible_landmarks(card)
+    style = build_style(visible_card(card), kept, "", layout)
+    found: dict[Path, list[tuple[ImageRef, FloatArray, FloatArray]]] = {}
+    typical_score: FloatArray | None = None
+    for prediction in predictions:
+        landmarks = prediction.landmarks
+        for row, ref in enumerate(prediction.refs):
+            if ref.frame is not None:
+                continue
+            xy, score = landmarks.xy[row, kept], landmarks.score[row, kept]
+            found.setdefault(ref.path, []).append((ref, xy, score))
+            known = score.astype(np.float64)
+            typical_score = known if typical_score is None else typical_score
+            typical_score = (1 - _NEW_WEIGHT) * typical_score + _NEW_WEIGHT * known
+            if len(found[ref.path]) == waiting[ref.path]:
+                pixels = read_image(ref.path, float("inf"))
+                zoom = _zoom_factor(pixels)
+                objects = [_drawn_object(item, zoom, typical_score) for item in found.pop(ref.path)]
+                _save(compose_picture(_resize(pixels, zoom), objects, [], style), paths[ref.path])
+        yield prediction
+
+
+def labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
+    """Return the path of the labeled copy of each photo, in the same folder structure as the photos.
+
+    >>> refs = [ImageRef(Path("a/1.png")), ImageRef(Path("b/1.png")), ImageRef(Path("b/1.jpg"))]
+    >>> [path.as_posix() for path in labeled_photo_paths(refs, Path("out")).values()]
+    ['out/drawn/a/1.jpg', 'out/drawn/b/1.png.jpg', 'out/drawn/b/1.jpg.jpg']
+    """
+    photos = list(dict.fromkeys(ref.path for ref in refs if ref.frame is None))
+    absolute = {photo: Path(os.path.abspath(photo)) for photo in photos}
+    common = os.path.commonpath([path.parent for path in absolute.values()]) if photos else ""
+    relative = {photo: path.relative_to(common) for photo, path in absolute.items()}
+    uses = Counter(path.with_suffix("") for path in relative.values())
+    stems = {
+        photo: path if uses[path.with_suffix("")] > 1 else path.with_suffix("")
+        for photo, path in relative.items()
+    }
+    return {photo: folder / FOLDER / path.with_name(path.name + ".jpg") for photo, path in stems.items()}
+
+
+def _zoom_factor(pixels: np.ndarray) -> float:
+    side = max(pixels.shape[:2])
+    return float(np.clip(1.0, _MIN_SIDE / side, _MAX_SIDE / side))
+
+
+def _resize(pixels: np.ndarray, zoom: float) -> np.ndarray:
+    height, width = pixels.shape[:2]
+    size = (max(1, round(width * zoom)), max(1, round(height * zoom)))
+    method = cv2.INTER_CUBIC if zoom > 1 else cv2.INTER_AREA
+    return np.asarray(cv2.resize(pixels, size, interpolation=method), dtype=np.uint8)
+
+
+def _drawn_object(
+    item: tuple[ImageRef, FloatArray, FloatArray], zoom: float, typical_score: FloatArray
+) -> DrawnObject:
+    ref, xy, score = item
+    enlarged = (xy.astype(np.float64) + 0.5) * zoom - 0.5
+    size = zoom * max(ref.box[2:]) if ref.box else float(np.ptp(enlarged, axis=0).max())
+    tag = "" if ref.track is None else str(ref.track)
+    confidence = np.clip(score / np.maximum(typical_score, 1e-6), 0.0, 1.0)
+    opacity = landmark_opacity(score, typical_score)
+    return DrawnObject(enlarged, opacity, size, tag, enlarged[None], confidence)
+
+
+def _save(picture: np.ndarray, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path, keep_suffix=True) as temporary:
+            Image.fromarray(picture).save(temporary, quality=_QUALITY)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,152 @@
+"""Layout of labeled pictures: the picture itself, optionally one from before beside it, and a legend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from selfmark.draw.frame_drawing import DrawingStyle, DrawnObject, draw_frame
+from selfmark.draw.primitives import BLACK, WHITE, draw_disc, draw_label, draw_line, label_size
+from selfmark.images.decode import Pixels
+from selfmark.model.card import ModelCard, untrusted_landmarks
+from selfmark.model.colors import landmark_colors, to_rgb
+from selfmark.points import FloatArray
+
+LabelText = Literal["none", "numbers", "names"]
+"""Text beside each landmark."""
+
+_GAP = 6  # white pixels between two pictures
+_MIN_ROW, _MAX_ROW = 14, 30  # height of a row of the legend, pixels
+_BAR = 50  # length of the bar of a full score in the legend, pixels
+_BACKGROUND = 30  # gray level of the legend
+_TITLE = 18  # font size of titles, pixels
+_BAR_COLOR = (150, 150, 150)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a labeled picture shows besides the landmarks.
+
+    Attributes:
+        text: Text beside each landmark.
+        has_legend: Whether a list of all landmarks with their scores stands on the right.
+        has_before: Whether the picture before stands on the left: with the predicted landmarks if those on
+            the right are smoothed, otherwise without landmarks.
+    """
+
+    text: LabelText = "none"
+    has_legend: bool = False
+    has_before: bool = False
+
+
+@dataclass(frozen=True)
+class PictureStyle:
+    """Everything that the labeled pictures of one model have in common.
+
+    Attributes:
+        drawing: How landmarks are drawn.
+        layout: What is shown besides them.
+        names: Names of the landmarks.
+        numbers: Numbers of the landmarks, which count hidden ones, too.
+        titles: Titles of the two pictures side by side.
+    """
+
+    drawing: DrawingStyle
+    layout: Layout
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    titles: tuple[str, str]
+
+
+def build_style(card: ModelCard, numbers: Sequence[int], smoothing: str, layout: Layout) -> PictureStyle:
+    """Return the style of labeled pictures.
+
+    Args:
+        card: Card of the visible landmarks.
+        numbers: Number of each visible landmark among all landmarks.
+        smoothing: Method by which the landmarks are smoothed; empty if they are not.
+        layout: What to show besides the landmarks.
+    """
+    texts = {
+        "none": ("",) * len(card.names),
+        "numbers": tuple(str(number) for number in numbers),
+        "names": card.names,
+    }
+    colors = np.array([to_rgb(color) for color in landmark_colors(card)], np.uint8)
+    hollow = frozenset(untrusted_landmarks(card))
+    titles = ("predicted", f"smoothed ({smoothing})") if smoothing else ("image", "landmarks")
+    drawing = DrawingStyle(colors, card.skeleton, hollow, texts[layout.text])
+    return PictureStyle(drawing, layout, card.names, tuple(numbers), titles)
+
+
+def compose_picture(
+    frame: Pixels, objects: Sequence[DrawnObject], before: Sequence[DrawnObject], style: PictureStyle
+) -> Pixels:
+    """Draw one labeled picture.
+
+    Args:
+        frame: [H, W, 3] the picture without landmarks.
+        objects: Its objects.
+        before: The objects to draw on the picture on the left, if the layout has one.
+        style: Style and layout.
+
+    Returns:
+        [H, W', 3]; wider than the frame if the layout has a legend or a picture on the left.
+    """
+    picture = draw_frame(frame, objects, style.drawing)
+    if style.layout.has_before:
+        left = draw_frame(frame, before, style.drawing)
+        for canvas, title in zip((left, picture), style.titles, strict=True):
+            draw_label(canvas, title, (6, 22), _TITLE)
+        gap = np.full((len(frame), _GAP, 3), 255, np.uint8)
+        picture = np.concatenate([left, gap, picture], axis=1)
+    if style.layout.has_legend:
+        picture = np.concatenate([picture, _draw_legend(len(frame), objects, style)], axis=1)
+    return np.ascontiguousarray(picture)
+
+
+def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyle) -> Pixels:
+    """Draw a list of the landmarks: color, number, name, and a bar for the score.
+
+    The bar is full if the score is at least the usual one; with several objects, it shows their mean.
+    """
+    count = len(style.names)
+    row_height = int(np.clip((height - 4) // max(count, 1), _MIN_ROW, _MAX_ROW))
+    rows = max(1, (height - 4) // row_height)
+    font_height, radius = round(row_height * 0.55), row_height * 0.28
+    labels = [
+        str(number) if name == str(number) else f"{number} {name}"
+        for number, name in zip(style.numbers, style.names, strict=True)
+    ]
+    text_width = max(label_size(label, font_height)[0] for label in labels)
+    column_width = row_height + text_width + _BAR + 20
+    canvas = np.full((height, -(-count // rows) * column_width, 3), _BACKGROUND, np.uint8)
+    confidence = _mean_confidence(objects, count)
+    for index, label in enumerate(labels):
+        left, top = index // rows * column_width, 2 + index % rows * row_height
+        middle = top + row_height / 2
+        center: FloatArray = np.array([left + row_height / 2, middle])
+        draw_disc(canvas, center, radius + 1, BLACK)
+        draw_disc(canvas, center, radius, style.drawing.colors[index].tolist())
+        if index in style.drawing.hollow:
+            draw_disc(canvas, center, radius * 0.55, (_BACKGROUND,) * 3)
+        text_left = left + row_height
+        draw_label(canvas, label, (text_left, round(middle + font_height * 0.36)), font_height)
+        bar, length = np.array([text_left + text_width + 10, middle]), np.array([_BAR, 0])
+        draw_line(canvas, bar, bar + length, 1, _BAR_COLOR)
+        if confidence[index] > 0:
+            draw_line(canvas, bar, bar + confidence[index] * length, max(2, row_height // 5), WHITE)
+    return canvas
+
+
+def _mean_confidence(objects: Sequence[DrawnObject], count: int) -> FloatArray:
+    """Return the mean confidence [K] of landmarks over the objects in which they have a position."""
+    total, seen = np.zeros(count), np.zeros(count)
+    for instance in objects:
+        known = np.isfinite(instance.xy).all(axis=1)
+        total += np.where(known, instance.confidence, 0.0)
+        seen += known
+    return np.asarray(total / np.maximum(seen, 1), dtype=np.float64)

@@ -1,0 +1,190 @@
+"""Smooth the predictions of videos: collect the track of every object, smooth it, and return batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.config import Smoothing
+from selfmark.detector import Prediction
+from selfmark.errors import InputError
+from selfmark.image_ref import Box, ImageRef
+from selfmark.images.video import probe_video
+from selfmark.model.card import SMOOTHING, ModelCard
+from selfmark.points import Landmarks, Motion
+from selfmark.trajectories.track_smoothing import SmoothTrack, Track, smooth_track
+
+_BATCH = 256  # objects per batch of the result
+
+
+def smoothed_card(card: ModelCard, settings: Smoothing) -> ModelCard:
+    """Return the card of smoothed landmarks, from which exported files learn how they were smoothed."""
+    return replace(card, provenance={**card.provenance, SMOOTHING: settings.method})
+
+
+def check_smoothable(refs: Sequence[ImageRef]) -> None:
+    """Raise if the objects do not form tracks in videos.
+
+    Raises:
+        InputError: There is a still image, or a frame has several objects that are not tracked.
+    """
+    seen: set[tuple[Path, int, int | None]] = set()
+    for ref in refs:
+        if ref.frame is None:
+            raise InputError(f"--smooth smooths landmarks of videos over time, but {ref.path} is an image")
+        key = (ref.path, ref.frame, ref.track)
+        if key in seen:
+            raise InputError(
+                f"--smooth needs the track of each object, but frame {ref.frame} of {ref.path} has several "
+                "objects without one: use --find-animals, or boxes with tracks"
+            )
+        seen.add(key)
+
+
+def smooth_predictions(predictions: Iterable[Prediction], settings: Smoothing) -> Iterator[Prediction]:
+    """Yield smoothed predictions of videos, ordered by video, frame and object.
+
+    All landmarks are kept in memory, but no pixels. Objects without any known landmark are left out, and
+    frames in short gaps of a track are added, with a box between those around them and scores of 0.
+
+    Args:
+        predictions: Predictions of objects that `check_smoothable` accepts.
+        settings: How to smooth.
+    """
+    tracks: dict[tuple[Path, int | None], _Rows] = {}
+    names: tuple[str, ...] = ()
+    for refs, sizes, landmarks in predictions:
+        names = landmarks.names
+        for row, ref in enumerate(refs):
+            rows = tracks.setdefault((ref.path, ref.track), _Rows([], [], [], []))
+            rows.refs.append(ref)
+            rows.sizes.append(sizes[row])
+            rows.xy.append(landmarks.xy[row])
+            rows.score.append(landmarks.score[row])
+    videos = {path: number for number, path in enumerate(dict.fromkeys(path for path, _ in tracks))}
+    objects = [smoothed for rows in tracks.values() for smoothed in _smooth_rows(rows, settings)]
+    objects.sort(key=lambda item: (videos[item.ref.path], item.ref.frame))  # stable: tracks keep their order
+    for start in range(0, len(objects), _BATCH):
+        yield _build_batch(objects[start : start + _BATCH], names, settings)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of one track while they are being collected."""
+
+    refs: list[ImageRef]
+    sizes: list[npt.NDArray[np.int64]]
+    xy: list[npt.NDArray[np.floating]]
+    score: list[npt.NDArray[np.floating]]
+
+
+class _SmoothedObject(NamedTuple):
+    """One object of one frame: size of the frame, and the K landmarks with their motion."""
+
+    ref: ImageRef
+    size: npt.NDArray[np.int64]
+    xy: npt.NDArray[np.float64]
+    score: npt.NDArray[np.float64]
+    seconds: float
+    speed: npt.NDArray[np.float64]
+    distance: npt.NDArray[np.float64]
+    predicted: npt.NDArray[np.float64]
+    is_filled: npt.NDArray[np.bool_]
+
+
+def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
+    """Smooth one track."""
+    path = rows.refs[0].path
+    order = np.argsort([_frame_number(ref) for ref in rows.refs], kind="stable")
+    frames = np.array([_frame_number(rows.refs[row]) for row in order])
+    steps, counts = np.unique(np.diff(frames), return_counts=True)
+    step = int(steps[counts.argmax()]) if len(steps) else 1
+    # Frames that do not fit the step, as a list of frames may have, get rows of their own.
+    grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, step))
+    place = np.searchsorted(grid, frames)
+    landmarks = len(rows.score[0])
+    xy, score = np.full((len(grid), landmarks, 2), np.nan), np.zeros((len(grid), landmarks))
+    xy[place], score[place] = np.stack(rows.xy)[order], np.stack(rows.score)[order]
+    refs = [rows.refs[row] for row in order]
+    seconds = probe_video(path).seconds[grid]
+    track = Track(xy, score, seconds, _object_size(refs, xy))
+    smooth = smooth_track(track, settings)
+    grid_refs = _refs_of_grid(refs, grid, place)
+    sizes = [rows.sizes[order[row]] for row in np.maximum(np.searchsorted(frames, grid, "right") - 1, 0)]
+    return [
+        _build_object(ref, size, track, smooth, row)
+        for row, (ref, size) in enumerate(zip(grid_refs, sizes, strict=True))
+        if np.isfinite(smooth.xy[row]).any()
+    ]
+
+
+def _build_object(
+    ref: ImageRef,
+    size: npt.NDArray[np.int64],
+    track: Track,
+    smooth: SmoothTrack,
+    row: int,
+) -> _SmoothedObject:
+    return _SmoothedObject(
+        ref,
+        size,
+        smooth.xy[row],
+        track.score[row],
+        float(track.seconds[row]),
+        smooth.speed[row],
+        smooth.distance[row],
+        track.xy[row],
+        smooth.is_filled[row],
+    )
+
+
+def _refs_of_grid(
+    refs: Sequence[ImageRef], grid: npt.NDArray[np.int64], place: npt.NDArray[np.int64]
+) -> list[ImageRef]:
+    """Return a reference for every frame of the grid, with boxes interpolated between the known ones."""
+    boxes: list[Box | None] = [refs[0].box] * len(grid)
+    if all(ref.box is not None for ref in refs):
+        known = np.array([ref.box for ref in refs], dtype=np.float64)
+        columns = [np.interp(grid, grid[place], known[:, column]) for column in range(4)]
+        boxes = [(x, y, w, h) for x, y, w, h in np.stack(columns, axis=1).tolist()]
+    result = [
+        ImageRef(refs[0].path, int(frame), box, refs[0].track)
+        for frame, box in zip(grid.tolist(), boxes, strict=True)
+    ]
+    for row, ref in zip(place.tolist(), refs, strict=True):
+        result[row] = ref
+    return result
+
+
+def _object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
+    """Return the size of an object: the median longer side of its boxes, or the extent of its landmarks."""
+    if all(ref.box is not None for ref in refs):
+        return float(np.median([max(ref.box[2:]) for ref in refs if ref.box is not None]))
+    known = xy[np.isfinite(xy).all(axis=(1, 2))]
+    return float(np.median(np.ptp(known, axis=1).max(axis=1))) if len(known) else float("inf")
+
+
+def _frame_number(ref: ImageRef) -> int:
+    assert ref.frame is not None, "check_smoothable accepts video frames only"
+    return ref.frame
+
+
+def _build_batch(
+    objects: Sequence[_SmoothedObject], names: tuple[str, ...], settings: Smoothing
+) -> Prediction:
+    refs, sizes, xy, score, seconds, speed, distance, predicted, is_filled = zip(*objects, strict=True)
+    motion = Motion(
+        np.array(seconds),
+        np.stack(speed).astype(np.float32),
+        np.stack(distance).astype(np.float32),
+        np.stack(predicted).astype(np.float32),
+        np.stack(is_filled),
+        settings.method,
+    )
+    landmarks = Landmarks(np.stack(xy).astype(np.float32), np.stack(score).astype(np.float32), names, motion)
+    return Prediction(tuple(refs), np.stack(sizes), landmarks)

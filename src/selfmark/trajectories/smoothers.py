@@ -1,0 +1,92 @@
+"""Smoothers of positions over time that weight each position by its confidence.
+
+All functions smooth the positions of one landmark. A weight of 0 means that the position is unknown; the
+result at such a row is interpolated linearly between the rows around it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+Floats = npt.NDArray[np.float64]
+
+# Relative to the total weight of a window: keeps a fit solvable where a window has too few positions for the
+# degree of its polynomial, and is too small to change any other fit.
+_RIDGE = 1e-10
+
+
+def running_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
+    """Compute the weighted median of the positions around each row, separately for x and y.
+
+    Args:
+        xy: [T, 2] positions at equal steps of time.
+        weight: [T] weights, 0 where a position is unknown.
+        half_window: number of rows on each side; the window is shorter at both ends.
+
+    Returns:
+        [T, 2].
+
+    >>> xy = np.array([[0.0, 0], [1, 0], [9, 0], [3, 0], [4, 0]])
+    >>> running_median(xy, np.ones(5), 1)[:, 0].tolist()
+    [0.5, 1.0, 3.0, 4.0, 3.5]
+    """
+    known = weight > 0
+    values = _windows(np.where(known[:, None], xy, np.inf), half_window, np.inf)  # [T, 2, W]
+    weights = np.broadcast_to(_windows(weight, half_window, 0.0)[:, None], values.shape)
+    order = np.argsort(values, axis=2, kind="stable")
+    values = np.take_along_axis(values, order, axis=2)
+    total = np.cumsum(np.take_along_axis(weights, order, axis=2), axis=2)
+    half = total[..., -1:] / 2
+    # With an even number of equal weights, the median is the mean of the two middle positions.
+    tolerance = 1e-9 * half
+    lower = (total < half - tolerance).sum(axis=2, keepdims=True)
+    upper = (total <= half + tolerance).sum(axis=2, keepdims=True)
+    last = values.shape[2] - 1
+    low, high = (np.take_along_axis(values, np.minimum(row, last), axis=2)[..., 0] for row in (lower, upper))
+    with np.errstate(invalid="ignore"):
+        median = (low + high) / 2
+    return _interpolate(median, known)
+
+
+def savitzky_golay(xy: Floats, weight: Floats, half_window: int, degree: int) -> Floats:
+    """Fit a polynomial to the positions around each row by weighted least squares, and evaluate it there.
+
+    With equal weights, this is the filter of Savitzky and Golay.
+
+    Args:
+        xy: [T, 2] positions at equal steps of time.
+        weight: [T] weights, 0 where a position is unknown.
+        half_window: number of rows on each side; the window is shorter at both ends.
+        degree: degree of the polynomial.
+
+    Returns:
+        [T, 2].
+    """
+    known = weight > 0
+    offsets = np.arange(-half_window, half_window + 1) / max(half_window, 1)  # -1 to 1, for small condition
+    powers = offsets ** np.arange(2 * degree + 1)[:, None]  # [2 degree + 1, W]
+    windows = _windows(weight, half_window, 0.0)  # [T, W]
+    positions = _windows(np.where(known[:, None], xy, 0.0), half_window, 0.0)  # [T, 2, W]
+    moments = windows @ powers.T  # [T, 2 degree + 1]
+    index = np.arange(degree + 1)
+    matrix = moments[:, index[:, None] + index]  # [T, degree + 1, degree + 1]
+    ridge = _RIDGE * np.maximum(moments[:, :1], 1e-300)
+    matrix[:, index[1:], index[1:]] += ridge
+    matrix[:, 0, 0] += (moments[:, 0] == 0).astype(np.float64)  # a window without any position
+    right = np.einsum("tcw,tw,dw->tdc", positions, windows, powers[: degree + 1])
+    return _interpolate(np.linalg.solve(matrix, right)[:, 0], known)
+
+
+def _windows(values: Floats, half_window: int, fill: float) -> Floats:
+    """Return the values around each row: [T, ..., 2 half_window + 1]."""
+    padding = [(half_window, half_window)] + [(0, 0)] * (values.ndim - 1)
+    padded = np.pad(values, padding, constant_values=fill)
+    return sliding_window_view(padded, 2 * half_window + 1, axis=0)
+
+
+def _interpolate(smooth: Floats, known: npt.NDArray[np.bool_]) -> Floats:
+    """Replace the rows that are not known by linear interpolation between those that are."""
+    rows = np.arange(len(smooth))
+    return np.stack([np.interp(rows, rows[known], smooth[known, axis]) for axis in (0, 1)], axis=1)

@@ -1,0 +1,181 @@
+"""Smoothed predictions in order, with filled frames, in every format; and `predict --smooth`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from selfmark.config import Smoothing
+from selfmark.detector import Prediction
+from selfmark.errors import InputError
+from selfmark.export import FORMATS, get_writer
+from selfmark.image_ref import ImageRef
+from selfmark.points import Landmarks
+from selfmark.trajectories.smoothed_predictions import check_smoothable, smooth_predictions, smoothed_card
+from tests.conftest import selfmark
+from tests.export.fakes import CARD, NAMES
+
+TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
+SIZE, RATE, FRAMES = (64, 48), 10, 12
+SETTINGS = Smoothing(max_gap=0.2)  # two frames
+MISSING = {1: {4}, 2: {7, 8, 9}}  # frames without a box, for each track
+LOW = (5, 3, range(1, 6))  # track 1: landmark 3 has low scores in these frames
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    path = tmp_path / "clip.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), RATE, SIZE)
+    for number in range(FRAMES):
+        writer.write(np.full((SIZE[1], SIZE[0], 3), 20 * number, np.uint8))
+    writer.release()
+    return path
+
+
+def true_xy(frame: int, track: int) -> np.ndarray:
+    """Return landmarks that move evenly: [K, 2]."""
+    start = np.array([[5, 6], [12, 9], [20, 4], [9, 16]]) + 15 * (track - 1)
+    return start + frame * np.array([[1, 0], [0, 1], [1, 1], [0.5, 0.5]])
+
+
+def make_predictions(clip: Path) -> Iterator[Prediction]:
+    """Yield two tracked animals in batches of five, track 2 first."""
+    objects = [(frame, track) for frame in range(FRAMES) for track in (2, 1) if frame not in MISSING[track]]
+    for batch in (objects[start : start + 5] for start in range(0, len(objects), 5)):
+        score = np.full((len(batch), 4), 0.9, np.float32)
+        for row, (frame, track) in enumerate(batch):
+            if track == 1 and frame in LOW[2]:
+                score[row, LOW[1]] = 0.1
+        xy = np.stack([true_xy(*item) for item in batch]).astype(np.float32)
+        refs = tuple(ImageRef(clip, frame, (frame, 2.0, 20.0, 20.0), track) for frame, track in batch)
+        yield Prediction(refs, np.tile(np.array(SIZE), (len(batch), 1)), Landmarks(xy, score, NAMES))
+
+
+def test_short_gaps_get_frames_of_their_own(clip: Path) -> None:
+    batches = list(smooth_predictions(make_predictions(clip), SETTINGS))
+    refs = [ref for batch in batches for ref in batch.refs]
+    expected = [(frame, track) for frame in range(FRAMES) for track in (2, 1)]
+    expected = [item for item in expected if item not in {(7, 2), (8, 2), (9, 2)}]  # too long to be filled
+    assert [(ref.frame, ref.track) for ref in refs] == expected
+    (added,) = (ref for ref in refs if (ref.frame, ref.track) == (4, 1))
+    assert added.box == pytest.approx((4.0, 2.0, 20.0, 20.0))
+    landmarks = batches[0].landmarks
+    assert landmarks.motion is not None
+    for row, (frame, track) in enumerate(expected):
+        truth = true_xy(frame, track)
+        if track == 1 and frame in LOW[2]:
+            assert np.isnan(landmarks.xy[row, 3]).all()
+            truth[3] = np.nan
+        np.testing.assert_allclose(landmarks.xy[row], truth, atol=1e-3)
+        assert landmarks.motion.is_filled[row].any() == ((frame, track) == (4, 1))
+    np.testing.assert_allclose(landmarks.motion.seconds, [frame / RATE for frame, _ in expected], atol=1e-6)
+    np.testing.assert_allclose(landmarks.motion.speed[:, 0], RATE, atol=0.01)
+
+
+def test_objects_without_tracks_are_refused(clip: Path) -> None:
+    twins = [ImageRef(clip, 3, (0, 0, 5, 5)), ImageRef(clip, 3, (9, 0, 5, 5))]
+    with pytest.raises(InputError, match="needs the track of each object, but frame 3 of"):
+        check_smoothable(twins)
+    with pytest.raises(InputError, match="is an image"):
+        check_smoothable([ImageRef(Path("a.png"))])
+    check_smoothable([ImageRef(clip, 3, None, 1), ImageRef(clip, 3, None, 2), ImageRef(clip, 4, None, 1)])
+
+
+# Where each format says how its landmarks were smoothed.
+STATEMENTS: dict[str, Callable[[Path], Any]] = {
+    "csv": lambda path: next(csv.DictReader(path.read_text().splitlines()))["smoothing"],
+    "parquet": lambda path: (
+        pytest.importorskip("pyarrow.parquet").read_schema(path).metadata[b"selfmark.smoothing"]
+    ),
+    "coco": lambda path: json.loads(path.read_text())["categories"][0]["smoothing"],
+    "coco-results": lambda path: json.loads(path.with_name("images.json").read_text())["categories"][0][
+        "smoothing"
+    ],
+    "cvat": lambda path: json.loads(zipfile.ZipFile(path).read("annotations/person_keypoints_default.json"))[
+        "categories"
+    ][0]["smoothing"],
+    "dlc": lambda path: path.name + path.read_text().splitlines()[0],
+    "dlc-h5": lambda path: pytest.importorskip("pandas").read_hdf(path).columns[0][0],
+    "label-studio": lambda path: json.loads(path.read_text())[0]["predictions"][0]["model_version"],
+    "lightning-pose": lambda folder: (folder / "CollectedData_track_1.csv").read_text().splitlines()[0],
+    "nwb": lambda path: (
+        pytest.importorskip("pynwb")
+        .NWBHDF5IO(str(path), "r")
+        .read()
+        .processing["behavior"]["PoseEstimation_000_track_1"]
+        .description
+    ),
+    "sleap": lambda path: pytest.importorskip("sleap_io").load_slp(str(path)).provenance["smoothing"],
+    "sleap-analysis": lambda path: pytest.importorskip("h5py").File(path)["provenance"][()],
+    "ultralytics": lambda path: path.read_text(),
+}
+PACKAGES = {"parquet": "pyarrow", "dlc-h5": "tables", "nwb": "ndx_pose", "sleap": "sleap_io"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_says_that_landmarks_are_smoothed(name: str, clip: Path, tmp_path: Path) -> None:
+    pytest.importorskip(PACKAGES.get(name.removesuffix("-analysis"), "numpy"))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    predictions = smooth_predictions(make_predictions(clip), SETTINGS)
+    path = get_writer(name)(predictions, smoothed_card(CARD, SETTINGS), folder)
+    assert "kalman" in str(STATEMENTS[name](path))
+    text = b"".join(
+        file.read_bytes() for file in folder.rglob("*") if file.suffix in (".csv", ".json", ".txt")
+    )
+    assert b"nan" not in text.lower().replace(b"nano", b""), "unknown positions are empty or marked as absent"
+
+
+def test_tables_have_speed_and_distance(clip: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tables = []
+    for name in ("csv", "parquet"):
+        predictions = smooth_predictions(make_predictions(clip), SETTINGS)
+        path = get_writer(name)(predictions, smoothed_card(CARD, SETTINGS), tmp_path)
+        rows = (
+            list(csv.DictReader(path.read_text().splitlines()))
+            if name == "csv"
+            else parquet.read_table(path).to_pylist()
+        )
+        tables.append(rows)
+    for text, typed in zip(*tables, strict=True):
+        for column in ("x", "y", "speed", "distance"):
+            number = None if text[column] == "" else float(text[column])
+            assert number == (None if typed[column] is None else pytest.approx(typed[column], abs=1e-3))
+        assert (text["filled"] == "1") == typed["filled"]
+        assert float(text["seconds"]) == pytest.approx(typed["seconds"])
+    last = [row for row in tables[1] if row["track"] == 1 and row["landmark"] == "nose"][-1]
+    assert last["distance"] == pytest.approx(11, abs=0.01), "one pixel per frame"
+    assert any(row["x"] is None for row in tables[1])
+
+
+def test_predict_smooths_and_says_so(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def predict(*options: str) -> int:
+        return selfmark("predict", TOY_DETECTOR, clip, "-o", tmp_path / "out", "--device=cpu", *options)
+
+    def read() -> list[dict[str, str]]:
+        with open(tmp_path / "out" / "landmarks.csv", newline="") as handle:
+            return list(csv.DictReader(handle))
+
+    assert predict("--smooth=median", "--draw", "--set=smoothing.min_relative_score=0") == 0
+    smooth = read()
+    assert {row["smoothing"] for row in smooth} == {"median"}
+    assert len(smooth) == 16 * FRAMES
+    assert (tmp_path / "out" / "clip_landmarks.mp4").is_file()
+    capsys.readouterr()
+    for options, message in (
+        (["--smooth=kalmann"], "Did you mean 'kalman'?"),
+        (["--smooth=auto", "--set=smoothing.window=-1"], "smoothing.window must be greater than 0"),
+    ):
+        assert predict(*options) == 2
+        error = capsys.readouterr().err.strip()
+        assert message in error
+        assert "\n" not in error

@@ -1,0 +1,104 @@
+"""Smoothers agree with naive loops, with scipy, and with the recursion of Rauch, Tung and Striebel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.signal import savgol_filter
+
+from selfmark.trajectories.kalman import smooth_kalman
+from selfmark.trajectories.smoothers import running_median, savitzky_golay
+
+Floats = np.ndarray
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def xy(rng: np.random.Generator) -> Floats:
+    return np.cumsum(rng.normal(0, 1, (40, 2)), axis=0)
+
+
+@pytest.fixture
+def weight(rng: np.random.Generator) -> Floats:
+    """Weights with three gaps, one of them longer than the windows below."""
+    weight = rng.uniform(0.2, 1, 40)
+    weight[[4, 5, 20, *range(26, 34)]] = 0
+    return weight
+
+
+def _naive_median(values: Floats, weight: Floats) -> float:
+    """Return the value at which half of the weight is reached."""
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
+
+
+def test_the_running_median_agrees_with_a_loop(xy: Floats, weight: Floats) -> None:
+    smooth = running_median(np.where(weight[:, None] > 0, xy, np.nan), weight, 3)
+    for row in np.flatnonzero(weight):
+        rows = [r for r in range(max(row - 3, 0), min(row + 4, 40)) if weight[r] > 0]
+        for axis in (0, 1):
+            assert smooth[row, axis] == pytest.approx(_naive_median(xy[rows, axis], weight[rows]))
+    middle = (smooth[3] * 1 + smooth[6] * 2) / 3  # row 5 is two thirds of the way from 3 to 6
+    np.testing.assert_allclose(smooth[5], middle)
+    even = running_median(xy, np.ones(40), 2)
+    np.testing.assert_allclose(even[0], np.median(xy[:3], axis=0))
+    np.testing.assert_allclose(even[1], np.median(xy[:4], axis=0))
+    np.testing.assert_allclose(even[20], np.median(xy[18:23], axis=0))
+
+
+def test_savitzky_golay_agrees_with_scipy_and_polyfit(xy: Floats, weight: Floats) -> None:
+    equal = savitzky_golay(xy, np.ones(40), 4, 2)
+    np.testing.assert_allclose(equal[4:-4], savgol_filter(xy, 9, 2, axis=0)[4:-4], atol=1e-6)
+    smooth = savitzky_golay(np.where(weight[:, None] > 0, xy, np.nan), weight, 4, 2)
+    for row in np.flatnonzero(weight):
+        rows = np.array([r for r in range(max(row - 4, 0), min(row + 5, 40)) if weight[r] > 0])
+        fit = np.polyfit(rows - row, xy[rows], 2, w=np.sqrt(weight[rows]))
+        np.testing.assert_allclose(smooth[row], fit[-1], atol=1e-4)
+
+
+def test_a_filter_keeps_a_position_without_neighbors(xy: Floats) -> None:
+    alone = np.zeros(40)
+    alone[7] = 0.5
+    for smooth in (running_median(xy, alone, 2), savitzky_golay(xy, alone, 2, 2)):
+        np.testing.assert_allclose(smooth, np.tile(xy[7], (40, 1)), atol=1e-6)
+    np.testing.assert_allclose(smooth_kalman(xy[7:8], np.array([0.5]), np.zeros(1), 0.1), xy[7:8], atol=1e-6)
+
+
+def _rauch_tung_striebel(z: Floats, weight: Floats, seconds: Floats, ratio: float) -> Floats:
+    """Smooth one coordinate by the textbook recursion; r = 1 and q = ratio."""
+    state, covariance = np.zeros(2), np.eye(2) * 1e10  # nothing is known at first
+    states, covariances, predicted = [], [], []
+    for row in range(len(z)):
+        if row:
+            step = seconds[row] - seconds[row - 1]
+            move = np.array([[1, step], [0, 1]])
+            noise = ratio * np.array([[step**3 / 3, step**2 / 2], [step**2 / 2, step]])
+            state, covariance = move @ state, move @ covariance @ move.T + noise
+            predicted.append((move, state, covariance))
+        if weight[row] > 0:
+            gain = covariance[:, 0] / (covariance[0, 0] + 1 / weight[row])
+            state = state + gain * (z[row] - state[0])
+            covariance = covariance - np.outer(gain, covariance[0])
+        states.append(state)
+        covariances.append(covariance)
+    for row in range(len(z) - 2, -1, -1):
+        move, ahead, uncertain = predicted[row]
+        gain = covariances[row] @ move.T @ np.linalg.inv(uncertain)
+        states[row] = states[row] + gain @ (states[row + 1] - ahead)
+    return np.array(states)[:, 0]
+
+
+@pytest.mark.parametrize("time_constant", [0.05, 0.5])
+def test_the_kalman_smoother_agrees_with_the_recursion(
+    time_constant: float, xy: Floats, weight: Floats, rng: np.random.Generator
+) -> None:
+    seconds = np.cumsum(rng.uniform(0.03, 0.06, 40))  # frames at uneven times
+    ratio = np.median(np.diff(seconds)) / time_constant**4
+    smooth = smooth_kalman(np.where(weight[:, None] > 0, xy, np.nan), weight, seconds, time_constant)
+    for axis in (0, 1):
+        expected = _rauch_tung_striebel(xy[:, axis], weight, seconds, ratio)
+        np.testing.assert_allclose(smooth[:, axis], expected, atol=1e-3)

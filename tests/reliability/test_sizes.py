@@ -9,9 +9,11 @@ import resource
 import shutil
 import struct
 import time
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,17 @@ from safetensors.torch import load_file, save_file
 from selfmark.config import Images
 from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.images import video
+from selfmark.evaluation.label_files import read_label_file
+from selfmark.images import video_av, video_opencv
+from selfmark.images.coco import read_coco
 from selfmark.images.decode import UnreadableImage, read_image
+from selfmark.images.mp4_header import check_mp4_header
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
+from selfmark.paper.datasets.numpy_files import load_arrays
 from selfmark.run.config_file import read_config
 from selfmark.run.tensor_files import read_tensors
+from tests.images.videos import encode_video
 
 SOURCE = Path(__file__).parents[2] / "src" / "selfmark"
 
@@ -199,14 +206,85 @@ def test_links_are_followed_but_only_to_images(tmp_path: Path) -> None:
     ]
 
 
-def test_a_video_with_more_frames_than_bytes_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _lying_video(path: Path, frames: int, table: bytes = b"stsz") -> Path:
+    """Write an MP4 file of 9 frames whose tables claim another number of frames."""
+    encode_video(path, "mpeg4", frames=9)
+    content = bytearray(path.read_bytes())
+    at = content.index(table)
+    if table == b"stsz":  # all frames have 100 bytes
+        struct.pack_into(">II", content, at + 8, 100, frames)
+        at = content.index(b"stsc")
+        struct.pack_into(">I", content, at + 16, frames)  # in the first chunk
+        at = content.index(b"stts")
+    struct.pack_into(">II", content, at + 8, 1, frames)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("reader", [video_av, video_opencv])
+@pytest.mark.parametrize("frames", [10**6, 10**8, 2**31 - 1, 2**32 - 1])
+def test_a_video_that_claims_more_frames_than_bytes_is_refused(
+    frames: int, reader: ModuleType, tmp_path: Path
 ) -> None:
-    path = tmp_path / "long.mp4"
-    path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(4_000))
-    monkeypatch.setattr(video, "count_frames", lambda path: 2**31)
-    with pytest.raises(InputError, match="2147483648 frames, but the file is far too small"):
-        list_images([path])
+    path = _lying_video(tmp_path / "long.mp4", frames)
+    for read in (reader.probe_video, lambda path: list(reader.read_frames(path, [0, 5]))):
+        with pytest.raises(InputError, match=f"claims {frames:,} frames, but the file has [0-9,]+ bytes"):
+            read(path)
+    with pytest.raises(InputError, match=f"claims {frames:,} frames"):
+        list_images([_lying_video(tmp_path / "times.mp4", frames, b"stts")])
+
+
+def test_a_lying_video_does_not_cost_the_rest_of_a_folder(tmp_path: Path) -> None:
+    _lying_video(tmp_path / "lying.mp4", 10**8)
+    encode_video(tmp_path / "good.mp4", "mpeg4", frames=9)
+    (tmp_path / "huge.png").write_bytes(HUGE["png"])
+    for number in range(3):
+        Image.new("RGB", (32, 32), (99, number, 0)).save(tmp_path / f"{number}.png")
+    refs = list_images([tmp_path])
+    assert [(ref.path.name, ref.frame) for ref in refs if ref.path.suffix == ".mp4"] == [
+        *(("good.mp4", frame) for frame in range(9)),
+        ("lying.mp4", 0),
+    ]
+    store = load_store(refs, Images(size=16), 1.0, None)
+    assert len(store.refs) == 12
+    assert {Path(item.name.partition("#")[0]).name for item in store.skipped} >= {"huge.png"}
+    assert len(store.skipped) == 2
+
+
+def test_the_header_of_a_fragmented_or_nested_file_is_checked(tmp_path: Path) -> None:
+    def box(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I4s", 8 + len(content), kind) + content
+
+    def check(*boxes: bytes) -> None:
+        path = tmp_path / "video.mp4"
+        path.write_bytes(box(b"ftyp", b"isom") + b"".join(boxes))
+        check_mp4_header(path)
+
+    fragment = [box(b"moof", box(b"traf", box(b"trun", struct.pack(">II", 0, count)))) for count in (70, 60)]
+    check(fragment[0], bytes(40))
+    with pytest.raises(InputError, match="claims 130 frames"):  # together more than the bytes of the file
+        check(*fragment)
+    with pytest.raises(InputError, match="compressed header"):
+        check(box(b"moov", box(b"cmov", b"")))
+    nested = box(b"stsz", struct.pack(">III", 0, 1, 2**30))
+    for kind in (b"stbl", b"minf", b"mdia", b"trak", b"moov"):
+        nested = box(kind, nested)
+    with pytest.raises(InputError, match="claims 1,073,741,824 frames"):
+        check(nested)
+    for damaged in (b"\0\0\0\1moov", b"\0\0\0\3moov", b"moov", nested[:40]):
+        check(damaged)
+    for _ in range(3_000):
+        nested = box(b"moov", nested)
+    check(nested)
+
+
+def test_an_image_that_claims_more_pixels_than_its_bytes_can_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "claims.png"
+    path.write_bytes(_png(10_000, 10_000))
+    with pytest.raises(UnreadableImage, match=r"claims 10,000 x 10,000 pixels, but the file has \d+ bytes"):
+        read_image(path, 200.0)
+    Image.new("1", (4_000, 3_000)).save(path)  # one color, about 1.5 kilobytes
+    assert read_image(path, 200.0).shape == (3_000, 4_000, 3)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +308,42 @@ def test_a_playlist_is_not_a_video(content: bytes, tmp_path: Path) -> None:
         InputError, match=r"none of the images could be read \(0 of 1\).*the video cannot be read"
     ):
         load_store(list_images([tmp_path / "set.json"]), Images(size=16), 1.0, None)
+
+
+# --- labels and tables ------------------------------------------------------------------------------
+
+
+def test_labels_that_would_need_far_more_memory_than_their_file_are_refused(tmp_path: Path) -> None:
+    """A table of all names for all objects grows with the square of the file."""
+    names = [f"name {number}" for number in range(1_001)]
+    images = [{"id": number, "file_name": f"{number}.png"} for number in range(1_001)]
+    annotations = [{"image_id": number, "keypoints": [1, 1, 2], name: 1} for number, name in enumerate(names)]
+    path = tmp_path / "labels.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    file = read_coco(path)
+    with pytest.raises(InputError, match=r"1,00\d different keys; at most 1,000 are allowed"):
+        file.fields(file.annotations)
+    sizes = {"original_width": 10, "original_height": 10, "type": "keypointlabels"}
+    regions = [sizes | {"value": {"x": 1, "y": 1, "keypointlabels": [name]}} for name in names]
+    task = {"data": {"image": "a.png"}, "annotations": [{"result": regions}]}
+    path.write_text(json.dumps([task]))
+    with pytest.raises(InputError, match=r"1,001 different labels; at most 1,000 are allowed"):
+        read_label_file(path)
+
+
+def test_an_array_that_claims_more_numbers_than_bytes_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((3, 2)))
+    content = (tmp_path / "a.npy").read_bytes()
+    lying = content.replace(b"(3, 2), }      ", b"(3, 2000000), }")
+    assert len(lying) == len(content)
+    (tmp_path / "a.npy").write_bytes(lying)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xy.npy", lying)
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(InputError, match=r"is not a file of plain NumPy arrays, or it is damaged"):
+            load_arrays(tmp_path / name)
+    np.savez_compressed(tmp_path / "a.npz", xy=np.zeros((1_000, 1_000)))
+    assert load_arrays(tmp_path / "a.npz")["xy"].shape == (1_000, 1_000)
 
 
 def test_archives_are_written_but_never_unpacked() -> None:

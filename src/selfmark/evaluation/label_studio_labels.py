@@ -16,6 +16,7 @@ from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
 from selfmark.images.input_files import MAX_COORDINATE, read_text
 
+_MAX_NAMES = 1_000  # different labels; each takes memory for every object
 VISIBLE = 2  # COCO's v of a point that is annotated and visible
 UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # added by Label Studio to the name of an uploaded file
 
@@ -58,6 +59,8 @@ def read_label_studio_labels(path: Path) -> CocoFile:
         images.append(CocoImage(where, number, file_name, {"id": number, "file_name": file_name}))
         objects += [(number, instance) for instance in _group_objects(where, regions)]
     names = list(dict.fromkeys(name for _, instance in objects for name in instance.points))
+    if len(names) > _MAX_NAMES:
+        raise InputError(f"{path} has {len(names):,} different labels; at most {_MAX_NAMES:,} are allowed")
     annotations = []
     for number, instance in objects:
         keypoints: list[float] = []

@@ -36,6 +36,7 @@ Id = int | str
 Scalar = str | int | float | bool | None
 
 # Keys that COCO defines for annotations and images. Any other scalar describes the object.
+_MAX_KEYS = 1_000  # different keys of images and annotations; each takes memory for every annotation
 _STANDARD_KEYS = {"keypoints", "num_keypoints", "bbox", "area", "segmentation", "iscrowd"}
 _STANDARD_KEYS |= {"id", "image_id", "category_id", "file_name", "width", "height"}
 
@@ -350,7 +351,13 @@ class CocoFile:
         annotation_entries = [annotation.values for annotation in annotations]
         image_entries = [self.image_of(annotation).values for annotation in annotations]
         fields: dict[str, tuple[Scalar, ...]] = {}
-        for key in dict.fromkeys(key for entry in (*annotation_entries, *image_entries) for key in entry):
+        keys = dict.fromkeys(key for entry in (*annotation_entries, *image_entries) for key in entry)
+        if len(keys) > _MAX_KEYS:
+            raise InputError(
+                f"{self.path}: images and annotations have {len(keys):,} different keys; at most "
+                f"{_MAX_KEYS:,} are allowed"
+            )
+        for key in keys:
             own_values = [_scalar(entry.get(key)) for entry in annotation_entries]
             values = tuple(
                 _scalar(entry.get(key)) if value is None else value

@@ -12,6 +12,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from selfmark.errors import SelfmarkError
+from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -85,7 +86,7 @@ def decode_image(
         if path.stat().st_size == 0:
             raise UnreadableImage("empty file")
         with Image.open(path, formats=_FORMATS) as image:
-            _check_size(image, max_megapixels)
+            _check_size(image, max_megapixels, path.stat().st_size)
             size, factor = None, 1
             if isinstance(image, JpegImageFile):
                 orientation = _read_orientation(image)
@@ -125,13 +126,18 @@ def _request_reduction(
     return upright, 1
 
 
-def _check_size(image: Image.Image, max_megapixels: float) -> None:
+def _check_size(image: Image.Image, max_megapixels: float, num_bytes: int) -> None:
     megapixels = image.width * image.height / 1e6
     if megapixels == 0:
         raise UnreadableImage("no pixels")
     if megapixels > max_megapixels:
         rounded = f"{round(megapixels, 2):.12g}"
         raise UnreadableImage(f"{rounded} megapixels, more than the {max_megapixels:g} allowed")
+    if image.width * image.height > max(MIN_PIXELS_TO_CHECK, num_bytes * MAX_PIXELS_PER_BYTE):
+        raise UnreadableImage(
+            f"damaged: the header claims {image.width:,} x {image.height:,} pixels, but the file has "
+            f"{num_bytes:,} bytes"
+        )
 
 
 def _read_orientation(image: Image.Image) -> int:

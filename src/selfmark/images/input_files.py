@@ -16,6 +16,10 @@ VIDEO_SUFFIXES = (
     *(".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"),
     *(".ts", ".mts", ".m2ts", ".flv", ".3gp", ".ogv", ".mxf", ".h264", ".asf"),
 )
+MIN_PIXELS_TO_CHECK = 4_000_000
+"""Images and frames up to this size are decoded whatever the size of their file."""
+MAX_PIXELS_PER_BYTE = 10_000
+"""No codec stores more pixels in a byte: a single color takes 8,256 pixels per byte as a bilevel PNG."""
 MAX_COORDINATE = 1e9  # pixels; far wider than any image, but its square does not overflow
 
 

@@ -22,9 +22,6 @@ from selfmark.images.input_files import (
     require_input,
     require_utf8,
 )
-from selfmark.images.video_container import require_video
-
-_MIN_FRAME_BYTES = 8  # lower bound on the size of a video frame; a frame without any change takes about 16
 
 
 def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
@@ -79,24 +76,17 @@ def _list_file(path: Path, every: int, where: str, box: Box | None = None) -> li
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [ImageRef(path, box=box)]
     if path.suffix.lower() in VIDEO_SUFFIXES:
-        return [ImageRef(path, frame, box) for frame in range(0, _count_plausible_frames(path), every)]
+        return [ImageRef(path, frame, box) for frame in range(0, _count_frames(path), every)]
     raise InputError(
         f"{where}: '{path.suffix}' is not an image or video extension; use a file such as .jpg or .mp4"
     )
 
 
-def _count_plausible_frames(path: Path) -> int:
-    """Return the number of frames of a video; raise if the header gives more than the file can contain."""
+def _count_frames(path: Path) -> int:
+    """Return the number of frames of a video."""
     from selfmark.images.video import count_frames  # slow to import, and only needed for videos
 
-    require_video(path)
-    frames, limit = count_frames(path), path.stat().st_size // _MIN_FRAME_BYTES
-    if frames > limit:
-        raise InputError(
-            f"the header of {path} gives {frames} frames, but the file is far too small; convert it, "
-            "for example to MP4 (H.264)"
-        )
-    return frames
+    return count_frames(path)
 
 
 def _list_media(paths: Iterable[Path], every: int) -> list[ImageRef]:

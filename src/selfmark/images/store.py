@@ -25,7 +25,6 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds
 from selfmark.images.decode import DecodedImage, Pixels, UnreadableImage, decode_image
 from selfmark.images.video import read_frames
-from selfmark.images.video_container import require_video
 
 _WORKERS = min(8, os.cpu_count() or 1)
 _PREFETCH = 4 * _WORKERS  # images to decode before they are needed; some may be whole video frames
@@ -204,7 +203,6 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
         remaining.setdefault(refs[position].frame or 0, []).append(position)
     reason = "the video ends before this frame"
     try:
-        require_video(path)
         for frame, image in read_frames(path, list(remaining)):
             indices = remaining.pop(frame)
             original = DecodedImage(image, (image.shape[1], image.shape[0]), 1)

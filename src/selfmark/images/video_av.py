@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
+from selfmark.images.video_container import check_frame_count, check_frame_size, require_video
 
 _MIN_SEEK = 50  # frames; a key frame at most this far ahead is reached by decoding instead of seeking
 _WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times only
@@ -194,13 +195,15 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
             expected = len(times) + _estimate_missing(container, stream, times)
         has_display_times = container.format.name not in _WITHOUT_DISPLAY_TIMES
         shape = (stream.codec_context.width, stream.codec_context.height)
+    expected = max(expected, len(times))
+    check_frame_count(path, expected)
     known = [time for time in times if time is not None]
     display_times = np.array(sorted(known), dtype=np.int64)
     if not has_display_times or len(known) < len(times) or (np.diff(display_times) == 0).any():
         display_times, keys = display_times[:0], []
     key_times = np.array(sorted(key for key in keys if key is not None), dtype=np.int64)
     key_numbers = np.searchsorted(display_times, key_times)
-    return _Index(max(expected, len(times)), display_times, key_numbers, rate, unit, shape)
+    return _Index(expected, display_times, key_numbers, rate, unit, shape)
 
 
 def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) -> int:
@@ -225,6 +228,7 @@ def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) 
 def _open(path: Path) -> Iterator[Any]:
     import av
 
+    require_video(path)
     try:
         container = av.open(str(path))
     except (av.FFmpegError, OSError, ValueError) as error:
@@ -234,4 +238,6 @@ def _open(path: Path) -> Iterator[Any]:
     with container:
         if not container.streams.video:
             raise InputError(f"{path} contains no video stream; check that it is the right file")
+        stream: Any = container.streams.best("video")
+        check_frame_size(path, stream.codec_context.width, stream.codec_context.height)
         yield container

@@ -1,10 +1,12 @@
-"""Check the first bytes of a video file, because a playlist may have the extension of a video."""
+"""Checks of a video file before and after a library opens it: what it is, and what its header claims."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from selfmark.errors import InputError
+from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
+from selfmark.images.mp4_header import MAX_FRAMES, MIN_FRAME_BYTES, check_mp4_header
 
 _HEAD = 4_096  # bytes to check
 _TEXT = bytes(range(32, 127)) + b"\t\n\r"
@@ -13,7 +15,10 @@ _PLAYLISTS = (b"#extm3u", b"ffconcat", b"<mpd", b"<smil", b"[playlist]")
 
 
 def require_video(path: Path) -> None:
-    """Raise if a file is text or a playlist; a playlist could open any file or URL, and might never end."""
+    """Raise if a file is text, a playlist, or an MP4 file whose header claims more than the file contains.
+
+    A playlist could open any file or URL, and might never end.
+    """
     try:
         with open(path, "rb") as handle:
             head = handle.read(_HEAD)
@@ -22,3 +27,26 @@ def require_video(path: Path) -> None:
     lowered = head.lower()
     if not head.translate(None, _TEXT) or any(word in lowered for word in _PLAYLISTS):
         raise InputError(f"{path} cannot be read as a video: it is a text file or a playlist")
+    check_mp4_header(path)
+
+
+def check_frame_count(path: Path, frames: int) -> None:
+    """Raise if a video has more frames than its file can contain; called before arrays are allocated."""
+    size = path.stat().st_size
+    if frames > size // MIN_FRAME_BYTES:
+        raise InputError(
+            f"the header of {path} claims {frames:,} frames, but the file has {size:,} bytes; convert it, "
+            "for example to MP4 (H.264)"
+        )
+    if frames > MAX_FRAMES:
+        raise InputError(f"{path} has {frames:,} frames; split it into files of at most {MAX_FRAMES:,}")
+
+
+def check_frame_size(path: Path, width: int, height: int) -> None:
+    """Raise if frames have more pixels than a file of this size can contain; called before decoding."""
+    size = path.stat().st_size
+    if width * height > max(MIN_PIXELS_TO_CHECK, size * MAX_PIXELS_PER_BYTE):
+        raise InputError(
+            f"the header of {path} claims frames of {width:,} x {height:,} pixels, but the file has {size:,} "
+            "bytes; convert it, for example to MP4 (H.264)"
+        )

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
+from selfmark.images.video_container import check_frame_count, check_frame_size, require_video
 
 # For damaged videos, ffmpeg and OpenCV flood the terminal with messages; selfmark reports its own errors.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
@@ -38,6 +39,7 @@ def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np
             frames = int(is_read)
             while capture.grab():
                 frames += 1
+    check_frame_count(path, frames)
     return (frames if is_read else 0), rate, size, np.arange(frames if is_read else 0) / (rate or 1.0)
 
 
@@ -56,12 +58,17 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
 
 @contextmanager
 def _open(path: Path) -> Iterator[cv2.VideoCapture]:
+    require_video(path)
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():
             raise InputError(
                 f"{path} cannot be read as a video; run 'pip install av' to read more formats, or convert it"
             )
+        width, height = (
+            int(capture.get(key)) for key in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
+        )
+        check_frame_size(path, width, height)
         yield capture
     finally:
         capture.release()

@@ -17,6 +17,7 @@ from selfmark.images.coco import read_coco, read_keypoints
 from selfmark.images.input_files import read_text
 from selfmark.paper.datasets.face_points import face_point_names
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
+from selfmark.paper.datasets.numpy_files import load_arrays
 
 
 def read_points(path: Path) -> AnnotatedObjects:
@@ -81,7 +82,7 @@ def _read_table(path: Path) -> AnnotatedObjects:
 
 
 def _read_npz(path: Path) -> AnnotatedObjects:
-    content = _load_arrays(path)
+    content = load_arrays(path)
     if not {"names", "xy"} <= set(content):
         raise InputError(f"{path} must contain the arrays 'names' and 'xy'")
     return _build_objects(path, [str(name) for name in content["names"].ravel()], content["xy"])
@@ -92,17 +93,7 @@ def _read_npy(path: Path) -> AnnotatedObjects:
     if not names_file.is_file():
         raise InputError(f"{path} needs a file {names_file} with the names of its images, one per line")
     names = [name for _, (name,) in read_rows(names_file, 1)]
-    return _build_objects(path, names, _load_arrays(path).get("", np.zeros(0)))
-
-
-def _load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the arrays of a file by name; the array of an .npy file has an empty name."""
-    try:
-        # Pickled objects are not read, because they can execute code.
-        content = np.load(path, allow_pickle=False)
-        return dict(content) if isinstance(content, np.lib.npyio.NpzFile) else {"": np.asarray(content)}
-    except Exception as error:  # NumPy raises errors of every kind for damaged files.
-        raise InputError(f"{path} is not a file of plain NumPy arrays, or it is damaged") from error
+    return _build_objects(path, names, load_arrays(path).get("", np.zeros(0)))
 
 
 def _build_objects(path: Path, images: Sequence[str], xy: npt.NDArray[np.generic]) -> AnnotatedObjects:

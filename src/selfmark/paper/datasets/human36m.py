@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError, require_package
@@ -24,6 +25,8 @@ from selfmark.paper.datasets.body_annotations import (
 )
 from selfmark.paper.datasets.dataset import Dataset, find_path, list_files
 from selfmark.points import FloatArray
+
+_MAX_COMPRESSION = 1_100  # bytes of an array per byte of the file; the limit of DEFLATE is 1,032
 
 TITLE = "Human3.6M"
 INSTALL = "'selfmark[datasets]'"
@@ -156,11 +159,12 @@ def _read_boxes(path: Path, frames: list[int]) -> FloatArray:
     boxes = np.full((len(frames), 4), np.nan)
     try:
         with h5py.File(path, "r") as file:
-            masks = np.asarray(file["Masks"]).reshape(-1)
+            size = path.stat().st_size
+            masks = _read_plausible(file["Masks"], size).reshape(-1)
             for row, frame in enumerate(frames):
                 if frame >= len(masks):
                     break
-                inside = np.asarray(file[masks[frame]]) != 0
+                inside = _read_plausible(file[masks[frame]], size) != 0
                 columns, rows = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
                 if len(columns):
                     x, y = columns[0], rows[0]
@@ -168,3 +172,10 @@ def _read_boxes(path: Path, frames: list[int]) -> FloatArray:
     except Exception as error:  # h5py raises errors of every kind for damaged files.
         raise InputError(f"{path} is not a MATLAB file with masks of boxes") from error
     return boxes
+
+
+def _read_plausible(data: Any, size: int) -> npt.NDArray[Any]:
+    """Read an HDF5 array unless it claims far more than a compressed file of `size` bytes can hold."""
+    if data.nbytes > size * _MAX_COMPRESSION:
+        raise ValueError(f"an array of shape {data.shape} in {size} bytes")
+    return np.asarray(data)

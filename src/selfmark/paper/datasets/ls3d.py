@@ -21,6 +21,7 @@ from selfmark.paper.datasets import matlab_files
 from selfmark.paper.datasets.dataset import Dataset, find_path, list_files, tight_boxes
 from selfmark.paper.datasets.face_points import SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.head_yaw import YAW_RANGES, estimate_yaw, yaw_ranges
+from selfmark.paper.datasets.numpy_files import load_arrays
 from selfmark.paper.datasets.torch7_files import read_tensor
 from selfmark.points import FloatArray
 
@@ -146,10 +147,10 @@ def _read_points(path: Path) -> FloatArray:
     if path.suffix == ".t7":
         points: FloatArray = read_tensor(path)
     elif path.suffix == ".npy":
-        try:
-            points = np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} is not an array of numbers (.npy)") from error
+        array = load_arrays(path).get("")
+        if array is None or array.dtype.kind not in "fiu":
+            raise InputError(f"{path} is not an array of numbers (.npy)")
+        points = array.astype(np.float64)
     else:
         content = matlab_files.load_matlab(path)
         name = next((name for name in ("pts_3d", "pt3d_68") if name in content), "pt2d")

@@ -1,0 +1,120 @@
+"""Check the tables in the header of an MP4 or QuickTime file before a library allocates memory for them.
+
+A file consists of nested boxes: 4 bytes of length, 4 bytes of type, then its content. A few bytes can claim
+any number of samples (frames or pieces of sound), and ffmpeg reserves memory for each of them when it opens
+the file. Every sample takes at least one byte, and every frame `MIN_FRAME_BYTES`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from selfmark.errors import InputError
+
+MIN_FRAME_BYTES = 8
+"""Lower bound on the size of a video frame; a frame without any change takes about 16 bytes."""
+
+MAX_FRAMES = 20_000_000
+"""More frames than this are refused; it is more than two days at 100 frames per second."""
+
+_FIRST_BOXES = (b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid")
+_CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
+_MAX_DEPTH = 16  # levels of boxes; the tables are at level 5
+_MAX_BOXES = 5_000_000
+_TRUN_FIELDS = 0x0F00  # flags of the fields that a fragment stores for each sample
+
+
+class _Box(NamedTuple):
+    kind: bytes
+    start: int  # position of the content
+    stop: int
+
+
+def check_mp4_header(path: Path) -> None:
+    """Raise if the tables of an MP4 or QuickTime file claim more samples than the file has bytes.
+
+    Files of other formats, and damaged ones, pass; opening them raises.
+
+    Raises:
+        InputError: if a table claims too many samples, or if the header is compressed.
+    """
+    try:
+        with open(path, "rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if handle.read(8)[4:] in _FIRST_BOXES:
+                _check_samples(handle, size, path)
+    except (OSError, struct.error):
+        return
+
+
+def _check_samples(handle: BinaryIO, size: int, path: Path) -> None:
+    fragments = 0
+    is_video = False
+    for number, box in enumerate(_walk(handle, 0, size, _MAX_DEPTH)):
+        if number > _MAX_BOXES:
+            raise InputError(f"{path} has more than {_MAX_BOXES:,} boxes; convert it to MP4 (H.264)")
+        if box.kind == b"trak":
+            is_video = False
+        elif box.kind == b"hdlr":
+            is_video = is_video or _read(handle, box.start + 8, 4) == b"vide"
+        elif box.kind == b"cmov":
+            raise InputError(f"{path} has a compressed header; convert it, for example to MP4 (H.264)")
+        limit = min(size // MIN_FRAME_BYTES, MAX_FRAMES) if is_video else size
+        count = _count_samples(handle, box, size)
+        if box.kind == b"trun":
+            count = fragments = fragments + count
+            limit = size
+        if count > limit:
+            raise InputError(
+                f"the header of {path} claims {count:,} frames, but the file has {size:,} bytes; convert it, "
+                "for example to MP4 (H.264)"
+            )
+
+
+def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
+    """Return the number of samples that a box claims; 0 for boxes that claim none."""
+    if box.kind == b"stsz":  # one size for all samples, or the size of each
+        sample_size, count = struct.unpack(">II", _read(handle, box.start + 4, 8))
+        return int(count if sample_size or 4 * count <= box.stop - box.start else count + size)
+    if box.kind in (b"stts", b"ctts"):  # pairs of a number of samples and their duration or offset
+        (entries,) = struct.unpack(">I", _read(handle, box.start + 4, 4))
+        if 8 * entries > box.stop - box.start:
+            return int(entries + size)  # more entries than the box has room for
+        counts = np.frombuffer(_read(handle, box.start + 8, 8 * entries), ">u4")[::2]
+        return int(counts.sum(dtype=np.uint64))
+    if box.kind == b"trun":  # the samples of a fragment
+        flags, count = struct.unpack(">II", _read(handle, box.start, 8))
+        fields = bin(flags & _TRUN_FIELDS).count("1")
+        return int(count if 4 * fields * count <= box.stop - box.start else count + size)
+    if box.kind in (b"stco", b"co64", b"stsc", b"stss", b"stps", b"elst"):  # tables of 4 bytes or more
+        (entries,) = struct.unpack(">I", _read(handle, box.start + 4, 4))
+        return int(entries)
+    return 0
+
+
+def _walk(handle: BinaryIO, start: int, stop: int, depth: int) -> Iterator[_Box]:
+    """Yield the boxes between two positions and those up to `depth` levels inside, in the file's order."""
+    while start + 8 <= stop:
+        length, kind = struct.unpack(">I4s", _read(handle, start, 8))
+        content = start + 8
+        if length == 1:
+            (length,) = struct.unpack(">Q", _read(handle, content, 8))
+            content += 8
+        end = stop if length == 0 else min(start + length, stop)
+        if end < content:  # damaged
+            return
+        yield _Box(kind, content, end)
+        if kind in _CONTAINERS and depth > 0:
+            yield from _walk(handle, content, end, depth - 1)
+        start = end
+
+
+def _read(handle: BinaryIO, position: int, length: int) -> bytes:
+    handle.seek(position)
+    return handle.read(length)

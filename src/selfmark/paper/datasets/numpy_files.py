@@ -1,0 +1,50 @@
+"""Read .npy and .npz files whose arrays are as large as their headers claim."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy_format
+
+from selfmark.errors import InputError
+
+_MAX_COMPRESSION = 1_100  # bytes of an array per byte of a compressed file; the limit of DEFLATE is 1,032
+
+
+def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the arrays of a file by name; the array of an .npy file has an empty name.
+
+    Raises:
+        InputError: if the file is damaged, contains objects, or claims more numbers than it has bytes.
+    """
+    try:
+        size = path.stat().st_size
+        # Pickled objects are not read, because they can execute code.
+        with open(path, "rb") as handle:
+            if handle.read(len(npy_format.MAGIC_PREFIX)) == npy_format.MAGIC_PREFIX:
+                handle.seek(0)
+                _check_header(handle, size)
+                handle.seek(0)
+                return {"": np.asarray(np.load(handle, allow_pickle=False))}
+        with np.load(path, allow_pickle=False) as archive:
+            for entry in archive.zip.infolist():
+                if entry.file_size > size * _MAX_COMPRESSION:
+                    raise ValueError("an entry is longer than the file can hold")
+                with archive.zip.open(entry) as content:
+                    _check_header(content, entry.file_size)
+            return dict(archive)
+    except Exception as error:  # NumPy raises errors of every kind for damaged files.
+        raise InputError(f"{path} is not a file of plain NumPy arrays, or it is damaged") from error
+
+
+def _check_header(handle: IO[Any], size: int) -> None:
+    """Raise a ValueError if the header of an array claims more than `size` bytes."""
+    version = npy_format.read_magic(handle)
+    read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+    shape, _, dtype = read(handle)
+    if math.prod(shape) * max(dtype.itemsize, 1) > size:
+        raise ValueError(f"its header claims an array of shape {shape}")

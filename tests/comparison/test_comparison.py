@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from selfmark.comparison.jobs import order_rows, parse_duration, parse_methods
+from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.on_object import fraction_on_object
 from selfmark.evaluation.protocol import Examples
+from selfmark.methods.registry import build_method
+from selfmark.pipeline_steps import seed_weights
+from selfmark.run.folder import Run
 from tests.conftest import QUICK, selfmark
 
 
@@ -33,7 +38,7 @@ def test_methods_are_compared_and_not_repeated(
     output = tmp_path / "out"
     assert selfmark(*_command(labeled, output)) == 0
     content = json.loads((output / "compare.json").read_text())
-    assert {row["method"] for row in content["rows"]} == {"self-training", "equivariance"}
+    assert {row["method"] for row in content["rows"]} == {"self-training", "equivariance", "untrained"}
     for row in content["rows"]:
         assert row["failure"] == ""
         assert 0 < row["forward"] < 100
@@ -42,9 +47,16 @@ def test_methods_are_compared_and_not_repeated(
         assert row["verdict"] in ("good", "usable", "failed")
         assert row["training_minutes"] <= row["minutes"]
     page = (output / "index.html").read_text()
-    assert page.count("data:image/jpeg") == 2 * 8
-    capsys.readouterr()
-    # A second call finds both methods done.
+    assert page.count("data:image/jpeg") == 3 * 8
+    assert "<td>untrained</td>" in page
+    assert "untrained" in capsys.readouterr().out
+    # The untrained network has the weights that equivariance starts from.
+    run = Run.open(output / "untrained" / "run")
+    with seed_weights(run.config, "equivariance"):
+        expected = build_method(run.config).psi.state_dict()
+    found = Detector.load(run.path).psi.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    # A second call finds all rows done.
     times = [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
     assert selfmark(*_command(labeled, output)) == 0
     assert times == [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]

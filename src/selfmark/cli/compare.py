@@ -22,7 +22,10 @@ def compare(
     ],
     landmarks: Annotated[int, typer.Option("--landmarks", "-k", help="Number of landmarks.", min=1)] = 10,
     methods: Annotated[str, typer.Option(help="Methods to compare, separated by commas; default: all.")] = "",
-    budget: Annotated[str, typer.Option(help="Training time of each method: 90s, 4min, 1h.")] = "4min",
+    budget: Annotated[
+        str,
+        typer.Option(help="Training time of each method: 90s, 4min, 1h; auto: 30s on a CPU, 4min on a GPU."),
+    ] = "auto",
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of the comparison; it can be resumed.")
     ] = Path("runs/compare"),
@@ -47,15 +50,16 @@ def compare(
     check_inputs([*images, *(label_images or ())])
     check_files(labels, train_labels)
 
-    from selfmark.comparison.jobs import Comparison, parse_duration, parse_methods
-    from selfmark.comparison.page import COLUMNS, table_cells
+    from selfmark.comparison.jobs import Comparison, parse_budget, parse_methods
+    from selfmark.comparison.page import TERMINAL_COLUMNS, table_cells
     from selfmark.comparison.runner import find_devices, run_comparison
+    from selfmark.run.devices import select_device
 
     comparison = Comparison(
         images=tuple(images),
         labels=labels,
         landmarks=landmarks,
-        budget=parse_duration(budget),
+        budget=parse_budget(budget, select_device(device).type),
         methods=parse_methods(methods),
         label_images=tuple(label_images or ()),
         train_labels=train_labels,
@@ -75,9 +79,13 @@ def compare(
         comparison,
         output,
         find_devices(device),
-        lambda method, used: print_note(f"{method}: training on {used}"),
+        lambda name, used: print_note(f"{name}: running on {used}"),
         on_done,
     )
-    print_table(list(COLUMNS.values()), [table_cells(row) for row in rows], "Comparison")
+    print_table(
+        TERMINAL_COLUMNS.values(),
+        [table_cells(row, TERMINAL_COLUMNS) for row in rows],
+        "Errors in percent; the page has more columns",
+    )
     print_result(f"results: {output / 'compare.json'}")
     print_result(f"page:    {output / 'index.html'}")

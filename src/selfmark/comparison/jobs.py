@@ -6,12 +6,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from selfmark.config import Method
 from selfmark.errors import InputError, suggest
 
 DEFAULT_METHODS: tuple[Method, ...] = get_args(Method)
+RowName = Method | Literal["untrained"]
+"""A row of a comparison: a method, or its network before any training."""
+DEFAULT_BUDGETS = {"cpu": 30.0, "cuda": 240.0}  # seconds
+# The network of the methods of other papers with its first weights: one iteration that changes nothing.
+UNTRAINED_SETTINGS: dict[str, Any] = {
+    "methods.iterations": 1,
+    "equivariance.lr": 0.0,
+    "guards.min_point_spread": 0.0,
+    "guards.min_score": 0.0,
+}
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -53,19 +63,24 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Job:
-    """One method of a comparison, on one device.
+    """One row of a comparison, on one device.
 
     Attributes:
         comparison: What is compared.
-        method: Name of the method.
+        name: Name of the row.
         folder: Folder of its run and its result.
         device: Device to compute on.
     """
 
     comparison: Comparison
-    method: Method
+    name: RowName
     folder: Path
     device: str
+
+    @property
+    def method(self) -> Method:
+        """The method of the run."""
+        return "equivariance" if self.name == "untrained" else self.name
 
     @property
     def run_folder(self) -> Path:
@@ -103,6 +118,17 @@ def parse_methods(text: str) -> tuple[Method, ...]:
     return tuple(known[name] for name in names) or DEFAULT_METHODS
 
 
+def parse_budget(text: str, device_type: str) -> float:
+    """Parse a budget into seconds; "auto" gives less time to each method on a CPU than on a GPU.
+
+    >>> parse_budget("auto", "cpu"), parse_budget("2min", "cuda")
+    (30.0, 120.0)
+    """
+    if text == "auto":
+        return DEFAULT_BUDGETS["cuda" if device_type == "cuda" else "cpu"]
+    return parse_duration(text)
+
+
 def parse_duration(text: str) -> float:
     """Parse a duration such as "90s", "4min" or "1h" into seconds.
 
@@ -114,7 +140,7 @@ def parse_duration(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
     if match is None or float(match[1]) == 0:
-        raise InputError(f"a budget is a duration such as 90s, 4min or 1h, not '{text}'")
+        raise InputError(f"a budget is auto or a duration such as 90s, 4min or 1h, not '{text}'")
     return float(match[1]) * _UNITS[match[2]]
 
 

@@ -87,7 +87,7 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
         "minutes": round(minutes, 2),
         "training_minutes": round(_training_seconds(Run.open(job.run_folder)) / 60, 2),
         "memory_gigabytes": round(_peak_memory(device) / 2**30, 2),
-        "iterations": schedule,
+        "iterations": {} if job.name == "untrained" else schedule,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "torch": torch.__version__,
     }
@@ -100,7 +100,7 @@ def _empty_row(job: Job) -> Row:
     )
     comparison = job.comparison
     return {
-        "method": job.method,
+        "method": job.name,
         "k": comparison.landmarks,
         "seed": comparison.seed,
         "budget_minutes": comparison.budget / 60,

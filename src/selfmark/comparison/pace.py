@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from selfmark.comparison.jobs import Job
+from selfmark.comparison.jobs import UNTRAINED_SETTINGS, Job
 from selfmark.config import Config, override, resolve_preset, settings_of_method
 from selfmark.config.schedule import scale_schedule, schedule_settings
 from selfmark.discovery import discover
@@ -34,13 +34,17 @@ _SKIPPED_ITERATIONS = 4  # the first ones, which include one-time costs
 _MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the change of the schedule
 
 
-def plan_schedule(job: Job, device: torch.device) -> dict[str, int]:
+def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
     """Return the iterations of all phases such that the training takes the budget, by dotted name.
+
+    For the untrained network, these are the settings that leave it untrained.
 
     Args:
         job: the method and its budget.
         device: device to compute on.
     """
+    if job.name == "untrained":
+        return dict(UNTRAINED_SETTINGS)
     base = base_config(job, device)
     if job.method == "zero-shot":
         return schedule_settings(base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +34,28 @@ COLUMNS = {
     "minutes": "in all, min",
     "memory_gigabytes": "memory, GB",
 }
+# The columns that fit into a terminal of 80 letters.
+TERMINAL_COLUMNS = {
+    "method": "method",
+    "forward": "forward",
+    "guessing_forward": "guessing",
+    "backward": "backward",
+    "guessing_backward": "guessing",
+    "verdict": "verdict",
+    "minutes": "min",
+}
 _SHOWN_IMAGES = 8
 
 
-def table_cells(row: Row) -> list[str]:
-    """Return the cells of a method, in the order of COLUMNS.
+def table_cells(row: Row, columns: Iterable[str] = COLUMNS) -> list[str]:
+    """Return the cells of a method, in the order of the columns.
 
     >>> table_cells({"method": "autolink", "failure": "", "k": 10, "forward": 6.049, "on_object": 0.9})[:3]
     ['autolink', '10', '6.05']
     """
     if row["failure"]:
-        return [row["method"], "failed", *[""] * (len(COLUMNS) - 2)]
-    return [_format(name, row.get(name)) for name in COLUMNS]
+        return [row["method"], "failed", *[""] * (len(list(columns)) - 2)]
+    return [_format(name, row.get(name)) for name in columns]
 
 
 def _format(name: str, value: Any) -> str:

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from selfmark._version import __version__
-from selfmark.comparison.jobs import Comparison, Job, order_rows
+from selfmark.comparison.jobs import Comparison, Job, RowName, order_rows
 from selfmark.comparison.measure import Row, run_job
 from selfmark.comparison.page import write_page
-from selfmark.config import Method
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
@@ -34,7 +33,7 @@ def run_comparison(
     on_start: OnStart = lambda method, device: None,
     on_done: OnDone = lambda row: None,
 ) -> list[Row]:
-    """Train and measure every method; write compare.json and index.html.
+    """Train and measure every method, and an untrained network; write compare.json and index.html.
 
     Methods that are done already are not repeated, and interrupted ones are resumed.
 
@@ -46,7 +45,7 @@ def run_comparison(
         on_done: called with the row of a method when it is done.
 
     Returns:
-        One row per method, ordered by forward error.
+        One row per method and one of the untrained network, ordered by forward error.
 
     Raises:
         InputError: if images or labels cannot be used, or the folder contains another comparison.
@@ -54,17 +53,18 @@ def run_comparison(
     # Labels are checked before minutes of training.
     read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
     _require_same_comparison(comparison, output)
-    methods: queue.Queue[Method] = queue.Queue()
-    for method in comparison.methods:
-        methods.put(method)
+    wanted: tuple[RowName, ...] = (*comparison.methods, "untrained")
+    names: queue.Queue[RowName] = queue.Queue()
+    for name in wanted:
+        names.put(name)
     rows: list[Row] = []
 
     def work(device: str) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                method = methods.get_nowait()
-                on_start(method, device)
-                rows.append(_run_in_process(Job(comparison, method, output / method, device)))
+                name = names.get_nowait()
+                on_start(name, device)
+                rows.append(_run_in_process(Job(comparison, name, output / name, device)))
                 on_done(rows[-1])
 
     with ThreadPoolExecutor(len(devices)) as pool:
@@ -122,7 +122,7 @@ def _run_in_process(job: Job) -> Row:
         received = receiver.recv()
     except EOFError:
         process.join()
-        raise InputError(f"the process of the method {job.method} ended with {process.exitcode}") from None
+        raise InputError(f"the process of {job.name} ended with {process.exitcode}") from None
     process.join()
     if isinstance(received, BaseException):
         raise received

@@ -66,6 +66,7 @@ def test_the_docs_show_the_main_commands() -> None:
     assert {
         "check",
         "discover",
+        "watch",
         "predict",
         "export",
         "map",
@@ -204,8 +205,8 @@ def test_every_documented_command_runs(
     if name == "reproduce" and "--data" in words:
         words += [*SHORT, "--preset=tiny"]
     monkeypatch.chdir(workspace)
-    if name == "name":
-        _open_and_close_naming_page(words)
+    if name in ("name", "watch"):
+        _open_and_close_page(words)
         return
     code = selfmark(*words[1:])
     assert code == 0, capsys.readouterr().err[-2000:]
@@ -226,7 +227,7 @@ def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:
     assert events[-1] == "done"
 
 
-def _open_and_close_naming_page(words: list[str]) -> None:
+def _open_and_close_page(words: list[str]) -> None:
     """Run a command that serves a page until Ctrl-C: wait for its address, request the page, interrupt it."""
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
@@ -239,7 +240,8 @@ def _open_and_close_naming_page(words: list[str]) -> None:
             response = httpx.get(line.split()[-1], follow_redirects=True)
         finally:
             process.send_signal(signal.SIGINT)
-        assert "names saved in" in process.stdout.read()
+        rest = process.stdout.read()
+        assert words[1] != "name" or "names saved in" in rest
     assert response.status_code == 200
     assert process.returncode == 0
 

@@ -152,6 +152,13 @@ def test_a_run_has_a_detector_a_report_metrics_and_a_preview(
     assert "<html" in (run / "report" / "index.html").read_text()
     with Image.open(run / "preview" / "zero-shot.jpg") as preview:
         assert np.asarray(preview).std() > 10
+    rounds = [f"{event['stage']}-{event['round']}" for event in _events(run, "train")]
+    shown = [event["step"] for event in _events(run, "preview") if not event["step"].startswith("round")]
+    assert shown == [
+        "zero-shot",
+        *dict.fromkeys(step for step in rounds if step[:3] in ("stu", "key")),
+        "detector",
+    ]
     labels = load_file(run / "points" / "landmarks.safetensors")
     assert torch.equal(labels["image_index"], torch.arange(NUM_PHOTOS).repeat_interleave(4))
     assert torch.equal(labels["label"], torch.arange(4).repeat(NUM_PHOTOS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from selfmark.methods.mallis2020 import train_with_merging
 from selfmark.methods.training import train_method
 from selfmark.model.card import read_card, write_card
 from selfmark.pipeline import train_detector, train_phi
-from selfmark.pipeline_steps import report_out_of_memory
+from selfmark.pipeline_steps import Preview, report_out_of_memory, show_nothing
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.run_report import build_report
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
@@ -38,7 +39,7 @@ from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
 from selfmark.verification import hold_out, verify_run
 
-_PREVIEW_IMAGES = 16
+_PREVIEW_IMAGES, _PREVIEW_COLUMNS = 12, 4
 _MIN_ITERATIONS = 100  # the time of shorter trainings is not estimated
 
 
@@ -97,9 +98,16 @@ def discover(
         run = opened.run
         if opened.is_new:
             _log_estimate(run, opened.device)
-        detector, store = _train(run, opened.device, opened.is_new)
+        on_preview = partial(_write_preview, run)
+        detector, store = _train(run, opened.device, opened.is_new, on_preview)
+        run.group.run_on_leader(lambda: _preview_detector(run, detector, store))
         if run.config.verification.enabled:
-            verify_run(run, detector, store, lambda second, is_new: _train(second, opened.device, is_new)[0])
+            verify_run(
+                run,
+                detector,
+                store,
+                lambda second, is_new: _train(second, opened.device, is_new, show_nothing)[0],
+            )
         run.group.run_on_leader(lambda: _finish(run, detector, store))
         return Detector(detector.psi, read_card(run.model_folder), opened.device, run.config.runtime)
 
@@ -121,15 +129,15 @@ def _log_estimate(run: Run, device: torch.device) -> None:
     )
 
 
-def _train(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
+def _train(run: Run, device: torch.device, is_new: bool, on_preview: Preview) -> tuple[Detector, ImageStore]:
     """Run the method from the images to a detector, with or without features."""
     if run.config.merges_clusters:
         return train_with_merging(run, device, is_new)
     if run.config.is_from_another_paper:
         return train_method(run, device, is_new)
     if run.config.uses_features:
-        return train_feature_detector(run, device, is_new, lambda pixels, xy: _write_preview(run, pixels, xy))
-    return train_detector(run, device, is_new)
+        return train_feature_detector(run, device, is_new, on_preview)
+    return train_detector(run, device, is_new, on_preview)
 
 
 def train_stage1(
@@ -151,19 +159,29 @@ def train_stage1(
         train_phi(opened.run, opened.device, opened.is_new)
 
 
-def _write_preview(run: Run, pixels: torch.Tensor, xy: torch.Tensor) -> None:
-    """Write preview/zero-shot.jpg: images with the landmarks that the features give before any training."""
-    path = run.path / "preview" / "zero-shot.jpg"
+def _write_preview(run: Run, step: str, pixels: torch.Tensor, xy: torch.Tensor) -> None:
+    """Write preview/STEP.jpg: a few images with the landmarks of a step, always the same images."""
+    path = run.path / "preview" / f"{step}.jpg"
     if path.exists() or not run.group.is_leader:
         return
     rows = evenly_spaced(len(pixels), _PREVIEW_IMAGES)
     images = pixels[rows].permute(0, 2, 3, 1).cpu().numpy()
-    sheet = draw_contact_sheet(images, xy[rows].cpu().numpy(), columns=4)
+    sheet = draw_contact_sheet(images, xy[rows].cpu().numpy(), columns=_PREVIEW_COLUMNS)
     with run.report_disk_errors():
         path.parent.mkdir(exist_ok=True)
         with atomic_write(path, keep_suffix=True) as temporary:
             Image.fromarray(sheet).save(temporary, quality=90)
-    run.log("preview", path=str(path))
+    run.log("preview", path=str(path), step=step)
+
+
+def _preview_detector(run: Run, detector: Detector, store: ImageStore) -> None:
+    """Write preview/detector.jpg: the images of the other previews with the landmarks of the detector."""
+    features = run.config.features
+    used = evenly_spaced(len(store), features.max_images) if run.config.uses_features else range(len(store))
+    rows = [int(used[index]) for index in evenly_spaced(len(used), _PREVIEW_IMAGES)]
+    pixels = store.pixels[rows]
+    with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
+        _write_preview(run, "detector", pixels, detector.locate(pixels).xy)
 
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:

@@ -67,6 +67,7 @@ from selfmark.pipeline import (
     run_stage1,
 )
 from selfmark.pipeline_steps import (
+    Preview,
     build_card,
     create_generator,
     derive_seed,
@@ -75,6 +76,7 @@ from selfmark.pipeline_steps import (
     load_training_images,
     report_out_of_memory,
     seed_weights,
+    show_nothing,
     train_phase,
 )
 from selfmark.points import Keypoints, LabeledPoints
@@ -83,9 +85,6 @@ from selfmark.run.folder import Run
 from selfmark.train.checkpoints import load_checkpoint
 from selfmark.train.engine import Phase, build_student_state
 from selfmark.train.objectives import LandmarkTable, RegressionSettings, build_regression_task
-
-Preview = Callable[[Tensor, Tensor], None]
-"""Called with images [N, 3, S, S] uint8 and their zero-shot landmarks [N, K, 2] in network pixels."""
 
 
 class _Candidate(NamedTuple):
@@ -106,7 +105,7 @@ class _Candidate(NamedTuple):
 
 
 def train_feature_detector(
-    run: Run, device: torch.device, is_new: bool, on_preview: Preview = lambda pixels, xy: None
+    run: Run, device: torch.device, is_new: bool, on_preview: Preview = show_nothing
 ) -> tuple[Detector, ImageStore]:
     """Run the whole discovery with features.
 
@@ -114,7 +113,7 @@ def train_feature_detector(
         run: the run folder, locked.
         device: device to compute on.
         is_new: whether the run was just created; its folder is then deleted if the images are unusable.
-        on_preview: called with the first landmarks, which are found within seconds.
+        on_preview: called with the first landmarks, which are found within seconds, and after each round.
 
     Returns:
         The detector and the training images.
@@ -134,7 +133,7 @@ def train_feature_detector(
         settle_places(run, encoder, images)
         run.log("plan", **_plan(run.config), stages=stage_iterations(run.config))
         centroids, first, labels = find_feature_labels(run, encoder, images)
-        on_preview(images.feed.pixels, first.xy)
+        on_preview("zero-shot", images.feed.pixels, first.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:
             # Stage 1 needs these keypoints after a long training; if they cannot be computed, fail before it.
             load_first_keypoints(run, store, device)
@@ -147,9 +146,9 @@ def train_feature_detector(
         _find_partners(first, run.config),
     )
     if run.config.method == "self-training":
-        result = _train_on_feature_labels(run, images, labels, result)
+        result = _train_on_feature_labels(run, images, labels, result, on_preview)
         if run.config.features.runs_stage1:
-            result = _try_keypoint_labels(run, images, result)
+            result = _try_keypoint_labels(run, images, result, on_preview)
     _store_landmarks(run, result, centroids, images)
     psi = result.psi if directions is None else _turn_images_first(run, result.psi, directions)
     card = replace(
@@ -199,7 +198,11 @@ def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
 
 
 def _train_on_feature_labels(
-    run: Run, images: UsedImages, first_labels: LandmarkTable | None, start: _Candidate
+    run: Run,
+    images: UsedImages,
+    first_labels: LandmarkTable | None,
+    start: _Candidate,
+    on_preview: Preview,
 ) -> _Candidate:
     """Train in rounds on labels from features; return the last detector that is not worse than the start.
 
@@ -208,6 +211,7 @@ def _train_on_feature_labels(
         images: the training images.
         first_labels: keypoints labeled by features, for the first rounds; None: the zero-shot landmarks.
         start: the zero-shot landmarks.
+        on_preview: called after each round.
     """
     settings = run.config.features
 
@@ -233,16 +237,19 @@ def _train_on_feature_labels(
         return _build_table(found, run.config)
 
     table = _build_table(start.found, run.config) if first_labels is None else first_labels
-    return _train_rounds(run, "student", images.feed, table, label_next_round, is_worse) or start
+    trained = _train_rounds(run, "student", images.feed, table, label_next_round, is_worse, on_preview)
+    return trained or start
 
 
-def _try_keypoint_labels(run: Run, images: UsedImages, current: _Candidate) -> _Candidate:
+def _try_keypoint_labels(
+    run: Run, images: UsedImages, current: _Candidate, on_preview: Preview
+) -> _Candidate:
     """Return a detector trained on the landmarks of Stage 1, or the current one if that is not possible."""
     points = turn_keypoints(load_first_keypoints(run, images.store, images.feed.device), images)
     reason = explain_lack_of_keypoints(points, len(images.feed), run.config)
     if not reason:
         try:
-            return _train_on_keypoint_labels(run, images, points, current)
+            return _train_on_keypoint_labels(run, images, points, current, on_preview)
         except CollapsedTraining as error:
             reason = str(error)
     run.log("note", text=f"landmarks from keypoints are left out: {reason}")
@@ -250,7 +257,7 @@ def _try_keypoint_labels(run: Run, images: UsedImages, current: _Candidate) -> _
 
 
 def _train_on_keypoint_labels(
-    run: Run, images: UsedImages, points: Keypoints, current: _Candidate
+    run: Run, images: UsedImages, points: Keypoints, current: _Candidate, on_preview: Preview
 ) -> _Candidate:
     """Run the paper's Stage 1 and train on its landmarks, if the current landmarks explain them."""
     config, feed = run.config, images.feed
@@ -268,7 +275,7 @@ def _train_on_keypoint_labels(
             raise _Unconfirmed
 
     try:
-        phi = run_stage1(run, used_store(images), feed, points, check_warmup)
+        phi = run_stage1(run, used_store(images), feed, points, check_warmup, on_preview)
     except _Unconfirmed:
         return current
     table, partners = tabulate(phi, config.rounds.count)
@@ -278,7 +285,7 @@ def _train_on_keypoint_labels(
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
         return table if number < config.features.keypoint_label_rounds else _build_table(found, config)
 
-    trained = _train_rounds(run, "keypoints", feed, table, label_next_round, lambda *_: False)
+    trained = _train_rounds(run, "keypoints", feed, table, label_next_round, lambda *_: False, on_preview)
     return current if trained is None else trained._replace(source="keypoints", partners=partners)
 
 
@@ -312,6 +319,7 @@ def _train_rounds(
     table: LandmarkTable,
     label_next_round: Callable[[FoundLandmarks, int], LandmarkTable],
     is_worse: Callable[[FoundLandmarks, int], bool],
+    on_preview: Preview,
 ) -> _Candidate | None:
     """Train a head on the encoder in rounds.
 
@@ -322,6 +330,7 @@ def _train_rounds(
         table: the first labels.
         label_next_round: returns the labels of the round after a given one, from the landmarks it found.
         is_worse: whether the landmarks found after a round are worse than those before the first round.
+        on_preview: called after each round.
 
     Returns:
         The detector of the last round that is not worse; None if the first round is worse.
@@ -347,6 +356,7 @@ def _train_rounds(
         found = FoundLandmarks(
             **run.load_or_compute_tensors(stage, feed.device, partial(_find_landmarks, run, psi, feed))
         )
+        on_preview(stage, feed.pixels, found.xy)
         if is_worse(found, number):
             break
         best = _Candidate("features", "encoder", psi, found, _find_partners(found, config))

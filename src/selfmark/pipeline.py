@@ -47,6 +47,7 @@ from selfmark.keypoints.outliers import remove_outliers
 from selfmark.keypoints.points_file import read_points_file
 from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.pipeline_steps import (
+    Preview,
     build_card,
     create_generator,
     derive_seed,
@@ -55,6 +56,7 @@ from selfmark.pipeline_steps import (
     load_training_images,
     report_out_of_memory,
     seed_weights,
+    show_nothing,
     train_phase,
 )
 from selfmark.points import Keypoints, LabeledPoints
@@ -90,13 +92,15 @@ class Stage1Result(NamedTuple):
     landmarks: LabeledPoints
 
 
-def train_detector(run: Run, device: torch.device, is_new: bool) -> tuple[Detector, ImageStore]:
+def train_detector(
+    run: Run, device: torch.device, is_new: bool, on_preview: Preview = show_nothing
+) -> tuple[Detector, ImageStore]:
     """Run both stages; see `train_phi` for the arguments.
 
     Returns:
         The detector and the training images.
     """
-    store, feed, phi, landmarks = train_phi(run, device, is_new)
+    store, feed, phi, landmarks = train_phi(run, device, is_new, on_preview)
     table, partners = build_landmark_table(landmarks, len(store), run.config.K)
     psi = train_psi(run, phi, feed, table)
     card = keep_edits(run, psi, build_card(run, partners, len(store)))
@@ -109,20 +113,24 @@ def plan_iterations(config: Config) -> dict[str, int]:
     return {"rounds": len(rounds), "stage1": rounds[-1].stop, "stage2": config.stage2.iterations}
 
 
-def train_phi(run: Run, device: torch.device, is_new: bool) -> Stage1Result:
+def train_phi(
+    run: Run, device: torch.device, is_new: bool, on_preview: Preview = show_nothing
+) -> Stage1Result:
     """Run Stage 1: from images to the labeled landmarks that Stage 2 learns from.
 
     Args:
         run: the run folder, locked.
         device: device to compute on.
         is_new: whether the run was just created; its folder is then deleted if the images are unusable.
+        on_preview: called with the labels of each round, and with the landmarks.
     """
     store, feed, points = prepare_images(run, device, is_new)
-    phi = run_stage1(run, store, feed, points)
+    phi = run_stage1(run, store, feed, points, on_preview=on_preview)
     rounds = run.config.rounds.count
     landmarks = run.load_or_compute_labels(
         "landmarks", device, lambda: cluster_landmarks(run, phi, feed, rounds)
     )
+    _preview_labels("stage-1", landmarks, feed, on_preview)
     return Stage1Result(store, feed, phi, landmarks)
 
 
@@ -217,6 +225,7 @@ def run_stage1(
     feed: PixelFeed,
     points: Keypoints,
     check_warmup: Callable[[Phi], None] = lambda phi: None,
+    on_preview: Preview = show_nothing,
 ) -> Phi:
     """Warm up, then alternate correspondence recovery and training (Algorithm 1).
 
@@ -226,6 +235,7 @@ def run_stage1(
         feed: the same images, ready for the device.
         points: first keypoints.
         check_warmup: called after the warm-up; it raises an exception to stop a training without prospects.
+        on_preview: called with the labels of each round.
     """
     config = run.config
     warmup, rounds = stage1_phases(config)
@@ -255,6 +265,7 @@ def run_stage1(
                 partial(recover_round, run, phi, feed, points, phase.round),
                 repeatable=state.iteration == phase.start,
             )
+            _preview_labels(f"round-{phase.round:02d}", labeled, feed, on_preview)
             table = _build_table(labeled, store, config, feed.device)
             propagated = (
                 _propagate_to_nearby_frames(store, table, config, phase.round, feed.device)
@@ -270,6 +281,12 @@ def run_stage1(
         if config.rounds.keep_weights and state.iteration == phase.stop:
             run.write_round_weights(phase.round, phi)
     return phi
+
+
+def _preview_labels(step: str, labeled: LabeledPoints, feed: PixelFeed, on_preview: Preview) -> None:
+    """Show the points of each cluster as its landmark."""
+    xy, present = tabulate_landmarks(labeled.points, labeled.label, len(feed), labeled.clusters)
+    on_preview(step, feed.pixels, xy.masked_fill(~present[..., None], float("nan")))
 
 
 def recover_round(

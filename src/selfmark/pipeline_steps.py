@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,15 @@ from selfmark.train.engine import Phase, TrainingTask, TrainState, run_phase
 
 # Fields of the model card that people edit on the naming page.
 _EDITABLE_FIELDS = ("names", "mirror", "skeleton", "colors", "hidden", "confirmed")
+
+
+Preview = Callable[[str, torch.Tensor, torch.Tensor], None]
+"""Called after a step with its name, the images [N, 3, S, S] uint8 that landmarks are found in, and their
+landmarks [N, K, 2] in network pixels, NaN where an image has none."""
+
+
+def show_nothing(step: str, pixels: torch.Tensor, xy: torch.Tensor) -> None:
+    """Ignore a preview."""
 
 
 def load_training_images(run: Run) -> ImageStore:

@@ -26,8 +26,9 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.splits import split_images
 from selfmark.images.store import ImageStore, load_store
 from selfmark.points import FloatArray
+from selfmark.run.event_log import Event
 from selfmark.run.files import write_json
-from selfmark.run.folder import Event, Run
+from selfmark.run.folder import Run
 from selfmark.run.time_left import SECOND_TRAINING
 from selfmark.sampling import evenly_spaced
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selfmark.cli.console import print_note, print_result, stdout
+from selfmark.cli.observers import parse_observers
 from selfmark.cli.options import (
     Boxes,
     Crop,
@@ -22,7 +25,8 @@ from selfmark.cli.options import (
 from selfmark.cli.path_checks import check_inputs
 
 if TYPE_CHECKING:
-    from selfmark.run.folder import Event, Listener
+    from selfmark.run.event_log import Event
+    from selfmark.run.folder import Listener
 
 
 def discover(
@@ -89,6 +93,10 @@ def discover(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: NAME=VALUE, e.g. M=50 or flip.test=false.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the training on a page in your browser.")
+    ] = False,
+    logger: Annotated[str | None, typer.Option(help="Also log to: tensorboard.")] = None,
     device: Device = "auto",
 ) -> None:
     """Discover landmarks in unlabeled images: train a detector and write a report."""
@@ -98,6 +106,7 @@ def discover(
     from selfmark.discovery import discover as discover_landmarks
     from selfmark.weights_cache import license_notice
 
+    observers = parse_observers(watch, logger)
     settings = parse_settings(overrides)
     shortcuts: dict[str, Any] = {
         "keypoints.detector": "file" if points is not None else detector,
@@ -111,8 +120,10 @@ def discover(
     notice = license_notice(str(settings.get("keypoints.detector", default_detector)))
     if notice:
         print_note(notice)
-    with ProgressDisplay(stdout) as display:
-        listener = _OutputRecorder(display)
+    with ExitStack() as stack:
+        observed = observers.attach(stack, output if resume else None)
+        display = stack.enter_context(ProgressDisplay(stdout))
+        listener = _OutputRecorder([display, observed])
         try:
             discover_landmarks(
                 inputs or [],
@@ -140,12 +151,13 @@ def discover(
 
 
 class _OutputRecorder:
-    """A listener that forwards events to another listener and remembers the run folder they name."""
+    """A listener that forwards events to other listeners and remembers the run folder they name."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
         self.output = ""
 
     def __call__(self, event: Event) -> None:
         self.output = event.get("output", self.output)
-        self._listener(event)
+        for listener in self._listeners:
+            listener(event)

@@ -28,6 +28,7 @@ from selfmark.cli.options import Command
 from selfmark.cli.predict import predict
 from selfmark.cli.report import report
 from selfmark.cli.reproduce import reproduce
+from selfmark.cli.watch import watch
 from selfmark.cli.weights import weights
 from selfmark.errors import InputError, TrainingError
 
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command(cls=Command)(check)
 app.command(cls=Command)(discover)
+app.command(cls=Command)(watch)
 app.command(cls=Command)(predict)
 app.command("map", cls=Command)(map_points)
 app.command(cls=Command)(name)

@@ -20,7 +20,8 @@ from rich.progress import (
 )
 
 from selfmark.image_ref import ImageRef
-from selfmark.run.folder import Event
+from selfmark.run.event_log import Event
+from selfmark.run.stage_names import describe_stage
 from selfmark.run.time_left import TimeLeft, describe_time_left
 from selfmark.terminal import PlainConsole
 
@@ -28,15 +29,8 @@ if TYPE_CHECKING:
     from selfmark.detector import Prediction
 
 _SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
-# How the stage names of log events are displayed.
-_STAGE_NAMES = {
-    "applying Phi": "describing keypoints",
-    "stage 2": "training the detector",
-    "method": "training",
-}
 # Names of the checkpoints that stages of the paper's method are stored in.
 _CHECKPOINTS = {"warm-up": "stage1", "round": "stage1", "stage 2": "stage2", "method": "method"}
-_STUDENT_STAGES = {"student": "learning landmarks", "keypoints": "learning keypoints"}
 
 
 class ProgressDisplay:
@@ -182,6 +176,8 @@ class ProgressDisplay:
             )
 
     def _on_preview(self, event: Event) -> None:
+        if event.get("step", "zero-shot") != "zero-shot":
+            return
         self.console.print_line(f"first landmarks: {event['path']}")
 
     def _on_landmark_count(self, event: Event) -> None:
@@ -201,11 +197,7 @@ class ProgressDisplay:
             self.progress.update(self.tasks["all"], completed=sum(self.done.values()))
 
     def _show(self, stage: str, number: int, done: int, total: int, note: str) -> None:
-        name = _STAGE_NAMES.get(stage, stage)
-        if stage == "round":
-            name = f"training round {number} of {self.rounds}"
-        elif stage in _STUDENT_STAGES:
-            name = f"{_STUDENT_STAGES[stage]}, round {number} of {self.student_rounds}"
+        name = describe_stage(stage, number, self.rounds, self.student_rounds)
         if name not in self.tasks:
             self.tasks[name] = self.progress.add_task(name, total=total, note="")
         self.progress.update(self.tasks[name], completed=done, note=note, visible=done < total)

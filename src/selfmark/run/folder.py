@@ -32,13 +32,13 @@ from selfmark.errors import DamagedFile, DiskError, InputError
 from selfmark.image_ref import ImageRef
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.config_file import read_config, write_config
+from selfmark.run.event_log import LOG_NAME, Event, parse_events
 from selfmark.run.files import FORMAT, open_for_append, read_json, require_format, require_run, write_json
 from selfmark.run.image_list import refs_from_json, refs_to_json
 from selfmark.run.locks import exclusive
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
-Event = dict[str, Any]
 Listener = Callable[[Event], None]
 TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata
 
@@ -197,7 +197,7 @@ class Run:
         if not self.group.is_leader:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
-        with self.report_disk_errors(), open_for_append(self.path / "log.jsonl") as handle:
+        with self.report_disk_errors(), open_for_append(self.path / LOG_NAME) as handle:
             handle.write(json.dumps(entry) + "\n")
         if self._listener is not None:
             self._listener(entry)
@@ -216,14 +216,8 @@ class Run:
 
     def events(self) -> list[Event]:
         """Read all log events; skip a line that was cut off when the process was killed."""
-        path = self.path / "log.jsonl"
-        events: list[Event] = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                events.append(json.loads(line))
-            except ValueError:
-                continue
-        return events
+        path = self.path / LOG_NAME
+        return parse_events(path.read_text(encoding="utf-8")) if path.exists() else []
 
     # --- stored results -------------------------------------------------------------------------
 

@@ -1,0 +1,80 @@
+"""Observers of a discovery: the watch page (`--watch`) and TensorBoard (`--logger tensorboard`)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from selfmark.cli.console import print_result
+from selfmark.cli.watch import require_web_packages
+from selfmark.errors import InputError, suggest
+
+if TYPE_CHECKING:
+    from selfmark.run.event_log import Event
+    from selfmark.run.folder import Listener
+    from selfmark.run.tensorboard_log import TensorBoardLog
+
+LOGGERS = ("tensorboard",)
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Who follows a discovery.
+
+    Attributes:
+        watch: Whether the watch page is served.
+        tensorboard: The log for TensorBoard; None if it is not wanted.
+    """
+
+    watch: bool
+    tensorboard: TensorBoardLog | None
+
+    def attach(self, stack: ExitStack, folder: Path | None) -> Listener:
+        """Return a listener that starts the observers as soon as the run folder exists.
+
+        Args:
+            stack: closes the observers at its end.
+            folder: folder of a run that is resumed; None for a new run, whose first event names it.
+        """
+        is_started = False
+
+        def listen(event: Event) -> None:
+            nonlocal is_started
+            run = folder if folder is not None else Path(event["output"]) if "output" in event else None
+            if not is_started and run is not None:
+                is_started = True
+                self._start(stack, run)
+            if self.tensorboard is not None:
+                self.tensorboard(event)
+
+        return listen
+
+    def _start(self, stack: ExitStack, run: Path) -> None:
+        if self.watch:
+            from selfmark.watch_page.watch_server import serve_beside
+
+            stack.enter_context(serve_beside(run, True, print_result))
+        if self.tensorboard is not None:
+            self.tensorboard.open(run)
+            stack.callback(self.tensorboard.close)
+            print_result(f"TensorBoard: tensorboard --logdir {run}")
+
+
+def parse_observers(watch: bool, logger: str | None) -> Observers:
+    """Return the observers that the options ask for.
+
+    Raises:
+        InputError: if the logger is unknown or a package is missing.
+    """
+    if logger is not None and logger not in LOGGERS:
+        hint = suggest(logger, LOGGERS)
+        raise InputError(f"--logger must be one of {', '.join(LOGGERS)}, not '{logger}'.{hint}")
+    if watch:
+        require_web_packages()
+    if logger is None:
+        return Observers(watch, None)
+    from selfmark.run.tensorboard_log import TensorBoardLog
+
+    return Observers(watch, TensorBoardLog())

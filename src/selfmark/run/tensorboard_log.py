@@ -1,0 +1,66 @@
+"""Write the events of a run for TensorBoard: losses as curves, previews as pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from selfmark.errors import InputError, require_package
+from selfmark.run.event_log import Event
+
+FOLDER = "tensorboard"
+_PICTURE_SIDE = 1_000  # pixels; TensorBoard stores PNG, which takes a second for a large picture
+
+
+class TensorBoardLog:
+    """A listener that writes to RUN/tensorboard; close it at the end."""
+
+    def __init__(self) -> None:
+        """Check that TensorBoard is installed.
+
+        Raises:
+            InputError: if it is not.
+        """
+        require_package("tensorboard", "'selfmark[tensorboard]'")
+        self._writer: Any = None
+        self._offset: dict[tuple[str, int], int] = {}  # iterations before a round, by stage and round
+        self._end = 0  # highest iteration so far
+
+    def open(self, run: Path) -> None:
+        """Start writing to the folder of a run."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        try:
+            self._writer = SummaryWriter(str(run / FOLDER))
+        except OSError as error:
+            raise InputError(f"cannot write to {run / FOLDER}: {error.strerror}") from error
+
+    def __call__(self, event: Event) -> None:
+        """Write an event that has something to show."""
+        if self._writer is None:
+            return
+        if event["event"] == "train":
+            self._write_losses(event)
+        elif event["event"] == "preview":
+            with Image.open(event["path"]) as picture:
+                picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
+                pixels = np.asarray(picture)
+            self._writer.add_image(f"landmarks/{event['step']}", pixels, self._end, dataformats="HWC")
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write_losses(self, event: Event) -> None:
+        """Add the losses of an event; rounds that count their iterations from zero follow each other."""
+        key = (event["stage"], event["round"])
+        offset = self._offset.setdefault(key, max(0, self._end - event["start"]))
+        step = offset + event["iteration"]
+        self._end = max(self._end, step)
+        for name, value in event["loss"].items():
+            self._writer.add_scalar(f"{event['stage']}/{name}", value, step)

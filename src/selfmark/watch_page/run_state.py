@@ -1,0 +1,188 @@
+"""What the watch page shows of a run: stage, time left, losses and previews, from its events."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from selfmark.run.event_log import LOG_NAME, Event, EventTail
+from selfmark.run.locks import FolderLocked, exclusive
+from selfmark.run.stage_names import describe_stage
+from selfmark.run.time_left import TimeLeft
+
+MAX_LOSSES = 400  # points of a loss curve on the page
+_SILENT_SECONDS = 10  # a run that logged an event within this time is running, without a look at its lock
+_ROUND = re.compile(r"(student|keypoints|round)-0*(\d+)")
+_ROUND_CAPTIONS = {
+    "student": "after round",
+    "keypoints": "from keypoints, round",
+    "round": "keypoints of round",
+}
+
+
+class RunState:
+    """The state of a run that may still be training; call `update` before reading it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Watch a run folder.
+
+        Args:
+            folder: the folder; it need not contain any events yet.
+        """
+        self.folder = folder
+        self._tail = EventTail(folder / LOG_NAME)
+        self._time_left = TimeLeft()
+        self._summary: list[str] = []
+        self._messages: list[str] = []
+        self._stage = "starting"
+        self._progress = (0, 0)
+        self._rounds = (0, 0)  # of Stage 1, and with features
+        self._losses: dict[str, list[tuple[int, float]]] = {}
+        self._previews: dict[str, str] = {}  # notes by step
+        self._verdict = ""
+        self._is_done = False
+        self._last_event = 0.0  # time
+
+    def update(self) -> None:
+        """Take note of all new events."""
+        for event in self._tail.read_new():
+            self._time_left(event)
+            self._last_event = event.get("time", self._last_event)
+            handler = getattr(self, f"_on_{event['event']}", None)
+            if handler is not None:
+                handler(event)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything that the page shows."""
+        is_running = not self._is_done and (
+            time.time() - self._last_event < _SILENT_SECONDS or is_locked(self.folder)
+        )
+        seconds = self._time_left.seconds()
+        return {
+            "title": self.folder.resolve().name,
+            "status": "done" if self._is_done else "running" if is_running else "stopped",
+            "resume": f"selfmark discover -o {self.folder} --resume",
+            "stage": self._stage,
+            "progress": self._progress,
+            "seconds_left": None if seconds is None else round(seconds),
+            "summary": self._summary,
+            "messages": self._messages[-20:],
+            "losses": [{"name": name, "points": thin_out(points)} for name, points in self._losses.items()],
+            "previews": self._list_previews(),
+            "verdict": self._verdict,
+        }
+
+    def preview_path(self, step: str) -> Path | None:
+        """Return the picture of a step that an event has named; None for other steps."""
+        return self.folder / "preview" / f"{step}.jpg" if step in self._previews else None
+
+    def _list_previews(self) -> list[dict[str, Any]]:
+        """Return the pictures that exist, in the order in which they were made."""
+        found = []
+        for step, note in self._previews.items():
+            path = self.folder / "preview" / f"{step}.jpg"
+            if path.exists():
+                version = path.stat().st_mtime_ns
+                found.append({"step": step, "caption": describe_step(step), "note": note, "version": version})
+        return found
+
+    # --- one method per event -------------------------------------------------------------------------
+
+    def _on_start(self, event: Event) -> None:
+        self._is_done = False
+        self._summary = [
+            f"{event['images']} images, {event['K']} landmarks, preset {event['preset']} on {event['device']}"
+        ]
+
+    def _on_estimate(self, event: Event) -> None:
+        self._summary.append(event["text"])
+
+    def _on_survey(self, event: Event) -> None:
+        self._messages += event["sentences"][1:]
+
+    def _on_note(self, event: Event) -> None:
+        self._messages.append(event["text"])
+
+    _on_advice = _on_note
+
+    def _on_plan(self, event: Event) -> None:
+        self._rounds = (event["rounds"], event.get("student_rounds", 0))
+
+    def _on_progress(self, event: Event) -> None:
+        self._stage = describe_stage(event["stage"], event["round"], *self._rounds)
+        self._progress = (event["done"], event["of"])
+
+    def _on_train(self, event: Event) -> None:
+        self._is_done = False
+        self._stage = describe_stage(event["stage"], event["round"], *self._rounds)
+        self._progress = (event["iteration"] - event["start"], event["stop"] - event["start"])
+        points = self._losses.setdefault(self._stage, [])
+        while points and points[-1][0] >= event["iteration"]:  # a resumed run repeats some iterations
+            points.pop()
+        points.append((event["iteration"], event["loss"]["total"]))
+
+    def _on_preview(self, event: Event) -> None:
+        self._previews.setdefault(event.get("step", Path(event["path"]).stem), "")
+
+    def _on_agreement(self, event: Event) -> None:
+        if event["is_kept"]:
+            return
+        if event["stage"] == "student":
+            self._previews[f"student-{event['round']}"] = "worse than the first landmarks, so it was undone"
+        else:
+            self._messages.append("landmarks from keypoints contradict the others and are not used")
+
+    def _on_verdict(self, event: Event) -> None:
+        self._verdict = f"{event['verdict']}. {event['text']}"
+
+    def _on_done(self, event: Event) -> None:
+        self._is_done = True
+        self._stage = "finished"
+        self._progress = (1, 1)
+
+
+def describe_step(step: str) -> str:
+    """Return the caption of a preview.
+
+    >>> [describe_step(step) for step in ("zero-shot", "student-2", "keypoints-1", "round-03", "detector")]
+    ['first landmarks', 'after round 2', 'from keypoints, round 1', 'keypoints of round 3', 'detector']
+    """
+    found = _ROUND.fullmatch(step)
+    if found:
+        kinds = {
+            "student": "after round",
+            "keypoints": "from keypoints, round",
+            "round": "keypoints of round",
+        }
+        return f"{kinds[found[1]]} {found[2]}"
+    return {"zero-shot": "first landmarks", "stage-1": "landmarks of Stage 1"}.get(step, step)
+
+
+def thin_out(points: Iterable[tuple[int, float]], max_points: int = MAX_LOSSES) -> list[tuple[int, float]]:
+    """Return at most about `max_points` points of a curve, each the mean of neighboring ones.
+
+    >>> thin_out([(1, 4.0), (2, 2.0), (3, 1.0), (4, 1.0), (5, 0.5)], max_points=3)
+    [(2, 3.0), (4, 1.0), (5, 0.5)]
+    """
+    rows = list(points)
+    step = -(-len(rows) // max_points)
+    if step <= 1:
+        return rows
+    groups = [rows[start : start + step] for start in range(0, len(rows), step)]
+    return [(group[-1][0], round(sum(loss for _, loss in group) / len(group), 6)) for group in groups]
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if a process is working on a run."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with exclusive(folder):
+            return False
+    except FolderLocked:
+        return True
+    except OSError:  # a folder that this user cannot write
+        return True

@@ -1,0 +1,23 @@
+"""Reading a log that is still being written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfmark.run.event_log import EventTail, parse_events
+
+
+def test_new_events_are_read_once_and_complete_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    tail = EventTail(path)
+    assert tail.read_new() == []  # the file does not exist yet
+    path.write_text('{"event": "a"}\n{"event": "b"}\n{"eve')
+    assert [event["event"] for event in tail.read_new()] == ["a", "b"]
+    assert tail.read_new() == []
+    with path.open("a") as handle:
+        handle.write('nt": "c", "text": "ü"}\n')
+    assert tail.read_new() == [{"event": "c", "text": "ü"}]
+
+
+def test_lines_that_are_no_events_are_skipped() -> None:
+    assert parse_events('{"event": "a"}\n[1]\n{"no": 1}\n{"event": "b"\n') == [{"event": "a"}]

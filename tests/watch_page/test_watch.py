@@ -1,0 +1,206 @@
+"""The watch page: its state from events, its server beside a training, and the page in Chromium."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from selfmark.local_page.page_server import open_socket
+from selfmark.run.locks import exclusive
+from selfmark.watch_page.run_state import RunState
+from selfmark.watch_page.watch_server import build_server
+from tests.browser import visit
+from tests.conftest import QUICK, selfmark
+
+INJECTION = '<img src=x onerror="window.attacked=1">'
+START = {"event": "start", "images": 60, "K": 10, "preset": "tiny", "device": "cpu", "output": "runs/a"}
+PLAN = {
+    "event": "plan",
+    "rounds": 0,
+    "stage1": 0,
+    "stage2": 0,
+    "student_rounds": 2,
+    "stages": {"student": 20},
+}
+VERDICT = {"event": "verdict", "verdict": "good", "text": "The landmarks mark the same parts."}
+
+
+def _train(number: int, iteration: int, seconds: float, loss: float) -> dict[str, Any]:
+    event = {"event": "train", "stage": "student", "round": number, "iteration": iteration, "start": 0}
+    return event | {"stop": 10, "seconds": seconds, "loss": {"total": loss}}
+
+
+def _log(folder: Path, *events: dict[str, Any]) -> None:
+    with (folder / "log.jsonl").open("a") as handle:
+        handle.writelines(json.dumps({"time": time.time(), **event}) + "\n" for event in events)
+
+
+def _preview(folder: Path, step: str, color: int) -> dict[str, Any]:
+    (folder / "preview").mkdir(exist_ok=True)
+    path = folder / "preview" / f"{step}.jpg"
+    Image.fromarray(np.full((30, 40, 3), color, np.uint8)).save(path)
+    return {"event": "preview", "path": str(path), "step": step}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that has learned one and a half rounds."""
+    run = tmp_path / "cats"
+    run.mkdir()
+    (run / "run.json").write_text('{"format": 1}')
+    _log(run, START, {"event": "survey", "sentences": ["60 images", f"1 copy of {INJECTION}.png"]}, PLAN)
+    _log(run, _preview(run, "zero-shot", 40), _train(1, 5, 5.0, 0.9), _train(1, 10, 10.0, 0.5))
+    _log(run, _preview(run, "student-1", 90), _train(2, 4, 8.0, 0.4), _train(2, 6, 12.0, 0.3))
+    return run
+
+
+@contextmanager
+def _serve(folder: Path) -> Iterator[str]:
+    with open_socket(0) as listener:
+        address, server, _ = build_server(folder, "selfmark watch", listener)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield address
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+def test_the_state_follows_the_events(folder: Path) -> None:
+    state = RunState(folder)
+    state.update()
+    shown = state.to_json()
+    assert shown["status"] == "running"
+    assert shown["stage"] == "learning landmarks, round 2 of 2"
+    assert shown["progress"] == (6, 10)
+    assert shown["seconds_left"] == 8  # four iterations, two seconds each
+    assert [(item["step"], item["caption"]) for item in shown["previews"]] == [
+        ("zero-shot", "first landmarks"),
+        ("student-1", "after round 1"),
+    ]
+    assert [curve["points"] for curve in shown["losses"]] == [[(5, 0.9), (10, 0.5)], [(4, 0.4), (6, 0.3)]]
+    undone = {"event": "agreement", "stage": "student", "round": 1, "is_kept": False}
+    _log(folder, undone, _train(2, 5, 1.0, 0.2), VERDICT, {"event": "done", "output": "runs/a"})
+    state.update()
+    finished = state.to_json()
+    assert (finished["status"], finished["seconds_left"]) == ("done", 0)
+    assert "undone" in finished["previews"][1]["note"]
+    assert finished["losses"][1]["points"] == [(4, 0.4), (5, 0.2)]  # a resumed run repeats iterations
+    assert finished["verdict"].startswith("good. ")
+
+
+def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(folder: Path) -> None:
+    (folder / "log.jsonl").write_text(json.dumps({"time": time.time() - 60, **START}) + "\n")
+    (folder / ".lock").touch()
+    state = RunState(folder)
+    state.update()
+    with exclusive(folder):
+        assert state.to_json()["status"] == "running"
+    assert state.to_json()["status"] == "stopped"
+    assert str(folder) in state.to_json()["resume"]
+
+
+def test_only_previews_of_the_run_are_served_and_only_with_the_token(folder: Path) -> None:
+    (folder / "preview" / "secret.jpg").write_bytes(b"no event names this file")
+    with _serve(folder) as address:
+        origin = address.split("/?")[0]
+        assert httpx.get(f"{origin}/api/state").status_code == 403
+        assert "selfmark watch" in httpx.get(f"{origin}/").text
+        with httpx.Client(base_url=origin, follow_redirects=True) as client:
+            assert client.get(address).status_code == 200
+            assert client.get("/api/state").json()["title"] == "cats"
+            assert client.get("/preview/zero-shot").headers["content-type"] == "image/jpeg"
+            for step in ("secret", "student-9", "..%2Frun", "%2e%2e%2flog", "zero-shot.jpg"):
+                assert client.get(f"/preview/{step}").status_code == 404, step
+
+
+def test_the_page_shows_a_training_and_its_end(browser: Any, folder: Path, tmp_path: Path) -> None:
+    with _serve(folder) as address, visit(browser, address) as visited:
+        page = visited.page
+        page.wait_for_function("() => document.getElementById('picture').naturalWidth > 0")
+        assert page.inner_text("#stage") == "learning landmarks, round 2 of 2"
+        assert page.inner_text("#left") == "8 s left"
+        assert page.locator("#steps button").all_inner_texts() == ["first landmarks", "after round 1"]
+        assert page.locator("[aria-pressed=true]").inner_text() == "after round 1"  # the newest one
+        assert page.locator("polyline").count() == 2
+        assert INJECTION in page.inner_text("#messages")
+        page.click("#steps button:first-child")
+        page.wait_for_function("() => document.getElementById('picture').src.includes('zero-shot')")
+        _log(folder, _train(2, 10, 20.0, 0.1), _preview(folder, "detector", 200), VERDICT, {"event": "done"})
+        page.wait_for_selector("#status.done")
+        assert page.inner_text("#stage") == "finished"
+        assert page.inner_text("#verdict").startswith("Verdict: good.")
+        assert page.locator("#steps button").count() == 3
+        assert "zero-shot" in page.get_attribute("#picture", "src")  # the choice of the user stays
+        page.click("#steps button:last-child")
+        page.wait_for_function("() => document.getElementById('picture').src.includes('detector')")
+        assert not visited.was_attacked()
+        assert visited.problems() == []
+        page.set_viewport_size({"width": 380, "height": 800})
+        assert visited.problems() == []
+
+
+def test_the_server_does_not_import_torch() -> None:
+    code = "import sys, selfmark.watch_page.watch_server; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
+
+
+def test_discover_serves_the_page_and_writes_previews_and_tensorboard(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    states: list[dict[str, Any]] = []
+
+    def follow(address: str) -> None:
+        with httpx.Client(base_url=address.split("/?")[0], follow_redirects=True) as client:
+            client.get(address)
+            while not states or states[-1]["status"] != "done":
+                states.append(client.get("/api/state").json())
+                time.sleep(0.3)
+
+    threads: list[threading.Thread] = []
+
+    def open_browser(address: str) -> None:
+        threads.append(threading.Thread(target=follow, args=[address]))
+        threads[0].start()
+
+    monkeypatch.setattr("webbrowser.open", open_browser)
+    settings = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()]
+    run = tmp_path / "run"
+    options = ["--preset=tiny", "--device=cpu", "--watch", "--logger=tensorboard", *settings]
+    assert selfmark("discover", photos, "-o", run, *options) == 0
+    threads[0].join(20)
+    assert states[-1]["status"] == "done"
+    assert {state["status"] for state in states} <= {"running", "done"}
+    printed = capsys.readouterr().out
+    assert "watch page: http://127.0.0.1:" in printed
+    assert f"TensorBoard: tensorboard --logdir {run}" in printed
+    steps = [item["step"] for item in states[-1]["previews"]]
+    assert steps == ["round-01", "round-02", "stage-1", "detector"]
+    assert sorted(steps) == sorted(path.stem for path in (run / "preview").iterdir())
+    sizes = {Image.open(path).size for path in (run / "preview").iterdir()}
+    assert len(sizes) == 1  # the same images in all pictures
+    events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    trained = [event for event in events if event["event"] == "train" and event["stage"] == "round"]
+    board = accumulator.EventAccumulator(str(run / "tensorboard"))
+    board.Reload()
+    curve = board.Scalars("round/total")
+    assert [point.value for point in curve] == pytest.approx([event["loss"]["total"] for event in trained])
+    assert [point.step for point in curve] == sorted(
+        {point.step for point in curve}
+    )  # rounds follow each other
+    assert {f"landmarks/{step}" for step in steps} <= set(board.Tags()["images"])

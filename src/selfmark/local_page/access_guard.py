@@ -7,22 +7,29 @@
   that scripts cannot read and that browsers do not send with requests of other sites.
 - A request that changes something must have a header that other sites cannot add, and must come from the page
   of this server.
-- The size of requests is limited, and responses forbid the page to load anything from elsewhere.
+- Size, parameters and time of requests are limited (see also `timed_protocol`).
+- Responses forbid the page to load anything from elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import unquote_plus
 
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 WRITE_HEADER = "x-selfmark"  # forms and scripts of other sites cannot send this header
+MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
+BODY_SECONDS = 20.0  # time for the body of a request
+_MAX_QUERY_BYTES = 2_048
+_MAX_PARAMETERS = 20
+_TOKEN = b"token="
 _READ_METHODS = ("GET", "HEAD")
 
 _POLICY = (
@@ -79,8 +86,13 @@ class AccessGuard:
             )
         if scope["method"] not in _READ_METHODS and not _is_from_own_page(headers):
             return PlainTextResponse("Only the page itself can make changes.", 403)
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            return PlainTextResponse("The headers are too large.", 431)
+        query = scope["query_string"]
+        if len(query) > _MAX_QUERY_BYTES or query.count(b"&") >= _MAX_PARAMETERS:
+            return PlainTextResponse(f"The address has more than {_MAX_PARAMETERS} parameters.", 400)
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        if not length.isdecimal() or len(length) > 10 or int(length) > MAX_BODY_BYTES:
             return PlainTextResponse("The request is too large.", 413)
         return None
 
@@ -110,12 +122,17 @@ class AccessGuard:
         A chunked request does not declare its length, so the size is checked again here.
         """
         body, more = b"", scope["method"] not in _READ_METHODS
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > MAX_BODY_BYTES:
-                await PlainTextResponse("The request is too large.", 413)(scope, receive, send)
-                return
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while more:
+                    message = await receive()
+                    body, more = body + message.get("body", b""), message.get("more_body", False)
+                    if len(body) > MAX_BODY_BYTES:
+                        await PlainTextResponse("The request is too large.", 413)(scope, receive, send)
+                        return
+        except TimeoutError:
+            await PlainTextResponse("The request took too long.", 408)(scope, receive, send)
+            return
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
@@ -125,8 +142,10 @@ class AccessGuard:
 
 
 def _query_token(scope: Scope) -> str:
-    query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
-    return str(query.get("token", [""])[0])
+    """Return the token in the address; it is searched before anything else in the query is parsed."""
+    query: bytes = scope["query_string"]
+    tokens = (part[len(_TOKEN) :] for part in query.split(b"&") if part.startswith(_TOKEN))
+    return unquote_plus(next(tokens, b"").decode("latin-1"))
 
 
 def _is_from_own_page(headers: dict[str, str]) -> bool:

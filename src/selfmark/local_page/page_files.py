@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, HTTPException
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, JSONResponse
+
+
+class AsciiJSONResponse(JSONResponse):
+    """A response with JSON in ASCII, which can hold any string, also one that is not valid Unicode."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the JSON text."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
 
 NO_STORE = {"cache-control": "no-store"}
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -10,7 +10,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from selfmark.errors import InputError
-from selfmark.local_page.access_guard import AccessGuard
+from selfmark.local_page.access_guard import MAX_HEADER_BYTES, AccessGuard
+from selfmark.local_page.timed_protocol import TimedProtocol
 
 HOST = "127.0.0.1"
 
@@ -53,7 +54,8 @@ def build_page_server(
         server_header=False,
         lifespan="off",
         loop="asyncio",
-        http="h11",
+        http=TimedProtocol,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",
         timeout_graceful_shutdown=2,
     )

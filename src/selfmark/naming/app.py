@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,14 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import Body, FastAPI, HTTPException, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
 from starlette.types import ASGIApp
 
 from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.images.decode import UnreadableImage
-from selfmark.local_page.page_files import NO_STORE, add_page
+from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_page
 from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.card_editor import CardEditor, card_revision
@@ -63,12 +65,22 @@ def build_app(
     _add_images(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))
 
     @app.exception_handler(InputError)
-    def report_input_error(request: Request, error: InputError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 409, NO_STORE)
+    def report_input_error(request: Request, error: InputError) -> AsciiJSONResponse:
+        return AsciiJSONResponse({"error": str(error)}, 409, NO_STORE)
+
+    @app.exception_handler(OSError)
+    def report_disk_error(request: Request, error: OSError) -> AsciiJSONResponse:
+        problem = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        return AsciiJSONResponse({"error": f"a file cannot be read or written ({problem})"}, 409, NO_STORE)
+
+    @app.exception_handler(RequestValidationError)
+    def report_invalid_request(request: Request, error: RequestValidationError) -> AsciiJSONResponse:
+        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:3]]
+        return AsciiJSONResponse({"error": "; ".join(problems)}, 422, NO_STORE)
 
     @app.exception_handler(UnreadableImage)
-    def report_unreadable_image(request: Request, error: UnreadableImage) -> JSONResponse:
-        return JSONResponse({"error": f"the image cannot be read: {error}"}, 404, NO_STORE)
+    def report_unreadable_image(request: Request, error: UnreadableImage) -> AsciiJSONResponse:
+        return AsciiJSONResponse({"error": f"the image cannot be read: {error}"}, 404, NO_STORE)
 
     return app
 
@@ -93,7 +105,7 @@ def _add_card(
         }
 
     @app.get("/api/run")
-    async def get_run() -> JSONResponse:
+    async def get_run() -> AsciiJSONResponse:
         card = editor.read()
         fixed = {
             "landmarks": len(card.names),
@@ -103,7 +115,7 @@ def _add_card(
             "min_trust": MIN_TRUST,
             "verdict": card.verdict,
         }
-        return JSONResponse(about | fixed, headers=NO_STORE)
+        return AsciiJSONResponse(about | fixed, headers=NO_STORE)
 
     @app.get("/api/card")
     async def get_card(revision: str = "") -> Response:
@@ -111,16 +123,20 @@ def _add_card(
         card = editor.read()
         if revision == card_revision(card):
             return Response(status_code=204, headers=NO_STORE)
-        return JSONResponse(card_to_json(card), headers=NO_STORE)
+        return AsciiJSONResponse(card_to_json(card), headers=NO_STORE)
 
     # Writing to a slow disk must not block other requests.
     writer = ThreadPoolExecutor(1, thread_name_prefix="edits")
 
     @app.post("/api/edits")
-    async def post_edits(edits: Annotated[Any, Body(embed=True)]) -> JSONResponse:
+    async def post_edits(edits: Annotated[Any, Body(embed=True)]) -> AsciiJSONResponse:
+        try:
+            json.dumps(edits, ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError) as error:
+            raise HTTPException(400, "the edits contain text that is not valid Unicode") from error
         parsed = edits_from_json(edits)
         card, undo = await asyncio.get_running_loop().run_in_executor(writer, editor.edit, parsed)
-        return JSONResponse(card_to_json(card) | {"undo": edits_to_json(undo)}, headers=NO_STORE)
+        return AsciiJSONResponse(card_to_json(card) | {"undo": edits_to_json(undo)}, headers=NO_STORE)
 
 
 # --- images ------------------------------------------------------------------------------------------
@@ -136,10 +152,10 @@ def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> No
     @app.get("/api/images")
     async def list_images(
         start: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 24
-    ) -> JSONResponse:
+    ) -> AsciiJSONResponse:
         rows = range(start, min(start + limit, num_images))
         images = [_image_to_json(shown, renderer, row) for row in rows]
-        return JSONResponse({"total": num_images, "images": images})
+        return AsciiJSONResponse({"total": num_images, "images": images})
 
     @app.get("/api/gallery/{landmark}")
     async def list_crops(
@@ -147,11 +163,11 @@ def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> No
         order: Order = "mixed",
         start: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 24,
-    ) -> JSONResponse:
+    ) -> AsciiJSONResponse:
         require_in_range(0, landmark)
         rows = _order_rows(shown.score[:, landmark], order)[start : start + limit].tolist()
         crops = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
-        return JSONResponse({"total": num_images, "crops": crops})
+        return AsciiJSONResponse({"total": num_images, "crops": crops})
 
     # Few threads, because each holds a decoded original and does not return its memory.
     render_threads = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")

@@ -1,0 +1,61 @@
+"""HTTP connections that cannot be held open: requests must arrive in time, and connections are limited."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 10.0
+"""Time for the line and the headers of a request, from the first byte or the opening of the connection."""
+
+MAX_CONNECTIONS = 64
+"""Open connections; a browser uses six."""
+
+
+class TimedProtocol(H11Protocol):
+    """A connection that is closed if a request does not arrive completely in time.
+
+    uvicorn closes connections that are idle after a response, but waits forever for the rest of a request. If
+    there are too many connections, the one that has waited longest for its request is closed.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time of the first request, and close another connection if there are too many."""
+        super().connection_made(transport)
+        self._start_timer()
+        if len(self.connections) > MAX_CONNECTIONS:
+            waiting = {
+                item: item._deadline.when()
+                for item in self.connections
+                if isinstance(item, TimedProtocol) and item._deadline is not None
+            }
+            min(waiting, key=lambda item: waiting[item]).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Process bytes, then start or stop the time in which the rest of a request must arrive."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:  # the headers are complete
+            self._stop_timer()
+        elif self._deadline is None:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

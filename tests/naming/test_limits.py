@@ -1,0 +1,129 @@
+"""Requests that are too long, too slow, too many or malformed, and files that disappear."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from selfmark.local_page import access_guard, timed_protocol
+from tests.naming.toy_server import WRITE_HEADERS, ToyServer, make_toy_folder, serve
+
+
+@pytest.fixture(scope="module")
+def hasty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToyServer]:
+    """Start a server that waits half a second for headers and bodies, and allows 20 connections."""
+    folder = tmp_path_factory.mktemp("hasty") / "toy"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timed_protocol, "HEADER_SECONDS", 0.5)
+        patch.setattr(timed_protocol, "MAX_CONNECTIONS", 20)
+        patch.setattr(access_guard, "BODY_SECONDS", 0.5)
+        with serve(folder, make_toy_folder(folder)) as running:
+            yield running
+
+
+@contextmanager
+def connect(running: ToyServer) -> Iterator[socket.socket]:
+    port = int(running.origin.rsplit(":", 1)[1])
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        yield connection
+
+
+def cookie(running: ToyServer) -> str:
+    (entry,) = running.client.cookies.jar
+    return f"{entry.name}={entry.value}"
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    """Return everything up to the end of the connection; fail if the server keeps it open for 5 seconds."""
+    received = b""
+    try:
+        while chunk := connection.recv(65_536):
+            received += chunk
+    except ConnectionError:
+        pass
+    return received
+
+
+def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
+    """300 at once: most are closed because they are too many, the others because they take too long."""
+    beginnings = [b"", b"GET", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-a: "]
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(hasty_server)) for _ in range(300)]
+        for number, connection in enumerate(connections):
+            with suppress(ConnectionError):  # closed already
+                connection.sendall(beginnings[number % len(beginnings)])
+        assert hasty_server.client.get("/api/run").status_code == 200  # the page still works
+        started = time.monotonic()
+        assert all(receive_all(connection) == b"" for connection in connections)
+        assert time.monotonic() - started < 4
+    assert hasty_server.client.get("/api/run").status_code == 200
+
+
+def test_a_second_request_on_a_connection_must_arrive_in_time_too(hasty_server: ToyServer) -> None:
+    host = hasty_server.origin.removeprefix("http://")
+    with connect(hasty_server) as connection:
+        head = f"GET /api/run HTTP/1.1\r\nhost: {host}\r\ncookie: {cookie(hasty_server)}\r\n"
+        connection.sendall(f"{head}\r\n".encode())
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        connection.sendall(head.encode())
+        receive_all(connection)
+
+
+@pytest.mark.parametrize("encoding", ["content-length: 100", "transfer-encoding: chunked"])
+def test_a_body_must_arrive_in_time(encoding: str, hasty_server: ToyServer) -> None:
+    host = hasty_server.origin.removeprefix("http://")
+    lines = [
+        "POST /api/edits HTTP/1.1",
+        *(f"host: {host}", f"cookie: {cookie(hasty_server)}", "x-selfmark: 1", "connection: close", encoding),
+    ]
+    with connect(hasty_server) as connection:
+        connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        assert receive_all(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_the_token_is_checked_before_the_parameters(shared_server: ToyServer) -> None:
+    many = "&".join(f"a{number}=1" for number in range(30))
+    for query in (many, "a=" + "b" * 4_000, "%ff=%ff&" * 25):
+        assert httpx.get(f"{shared_server.origin}/api/card?{query}").status_code == 403
+        assert shared_server.client.get(f"/api/card?{query}").status_code == 400
+    headers = {f"x-{number}": "a" * 1_000 for number in range(40)}
+    with suppress(httpx.TransportError):  # closed while the client was still sending
+        assert shared_server.client.get("/api/card", headers=headers).status_code in (400, 431)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"edits": [{"kind": "rename", "landmark": 0, "name": "\ud800"}]}',
+        rb'{"edits": [{"kind": "\udfff"}]}',
+        rb'{"edits": "\ud800"}',
+        rb'{"edits": {"\ud800": 1}}',
+    ],
+)
+def test_lone_surrogates_are_a_bad_request(body: bytes, shared_server: ToyServer) -> None:
+    headers = WRITE_HEADERS | {"content-type": "application/json"}
+    response = shared_server.client.post("/api/edits", content=body, headers=headers)
+    assert response.status_code == 400
+    assert "not valid Unicode" in response.text
+    # A value of the wrong type is described without repeating it.
+    response = shared_server.client.post("/api/edits", content=rb'{"\ud800": 1}', headers=headers)
+    assert response.status_code == 422
+    assert json.loads(response.content)["error"]
+
+
+def test_a_moved_model_is_reported_and_found_again(toy: ToyServer) -> None:
+    model = toy.folder / "model"
+    moved = Path(model).rename(toy.folder / "elsewhere")
+    rename = {"kind": "rename", "landmark": 0, "name": "nose"}
+    for response in (toy.client.get("/api/card"), toy.client.get("/api/run"), toy.edit(rename)):
+        assert response.status_code == 409
+        assert str(model) in response.json()["error"]
+    moved.rename(model)
+    assert toy.edit(rename).status_code == 200

@@ -17,7 +17,7 @@ import selfmark
 from selfmark.config import Features, Images, Network, Runtime, Student
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector, detector_fingerprint
-from selfmark.errors import InputError
+from selfmark.errors import DamagedFile, InputError
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import build_encoder
@@ -28,6 +28,7 @@ from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
 from selfmark.run.config_file import read_config, write_config
+from selfmark.run.tensor_files import read_tensors, write_tensors
 from tests.features.random_images import random_images
 
 NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
@@ -285,6 +286,15 @@ def test_weights_that_do_not_match_the_card_are_refused(tmp_path: Path) -> None:
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"K": 3, "names": ["a", "b", "c"], "mirror": [0, 1, 2]}))
     with pytest.raises(InputError, match="does not match"):
+        Detector.load(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    _detector().save(tmp_path)
+    tensors, metadata = read_tensors(tmp_path / "weights.safetensors")
+    next(iter(tensors.values())).view(-1)[-1] = float("nan")
+    write_tensors(tensors, metadata, tmp_path / "weights.safetensors")
+    with pytest.raises(DamagedFile, match=r"weights.safetensors is damaged: .* not finite"):
         Detector.load(tmp_path)
 
 

@@ -48,6 +48,7 @@ from selfmark.model.landmark_network import (
 from selfmark.points import Landmarks
 from selfmark.run.config_file import read_config
 from selfmark.run.devices import images_per_pass
+from selfmark.run.guarded_files import make_folders
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
 _BATCH = 64  # images decoded and held in memory at a time
@@ -275,7 +276,7 @@ class Detector:
 
     def save(self, folder: Path) -> None:
         """Write weights.safetensors, then model.json, so that a model.json never lacks its weights."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         onnx_model = find_onnx_model(self.psi)
         if onnx_model is not None:
             write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)

@@ -30,8 +30,9 @@ from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.run_report import build_report
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
 from selfmark.run.devices import select_device
-from selfmark.run.files import atomic_write
+from selfmark.run.files import atomic_open
 from selfmark.run.folder import Listener, Run
+from selfmark.run.guarded_files import make_folder
 from selfmark.run.processes import ProcessGroup, is_restarted
 from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.sampling import evenly_spaced
@@ -168,9 +169,9 @@ def _write_preview(run: Run, step: str, pixels: torch.Tensor, xy: torch.Tensor) 
     images = pixels[rows].permute(0, 2, 3, 1).cpu().numpy()
     sheet = draw_contact_sheet(images, xy[rows].cpu().numpy(), columns=_PREVIEW_COLUMNS)
     with run.report_disk_errors():
-        path.parent.mkdir(exist_ok=True)
-        with atomic_write(path, keep_suffix=True) as temporary:
-            Image.fromarray(sheet).save(temporary, quality=90)
+        make_folder(path.parent)
+        with atomic_open(path, "wb") as handle:
+            Image.fromarray(sheet).save(handle, "JPEG", quality=90)
     run.log("preview", path=str(path), step=step)
 
 

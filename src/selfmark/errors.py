@@ -24,6 +24,10 @@ class DamagedFile(InputError):
     """A file written by selfmark that cannot be read or does not match its checksum."""
 
 
+class UnsafeFile(InputError):
+    """A link or a special file where a run folder should have a regular file or a folder."""
+
+
 class DiskError(InputError):
     """The run folder cannot be written; the run can be resumed once the cause is fixed."""
 

@@ -7,7 +7,6 @@ interrupted verification can be resumed; it is deleted once the result is stored
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -29,6 +28,7 @@ from selfmark.points import FloatArray
 from selfmark.run.event_log import Event
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
+from selfmark.run.guarded_files import remove_folder
 from selfmark.run.time_left import SECOND_TRAINING
 from selfmark.sampling import evenly_spaced
 
@@ -69,7 +69,7 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
         errors = _compare_on_held_out_images(run, detector, other, store)
         with run.report_disk_errors():
             write_json(_to_json(errors, len(half)), path)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     run.group.run_on_leader(compare_and_store)
 

@@ -23,7 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 
 from selfmark.errors import InputError
-from selfmark.run.files import atomic_write
+from selfmark.run.files import atomic_open
+from selfmark.run.guarded_files import create_file, make_folders, physical_memory, read_bytes
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
         InputError: if the file cannot be read, or is a pickle other than the published file of `name`.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, physical_memory())
     except OSError as error:
         raise InputError(f"cannot read the weights file {path}: {error.strerror}") from error
     if path.suffix == ".safetensors":
@@ -185,8 +186,8 @@ def license_notice(name: str) -> str | None:
     if marker.exists():
         return None
     with contextlib.suppress(OSError):  # if the cache is read-only, the notice is shown again next time
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
+        make_folders(marker.parent)
+        create_file(marker).close()
     return PUBLISHED_WEIGHTS[name].license
 
 
@@ -200,8 +201,8 @@ def _find_published(name: str) -> WeightsFile:
 def _cache_file(target: Path) -> Iterator[IO[bytes]]:
     """Open a file of the cache for an atomic write; several processes may install the same weights."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target, unique=True) as temporary, open(temporary, "wb") as handle:
+        make_folders(target.parent)
+        with atomic_open(target, "wb", unique=True) as handle:
             yield handle
     except OSError as error:
         raise InputError(

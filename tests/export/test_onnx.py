@@ -27,6 +27,7 @@ from selfmark.export.onnx_detector import OnnxDetector, load_detector
 from selfmark.export.onnx_export import FILES, export_onnx, write_float16, write_float32, write_int8
 from selfmark.export.onnx_graph import Maps, add_positions
 from selfmark.export.onnx_int8 import ValueRange, fold_scales, quantize_conv
+from selfmark.export.onnx_metadata import append_checksum
 from selfmark.export.onnx_nodes import OPSET, Graph
 from selfmark.model.card import ModelCard
 from selfmark.model.heatmaps import PeakMethod, draw_gaussians, read_heatmaps, to_cells, to_pixels
@@ -162,7 +163,14 @@ def test_a_file_exported_from_another_model_is_an_error(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match="was exported from another model"):
             OnnxDetector(other, path)
-    path.write_bytes(b"not a model")
+    content = bytearray(path.read_bytes())
+    for position in range(0, len(content), len(content) // 50):
+        content[position] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="has been changed or damaged"):
+            OnnxDetector(detector, path)
+        content[position] ^= 1
+    path.write_bytes(append_checksum(b"not a model"))
     with pytest.raises(InputError, match="is not an ONNX file"):
         OnnxDetector(detector, path)
 

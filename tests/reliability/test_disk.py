@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
 
 from selfmark.config import preset
 from selfmark.discovery import discover
 from selfmark.errors import DiskError, InputError, TrainingError
 from selfmark.pipeline import report_out_of_memory
-from selfmark.run import locks, tensor_files
+from selfmark.run import files, locks
 from selfmark.run.folder import Event, Run
 from selfmark.train import engine
 from tests.conftest import QUICK, selfmark
@@ -63,18 +64,18 @@ def test_a_full_disk_and_a_read_only_disk(photos: Path, quick_run: Path, small_d
 def test_a_disk_that_fills_up_while_a_tensor_file_is_written(
     failing_file: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, count = tensor_files.save_file, 0
+    real, count = files._sync_file, 0
 
-    def save_until_full(tensors: object, path: Path, metadata: object) -> None:
+    def sync_until_full(path: Path, folder: int) -> None:
         nonlocal count
-        count += 1
+        count += path.name.endswith(".safetensors.part")
         if count == failing_file:
-            path.write_bytes(b"half of it")
-            raise SafetensorError("I/O error: No space left on device (os error 28)")
-        real(tensors, path, metadata)
+            os.truncate(path, 10)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tensor_files, "save_file", save_until_full)
+        patch.setattr(files, "_sync_file", sync_until_full)
         with pytest.raises(DiskError, match="No space left on device"):
             start(photos, tmp_path / "run")
     assert not list(tmp_path.rglob("*.part"))
@@ -159,7 +160,7 @@ def test_nothing_is_written_through_links_in_a_run_folder(finished: Path, tmp_pa
         content = path.read_bytes()
         path.unlink()
         path.symlink_to(victim)
-        with pytest.raises(DiskError):
+        with pytest.raises(InputError, match="is a link"):
             discover(output=finished, resume=True, device="cpu")
         assert victim.read_text() == "untouched"
         path.unlink()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from selfmark.run.files import atomic_folder, atomic_write
+from selfmark.run.files import atomic_folder, atomic_write, write_json
 
 
 def test_a_temporary_file_can_keep_the_suffix(tmp_path: Path) -> None:
@@ -62,3 +63,14 @@ def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         write_half()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
+    values = {"a": float("nan"), "b": [1, (float("inf"), -float("inf"), 0.5)], "c": {"d": None}}
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    write_json(values, tmp_path / "a.json")
+    content = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
+    assert content == {"a": None, "b": [1, [None, None, 0.5]], "c": {"d": None}}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from selfmark.errors import DamagedFile, InputError
-from selfmark.run import tensor_files
-from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.run import files
+from selfmark.run.array_files import read_arrays
+from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
@@ -52,8 +54,13 @@ def test_every_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
                 tensors, read_metadata = read_tensors(path)
             except InputError as error:
                 num_detected += str(path) in str(error)
+                with pytest.raises(InputError):
+                    read_arrays(path)
                 continue
             assert read_metadata == metadata
+            assert {name: array.tolist() for name, array in read_arrays(path)[0].items()} == {
+                name: tensor.tolist() for name, tensor in before.items()
+            }
             assert tensors.keys() == before.keys()
             assert all(torch.equal(value, before[name]) for name, value in tensors.items())
     assert num_detected > 0.95 * 8 * len(content)
@@ -75,6 +82,35 @@ def test_files_without_a_checksum_are_read(tmp_path: Path) -> None:
     assert metadata == {"iteration": "3"}
 
 
+def test_equal_content_gives_equal_files(tmp_path: Path) -> None:
+    tensors = {name: torch.full((3,), index, dtype=torch.float16) for index, name in enumerate("abc")}
+    tensors |= {"number": torch.tensor(7), "empty": torch.zeros(0, 4)}
+    metadata = {f"key {index}": str(index) for index in range(20)}
+    write_tensors(tensors, metadata, tmp_path / "first")
+    write_tensors(dict(reversed(tensors.items())), dict(reversed(metadata.items())), tmp_path / "second")
+    content = (tmp_path / "first").read_bytes()
+    assert content == (tmp_path / "second").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    stored = json.loads(content[8 : 8 + length])["__metadata__"]
+    assert list(stored) == sorted(stored)
+    assert length % 8 == 0
+    with safe_open(tmp_path / "first", framework="pt") as file:  # the library reads it
+        assert {name: file.get_tensor(name).tolist() for name in list(file.keys())} == {
+            name: tensor.tolist() for name, tensor in tensors.items()
+        }
+        assert metadata.items() <= file.metadata().items()
+    arrays, read_metadata = read_arrays(tmp_path / "first")
+    assert arrays["c"].tolist() == [2, 2, 2]
+    assert read_metadata == metadata
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    require_finite({"a": torch.ones(2), "b": torch.arange(3)}, tmp_path / "weights")
+    for value in (float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(DamagedFile, match="'a' has numbers that are not finite"):
+            require_finite({"a": torch.tensor([0.0, value])}, tmp_path / "weights")
+
+
 def test_the_previous_file_is_kept_and_links_are_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("unchanged")
@@ -93,9 +129,9 @@ def test_a_failed_write_keeps_the_existing_file(tmp_path: Path, monkeypatch: pyt
     write_tensors({"a": torch.tensor(1)}, {}, path)
 
     def raise_disk_full(*arguments: object) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tensor_files, "save_file", raise_disk_full)
+    monkeypatch.setattr(files, "sync", raise_disk_full)
     with pytest.raises(OSError) as caught:
         write_tensors({"a": torch.tensor(2)}, {}, path)
     assert caught.value.errno == errno.ENOSPC

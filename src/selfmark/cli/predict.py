@@ -113,6 +113,7 @@ def predict(
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
+    from selfmark.run.guarded_files import make_folders
     from selfmark.tracking.regions import locate_objects
     from selfmark.trajectories.smoothed_predictions import (
         check_smoothable,
@@ -145,7 +146,7 @@ def predict(
         if first is None:
             raise InputError(f"none of the images could be read (0 of {len(refs)})")
         try:
-            output.mkdir(parents=True, exist_ok=True)
+            make_folders(output)
             predictions: Iterator[Prediction] = itertools.chain([first], counted)
             card = detector.card
             if smoothing is not None:

@@ -22,6 +22,7 @@ from selfmark.images.sources import list_images
 from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_json
 from selfmark.run.folder import Listener, Run
+from selfmark.run.guarded_files import make_folders
 
 Row = dict[str, Any]
 _TOLERANCE = 0.02  # landmarks this far outside of the object are on it, as a fraction of the image side
@@ -32,7 +33,7 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
     if job.result_file.exists():
         row: Row = read_json(job.result_file)
         return row
-    job.folder.mkdir(parents=True, exist_ok=True)
+    make_folders(job.folder)
     device = select_device(job.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from selfmark.discovery import discover
 from selfmark.errors import SelfmarkError
 from selfmark.images.sources import list_images
 from selfmark.run.folder import Run
+from selfmark.run.guarded_files import remove_folder
 from selfmark.sampling import evenly_spaced
 
 _PILOT_IMAGES = 64
@@ -71,7 +71,7 @@ def measure_pace(job: Job) -> dict[str, float]:
     # Of videos, whole files are given, and frames are left out.
     chosen = dict.fromkeys(str(refs[row].path) for row in evenly_spaced(len(refs), _PILOT_IMAGES))
     folder = job.folder / "pilot"
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
     short = dict.fromkeys(schedule_settings(Config()), _PILOT_ITERATIONS)
     settings = {**comparison.settings, **short, **_PILOT_SETTINGS}
     try:
@@ -91,7 +91,7 @@ def measure_pace(job: Job) -> dict[str, float]:
             raise
         # A training this short may end without landmarks; its pace is known nevertheless.
     events = Run.open(folder).events()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
     return seconds_per_iteration(events)
 
 
@@ -134,4 +134,4 @@ def _predict_seconds(config: Config, pace: Mapping[str, float]) -> float:
 
 def remove_pilot(folder: Path) -> None:
     """Delete what an interrupted measurement left behind."""
-    shutil.rmtree(folder / "pilot", ignore_errors=True)
+    remove_folder(folder / "pilot")

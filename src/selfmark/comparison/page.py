@@ -15,7 +15,7 @@ from selfmark.errors import InputError
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 from selfmark.report.landmark_pictures import draw_landmarks, to_data_uri
-from selfmark.run.files import atomic_write
+from selfmark.run.files import write_text
 from selfmark.sampling import evenly_spaced
 
 Row = dict[str, Any]
@@ -91,8 +91,7 @@ def write_page(comparison: Comparison, rows: Sequence[Row], output: Path) -> Pat
         minutes=f"{comparison.budget / 60:g}",
     )
     path = output / "index.html"
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(text, path)
     return path
 
 

@@ -21,6 +21,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
 from selfmark.run.files import read_json, write_json
+from selfmark.run.guarded_files import make_folders
 
 OnStart = Callable[[str, str], None]
 OnDone = Callable[[Row], None]
@@ -107,7 +108,7 @@ def _require_same_comparison(comparison: Comparison, output: Path) -> None:
         return
     if output.exists() and any(output.iterdir()):
         raise InputError(f"{output} is not empty and contains no comparison: choose another folder with -o")
-    output.mkdir(parents=True, exist_ok=True)
+    make_folders(output)
     write_json(described, path)
 
 

@@ -15,13 +15,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from selfmark.demo import backdrop, render
 from selfmark.demo.shape import FLIP_IDX, NAMES, Array, Body, Pose, Proportions, build_body
 from selfmark.errors import InputError
+from selfmark.images.picture_files import write_png
+from selfmark.run.files import write_text
+from selfmark.run.guarded_files import make_folders
 
 DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 tall, for a mild perspective
 COAT_HUES = (0.02, 0.14)  # from reddish brown to sand
@@ -88,13 +90,12 @@ def write_scene(scene: Scene, folder: Path) -> Path:
         Path of labels.json.
     """
     pictures = folder / "images"
-    pictures.mkdir(parents=True, exist_ok=True)
+    make_folders(pictures)
     size = scene.images.shape[1]
     images, annotations = [], []
     for index, (image, xy, visible) in enumerate(zip(scene.images, scene.xy, scene.visible, strict=True)):
         name = f"{index:06d}.png"
-        if not cv2.imwrite(str(pictures / name), cv2.cvtColor(image, cv2.COLOR_RGB2BGR)):
-            raise InputError(f"cannot write {pictures / name}: choose another folder")
+        write_png(image, pictures / name)
         low, high = xy.min(axis=0) + 0.5, xy.max(axis=0) + 0.5  # boxes are measured from pixel corners
         points = [
             (round(float(x), 4), round(float(y), 4), 2 if seen else 1)
@@ -125,7 +126,7 @@ def write_scene(scene: Scene, folder: Path) -> Path:
     }
     labels = folder / "labels.json"
     content = {"images": images, "annotations": annotations, "categories": [category]}
-    labels.write_text(json.dumps(content), encoding="utf-8")
+    write_text(json.dumps(content), labels)
     return labels
 
 

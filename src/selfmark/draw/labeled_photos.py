@@ -17,9 +17,11 @@ from selfmark.draw.layout import Layout, build_style, compose_picture
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import read_image
+from selfmark.images.picture_files import image_format
 from selfmark.model.card import ModelCard, visible_card, visible_landmarks
 from selfmark.points import FloatArray
-from selfmark.run.files import atomic_write
+from selfmark.run.files import atomic_open
+from selfmark.run.guarded_files import make_folders
 
 FOLDER = "drawn"
 """Folder of labeled photos in the output folder."""
@@ -110,8 +112,8 @@ def _drawn_object(
 
 def _save(picture: np.ndarray, path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path, keep_suffix=True) as temporary:
-            Image.fromarray(picture).save(temporary, quality=_QUALITY)
+        make_folders(path.parent)
+        with atomic_open(path, "wb") as handle:
+            Image.fromarray(picture).save(handle, image_format(path), quality=_QUALITY)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -29,6 +29,7 @@ from selfmark.images.video import probe_video, read_frames
 from selfmark.model.card import ModelCard, visible_card, visible_landmarks
 from selfmark.points import FloatArray
 from selfmark.run.files import atomic_write
+from selfmark.run.guarded_files import make_folders
 
 SUFFIX = "_landmarks.mp4"
 
@@ -214,7 +215,7 @@ class _LabeledVideo:
             height, width = compose_picture(self._enlarge(frame), [], [], self._options.style).shape[:2]
             self._size = (width + width % 2, height + height % 2)  # encoders need even sides
             try:
-                self._target.parent.mkdir(parents=True, exist_ok=True)
+                make_folders(self._target.parent)
                 temporary = self._files.enter_context(atomic_write(self._target, keep_suffix=True))
                 self._writer = open_video_writer(temporary, self._size, self._rate)
             except OSError as error:

@@ -26,6 +26,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
+from selfmark.run.guarded_files import make_folder, open_to_read
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
 Progress = Callable[[int, int], None]
@@ -71,7 +72,7 @@ def load_or_predict(
             return cached
     predictions = _predict(run, detector, stage1, refs, on_progress)
     try:
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         _write(predictions, path, fingerprint)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
@@ -154,7 +155,7 @@ def _file_states(refs: Sequence[ImageRef]) -> str:
 
 def _file_digest(path: Path) -> str:
     try:
-        with open(path, "rb") as handle:
+        with open_to_read(path) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError:
         return "absent"

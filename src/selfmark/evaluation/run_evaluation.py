@@ -52,6 +52,7 @@ from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
+from selfmark.run.guarded_files import make_folders
 
 _MAX_GROUPS = 12  # a numeric field with more values than this is divided into quartiles
 
@@ -150,7 +151,7 @@ def evaluate_run(
     metrics |= _check_without_labels(run, detector, stage1, refs, config)
     target = Path(output) if output is not None else run.path
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        make_folders(target)
         write_json(metrics, target / "metrics.json")
     except OSError as error:
         raise InputError(f"cannot write to {target}: {error.strerror}") from error

@@ -36,7 +36,7 @@ from selfmark.model.soft_argmax import SoftArgmaxPsi
 from selfmark.model.turned_network import DirectionFinder
 from selfmark.points import FloatArray, LabeledPoints
 from selfmark.run.folder import Run
-from selfmark.run.tensor_files import read_tensors
+from selfmark.run.tensor_files import read_tensors, require_finite
 
 
 class Stage1Finder(Protocol):
@@ -239,6 +239,7 @@ def load_phi(run: Run, weights: dict[str, Tensor], path: Path, device: torch.dev
     """Return Phi with these weights, which were read from `path`."""
     phi = Phi(run.config.network).eval()
     prepare_network(phi, device, run.config.runtime)  # makes descriptors bitwise equal to those in training
+    require_finite(weights, path)
     try:
         phi.load_state_dict(weights)
     except RuntimeError as error:

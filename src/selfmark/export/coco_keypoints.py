@@ -5,7 +5,6 @@ A file contains images, annotations with [x, y, v] per landmark, and one categor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -13,10 +12,11 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from selfmark.detector import Prediction
-from selfmark.export.output_files import output_file, require_writable
+from selfmark.export.output_files import open_output, require_writable
 from selfmark.export.trust_entries import trust_entries
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
+from selfmark.run.files import to_json
 
 CATEGORY = 1  # id of the only category
 VISIBLE = 2  # the value of v for a labeled, visible keypoint
@@ -39,7 +39,7 @@ def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
     """
     require_writable(folder)
     path = folder / "landmarks.json"
-    with output_file(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
+    with open_output(path) as handle:
         write_coco_annotations(predictions, card, handle, original_file_names)
     return path
 
@@ -65,7 +65,7 @@ def write_coco_annotations(
     write_list(_annotations(predictions, images), handle)
     handle.write(',\n"images": ')
     write_list(image_entries(images, file_names), handle)
-    handle.write(f',\n"categories": {json.dumps([build_category(card)])}}}\n')
+    handle.write(f',\n"categories": {to_json([build_category(card)])}}}\n')
 
 
 def original_file_names(refs: Sequence[ImageRef]) -> list[str]:
@@ -143,7 +143,7 @@ def write_list(entries: Iterable[Any], handle: TextIO) -> None:
     handle.write("[")
     for index, entry in enumerate(entries):
         handle.write(",\n" if index else "\n")
-        handle.write(json.dumps(entry))
+        handle.write(to_json(entry))
     handle.write("\n]")
 
 

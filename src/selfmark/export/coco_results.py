@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from selfmark.export.coco_keypoints import (
     original_file_names,
     write_list,
 )
-from selfmark.export.output_files import output_file, require_writable
+from selfmark.export.output_files import open_output, require_writable
 from selfmark.model.card import ModelCard
+from selfmark.run.files import to_json
 
 
 def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -31,13 +31,11 @@ def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folde
     require_writable(folder)
     images: dict[str, ExportedImage] = {}
     path = folder / "results.json"
-    with output_file(path) as results, output_file(folder / "images.json") as companion:
-        with open(results, "w", encoding="utf-8") as handle:
-            write_list(_results(predictions, images), handle)
-        with open(companion, "w", encoding="utf-8") as handle:
-            handle.write('{"images": ')
-            write_list(image_entries(images, original_file_names), handle)
-            handle.write(f',\n"annotations": [],\n"categories": {json.dumps([build_category(card)])}}}\n')
+    with open_output(path) as results, open_output(folder / "images.json") as companion:
+        write_list(_results(predictions, images), results)
+        companion.write('{"images": ')
+        write_list(image_entries(images, original_file_names), companion)
+        companion.write(f',\n"annotations": [],\n"categories": {to_json([build_category(card)])}}}\n')
     return path
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from selfmark.detector import Prediction
+from selfmark.export.output_files import open_output
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.export.trust_entries import smoothing_method
 from selfmark.model.card import ModelCard
 from selfmark.points import Motion
-from selfmark.run.files import atomic_write
 
 COLUMNS = ("image", "frame", "instance", "track", "landmark", "x", "y", "score")
 MOTION_COLUMNS = ("seconds", "speed", "distance", "filled", "smoothing")
@@ -25,7 +25,7 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     """Write `folder`/landmarks.csv; `InstanceNumbers` explains the column `instance`."""
     path = folder / "landmarks.csv"
     instances = InstanceNumbers()
-    with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as handle:
+    with open_output(path, newline="") as handle:
         writer = csv.writer(handle)
         writer.writerow(COLUMNS + MOTION_COLUMNS if smoothing_method(card) else COLUMNS)
         for refs, _, landmarks in predictions:

@@ -11,7 +11,7 @@ from pathlib import Path
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
 from selfmark.export.coco_keypoints import write_coco_annotations
-from selfmark.export.output_files import output_file, require_writable
+from selfmark.export.output_files import open_output, require_writable
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 
@@ -23,13 +23,24 @@ def write_cvat(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
     require_writable(folder)
     path = folder / "cvat.zip"
     with (
-        output_file(path) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+        open_output(path, "wb", verify=_read_back) as output,
+        zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open(ANNOTATIONS, "w", force_zip64=True) as entry,
         io.TextIOWrapper(entry, encoding="utf-8") as handle,
     ):
         write_coco_annotations(_require_one_task(predictions), card, handle, _task_file_names)
     return path
+
+
+def _read_back(path: Path) -> None:
+    """Raise an OSError unless the archive and the checksums in it are intact."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise OSError(0, f"the archive cannot be read back ({error})") from error
+    if damaged is not None:
+        raise OSError(0, "the archive cannot be read back")
 
 
 def _require_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]:

@@ -12,6 +12,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ import numpy as np
 
 from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
+from selfmark.export.hdf5_files import save_hdf5
 from selfmark.export.output_files import output_file, output_paths, require_unique_names, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.export.trust_entries import smoothing_method
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
+from selfmark.run.guarded_files import make_folders
 
 # Also part of the file name, as DeepLabCut does it: VIDEO + SCORER. The method of smoothed landmarks follows.
 SCORER = "DLC_selfmark"
@@ -52,7 +55,11 @@ def write_dlc_h5(predictions: Iterable[Prediction], card: ModelCard, folder: Pat
     """Write the tables of `write_dlc` as HDF5 under the key `df_with_missing`, readable by pandas 2 and 3."""
     require_package("pandas", "pandas tables")
     require_package("tables", "pandas tables")
-    return _write(predictions, card, folder, ".h5", _save_h5)
+
+    def save(table: _Table, header: _Columns, path: Path) -> None:
+        save_hdf5(path, partial(_save_h5, table, header))
+
+    return _write(predictions, card, folder, ".h5", save)
 
 
 def _write(
@@ -73,7 +80,7 @@ def _write(
         paths = []
         for source, name in output_paths(list(tables)).items():
             path = folder / name.with_name(f"{name.name}{_scorer(card)}{suffix}")
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             columns = _columns(tables[source].individuals, card)
             save(tables[source], columns, files.enter_context(output_file(path)))
             paths.append(path)

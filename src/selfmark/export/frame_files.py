@@ -8,9 +8,18 @@ from pathlib import Path
 from PIL import Image
 
 from selfmark.errors import InputError
+from selfmark.images.decode import Pixels
+from selfmark.images.picture_files import image_format
 from selfmark.images.video import read_frames
+from selfmark.run.guarded_files import create_file
 
 _JPEG_QUALITY = 95
+
+
+def save_image(pixels: Pixels, path: Path) -> None:
+    """Save an image [H, W, 3] RGB as a new file; its suffix selects the format."""
+    with create_file(path) as handle:
+        Image.fromarray(pixels).save(handle, image_format(path), quality=_JPEG_QUALITY)
 
 
 def save_frames(video: Path, targets: Mapping[int, Path]) -> None:
@@ -22,6 +31,6 @@ def save_frames(video: Path, targets: Mapping[int, Path]) -> None:
     """
     remaining = dict(targets)
     for frame, pixels in read_frames(video, sorted(targets)):
-        Image.fromarray(pixels).save(remaining.pop(frame), quality=_JPEG_QUALITY)
+        save_image(pixels, remaining.pop(frame))
     if remaining:
         raise InputError(f"frame {min(remaining)} of {video} could not be read a second time; try again")

@@ -21,7 +21,7 @@ from selfmark._version import __version__
 from selfmark.detector import Prediction
 from selfmark.export.coco_keypoints import ExportedImage, ExportedObject, iterate_objects, write_list
 from selfmark.export.frame_files import save_frames
-from selfmark.export.output_files import output_file, require_absent, require_unique_names, require_writable
+from selfmark.export.output_files import open_output, require_absent, require_unique_names, require_writable
 from selfmark.export.trust_entries import describe_smoothing, describe_trust
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import landmark_colors
@@ -50,17 +50,16 @@ def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folde
     files = {name: image.ref.path for name, image in images.items() if image.ref.frame is None}
     path = folder / "tasks.json"
     with (
-        output_file(path) as tasks,
-        output_file(folder / "label_config.xml") as interface,
+        open_output(path) as tasks,
+        open_output(folder / "label_config.xml") as interface,
         ExitStack() as frames,
     ):
         if len(files) < len(images):
             require_absent(folder / FRAMES)
             temporary = frames.enter_context(atomic_folder(folder / FRAMES))
             files |= _save_frames(images.values(), temporary, folder / FRAMES)
-        interface.write_text(_interface(card), encoding="utf-8")
-        with open(tasks, "w", encoding="utf-8") as handle:
-            write_list(_tasks(images, files, objects, card), handle)
+        interface.write(_interface(card))
+        write_list(_tasks(images, files, objects, card), tasks)
     return path
 
 

@@ -7,7 +7,7 @@ and video frames are saved as images.
 from __future__ import annotations
 
 import csv
-import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -17,12 +17,13 @@ from typing import Any
 
 from selfmark.detector import Prediction
 from selfmark.export.frame_files import save_frames
-from selfmark.export.output_files import output_file, require_absent, require_unique_names, require_writable
+from selfmark.export.output_files import open_output, require_absent, require_unique_names, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.export.trust_entries import smoothing_method
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 from selfmark.run.files import atomic_folder
+from selfmark.run.guarded_files import make_folders, open_to_read
 
 SCORER = "selfmark"
 FRAMES = "labeled-data"  # folder in which Lightning Pose keeps video frames
@@ -59,8 +60,8 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
         is_single = len(tables) == 1
         paths = {name: folder / f"CollectedData{'' if is_single else f'_{name}'}.csv" for name in tables}
         for animal, path in paths.items():
-            with output_file(path) as temporary:
-                os.replace(Path(spool, animal), temporary)
+            with open_output(path, "wb") as output, open_to_read(Path(spool, animal)) as rows:
+                shutil.copyfileobj(rows, output)
     return next(iter(paths.values())) if is_single else folder
 
 
@@ -98,7 +99,7 @@ class _FrameImages:
             return
         with atomic_folder(self._folder) as temporary:
             for video, name in self._folder_names.items():
-                (temporary / name).mkdir()
+                make_folders(temporary / name)
                 targets = {frame: temporary / name / _image_name(frame) for frame in self._frames[video]}
                 save_frames(video, targets)
 

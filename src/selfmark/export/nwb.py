@@ -14,6 +14,7 @@ import numpy as np
 from selfmark._version import __version__
 from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
+from selfmark.export.hdf5_files import save_hdf5
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
 from selfmark.export.trust_entries import describe_smoothing, describe_trust
@@ -67,8 +68,13 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
             )
             behavior.add(pose)
     path = folder / "landmarks.nwb"
-    with output_file(path) as temporary, pynwb.NWBHDF5IO(str(temporary), "w") as handle:
-        handle.write(file)
+
+    def save(temporary: Path) -> None:
+        with pynwb.NWBHDF5IO(str(temporary), "w") as handle:
+            handle.write(file)
+
+    with output_file(path) as temporary:
+        save_hdf5(temporary, save)
     return path
 
 

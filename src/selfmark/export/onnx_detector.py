@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
-from selfmark.errors import InputError, require_package
+from selfmark.errors import DamagedFile, InputError, require_package
 from selfmark.export.onnx_export import CROP_XY, CROPS, FILES, INSTALL, Precision
-from selfmark.export.onnx_metadata import MODEL
+from selfmark.export.onnx_metadata import MODEL, remove_checksum
 from selfmark.model.card import model_folder
 from selfmark.run.devices import select_device
+from selfmark.run.guarded_files import physical_memory, read_bytes
 
 RuntimeName = Literal["torch", "onnx", "onnx-int8"]
 
@@ -83,7 +84,13 @@ class OnnxDetector(Detector):
 def _load_model(path: Path) -> Any:
     onnx = require_package("onnx", INSTALL)
     try:
-        return onnx.load(path)
+        content = read_bytes(path, physical_memory())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return onnx.load_from_string(remove_checksum(content, path))
+    except DamagedFile:
+        raise
     except Exception as error:  # the errors of onnx have no common base class
         raise InputError(f"{path} is not an ONNX file: {str(error).splitlines()[0]}") from error
 

@@ -25,7 +25,7 @@ from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_encoder import add_feature_maps, require_exportable
 from selfmark.export.onnx_graph import Maps, Recorder, add_maps, add_mirrored_maps, add_positions
 from selfmark.export.onnx_int8 import Int8Recorder, block_convs, fold_scales, head_convs, observe_ranges
-from selfmark.export.onnx_metadata import build_metadata
+from selfmark.export.onnx_metadata import append_checksum, build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.export.onnx_turned import add_turned_maps
 from selfmark.images.store import load_store
@@ -35,7 +35,7 @@ from selfmark.model.landmark_network import LandmarkNetwork
 from selfmark.model.network import Psi
 from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi
 from selfmark.model.turned_network import TurnedPsi
-from selfmark.run.files import atomic_write
+from selfmark.run.files import write_bytes
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
@@ -199,6 +199,5 @@ def _write(detector: Detector, psi: LandmarkNetwork, recorder: Recorder, path: P
     )
     helper.set_model_props(model, build_metadata(detector))
     onnx.checker.check_model(model, full_check=True)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(model.SerializeToString())
+    write_bytes(append_checksum(model.SerializeToString()), path)
     return path

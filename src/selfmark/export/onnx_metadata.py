@@ -1,18 +1,24 @@
 """Metadata of an exported ONNX file (`metadata_props`), so that it can be used without other files.
 
-All keys begin with `selfmark.`; values are JSON.
+The last entry is a checksum of all bytes before it, which selfmark verifies when it reads the file. All
+keys begin with `selfmark.`; other values are JSON.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import hashlib
+from pathlib import Path
+from typing import Any
 
 from selfmark._version import __version__
 from selfmark.detector import Detector, detector_fingerprint
+from selfmark.errors import DamagedFile, require_package
 from selfmark.export.trust_entries import trust_entries
+from selfmark.run.files import to_json
 
 MODEL = "selfmark.model"  # key for the fingerprint of the model that the file was made from
+CHECKSUM = "selfmark.sha256"  # key for the checksum
 
 
 def build_metadata(detector: Detector) -> dict[str, str]:
@@ -29,5 +35,39 @@ def build_metadata(detector: Detector) -> dict[str, str]:
         **trust_entries(card),
     }
     return {MODEL: detector_fingerprint(detector)} | {
-        f"selfmark.{name}": json.dumps(value) for name, value in values.items()
+        f"selfmark.{name}": to_json(value) for name, value in values.items()
     }
+
+
+def append_checksum(content: bytes) -> bytes:
+    """Return a serialized ONNX model with its checksum as the last entry of the metadata.
+
+    Serialized messages can be joined: the entries of both are those of the joined model.
+    """
+    return content + _serialize_checksum(content)
+
+
+def remove_checksum(content: bytes, path: Path) -> bytes:
+    """Return the bytes before the checksum.
+
+    Args:
+        content: bytes of the file.
+        path: the file, for the error message.
+
+    Raises:
+        DamagedFile: if the file has no checksum, or its content does not match.
+    """
+    body = content[: max(0, len(content) - len(_serialize_checksum(b"")))]
+    if append_checksum(body) != content:
+        raise DamagedFile(
+            f"{path} has been changed or damaged, or an earlier version of selfmark wrote it: write it again "
+            "with 'selfmark export'"
+        )
+    return body
+
+
+def _serialize_checksum(content: bytes) -> bytes:
+    onnx: Any = require_package("onnx", "onnx")
+    model = onnx.ModelProto()
+    model.metadata_props.add(key=CHECKSUM, value=hashlib.sha256(content).hexdigest())
+    return bytes(model.SerializeToString())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from selfmark.errors import InputError
-from selfmark.run.files import atomic_write
+from selfmark.run.files import atomic_open, atomic_write
 
 STILL_IMAGES = "images"  # name of the file for all still images
 
@@ -19,14 +20,50 @@ STILL_IMAGES = "images"  # name of the file for all still images
 def output_file(path: Path) -> Iterator[Path]:
     """Write an output file atomically; yield the temporary path, which ends with the suffix of `path`.
 
+    This is for libraries that need a path; use `open_output` otherwise.
+
     Raises:
         InputError: The file cannot be written.
     """
+    with _report_write_errors(path), atomic_write(path, keep_suffix=True) as temporary:
+        yield temporary
+
+
+@contextmanager
+def open_output(
+    path: Path, mode: str = "w", newline: str | None = None, verify: Callable[[Path], None] | None = None
+) -> Iterator[Any]:
+    """Write an output file atomically; yield the open file.
+
+    Args:
+        path: File to write.
+        mode: "w" for text in UTF-8, "wb" for bytes.
+        newline: As in `open`.
+        verify: Raises if the finished file cannot be read back.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with _report_write_errors(path), atomic_open(path, mode, newline=newline, verify=verify) as handle:
+        yield handle
+
+
+@contextmanager
+def _report_write_errors(path: Path) -> Iterator[None]:
     try:
-        with atomic_write(path, keep_suffix=True) as temporary:
-            yield temporary
-    except OSError as error:  # errors of h5py may come without strerror
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        yield
+    except OSError as error:  # Errors of libraries may come without strerror.
+        raise InputError(f"cannot write {path}: {describe_os_error(error)}") from error
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return what an OSError says, in one line.
+
+    >>> describe_os_error(OSError(28, "No space left on device"))
+    'No space left on device'
+    """
+    known = os.strerror(error.errno) if error.errno else ""
+    return known or str(error.strerror or error or type(error).__name__).splitlines()[0]
 
 
 def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import numpy as np
 from selfmark.detector import Prediction
 from selfmark.errors import require_package
 from selfmark.export.csv_table import COLUMNS, MOTION_COLUMNS
-from selfmark.export.output_files import output_file, require_writable
+from selfmark.export.output_files import open_output, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.export.trust_entries import smoothing_method, trust_entries
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
+from selfmark.run.files import to_json
 
 _MIN_GROUP_ROWS = 1 << 16  # minimum size of a row group; one group is in memory at a time
 
@@ -39,7 +39,10 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
     path = folder / "landmarks.parquet"
     instances = InstanceNumbers()
     pending: list[Any] = []
-    with output_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+    with (
+        open_output(path, "wb", verify=_read_back) as output,
+        parquet.ParquetWriter(output, schema) as writer,
+    ):
         for prediction in predictions:
             values = _columns(prediction, instances) | _motion_columns(prediction.landmarks)
             arrays = [
@@ -55,11 +58,20 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
     return path
 
 
+def _read_back(path: Path) -> None:
+    """Raise an OSError unless the index at the end of the file can be read."""
+    arrow, parquet = require_package("pyarrow", "pyarrow"), require_package("pyarrow.parquet", "pyarrow")
+    try:
+        parquet.read_metadata(path)
+    except arrow.ArrowException as error:
+        raise OSError(0, f"it cannot be read back ({error})") from error
+
+
 def _metadata(card: ModelCard) -> dict[str, str] | None:
     """Return names, trust, verdict and smoothing as JSON under the keys of ONNX files; None if absent."""
     entries = trust_entries(card)
     values = {"names": card.names, **entries} if entries else {}
-    return {f"selfmark.{name}": json.dumps(value) for name, value in values.items()} or None
+    return {f"selfmark.{name}": to_json(value) for name, value in values.items()} or None
 
 
 def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, Any]:

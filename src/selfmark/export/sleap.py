@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from selfmark._version import __version__
 from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
+from selfmark.export.hdf5_files import save_hdf5
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
 from selfmark.export.trust_entries import trust_entries
@@ -33,7 +35,7 @@ def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     labels = _labels(sio, gather_tables(predictions), card)
     path = folder / "landmarks.slp"
     with output_file(path) as temporary:
-        sio.save_slp(labels, str(temporary), verbose=False)
+        save_hdf5(temporary, lambda target: sio.save_slp(labels, str(target), verbose=False))
     return path
 
 
@@ -54,8 +56,13 @@ def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: P
     ]
     with ExitStack() as files:  # all files are renamed together at the end
         for number, path in enumerate(paths):
-            sio.save_analysis_h5(labels, str(files.enter_context(output_file(path))), video=number)
+            temporary = files.enter_context(output_file(path))
+            save_hdf5(temporary, partial(_save_analysis, sio, labels, number))
     return paths[0] if len(paths) == 1 else folder
+
+
+def _save_analysis(sio: ModuleType, labels: Any, video: int, path: Path) -> None:
+    sio.save_analysis_h5(labels, str(path), video=video)
 
 
 def _require_videos(predictions: Iterable[Prediction]) -> Iterator[Prediction]:

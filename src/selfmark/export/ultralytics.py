@@ -15,17 +15,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import yaml
-from PIL import Image
 
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export.frame_files import save_frames
+from selfmark.export.frame_files import save_frames, save_image
 from selfmark.export.output_files import require_absent, require_writable
 from selfmark.export.trust_entries import trust_entries
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.decode import read_image
 from selfmark.model.card import ModelCard
-from selfmark.run.files import atomic_folder
+from selfmark.run.files import atomic_folder, write_text
+from selfmark.run.guarded_files import create_file, make_folders, open_to_read
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -58,7 +58,7 @@ def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder
     with atomic_folder(target) as temporary:
         _write_split(images[:-validation], temporary / "train")
         _write_split(images[-validation:], temporary / "val")
-        (temporary / "data.yaml").write_text(_data_yaml(card), encoding="utf-8")
+        write_text(_data_yaml(card), temporary / "data.yaml")
     return target / "data.yaml"
 
 
@@ -141,11 +141,12 @@ def _box_corners(points: FloatArray, box: Box | None, size: FloatArray) -> tuple
 
 
 def _write_split(images: list[_LabeledImage], folder: Path) -> None:
-    (folder / "images").mkdir(parents=True)
-    (folder / "labels").mkdir()
+    make_folders(folder / "images")
+    make_folders(folder / "labels")
     frames: dict[Path, dict[int, Path]] = {}
     for image in images:
-        (folder / "labels" / f"{image.name}.txt").write_text("\n".join(image.rows) + "\n", encoding="ascii")
+        with create_file(folder / "labels" / f"{image.name}.txt") as handle:
+            handle.write(("\n".join(image.rows) + "\n").encode("ascii"))
         if image.ref.frame is None:
             _add_image(image.ref.path, folder / "images" / image.name)
         else:
@@ -159,9 +160,10 @@ def _add_image(path: Path, target: Path) -> None:
     """Link to an image; copy it if links are not supported; convert it if Ultralytics cannot read it."""
     suffix = path.suffix.lower()
     if suffix not in _READABLE_SUFFIXES:
-        Image.fromarray(read_image(path, float("inf"))).save(f"{target}.png")
+        save_image(read_image(path, float("inf")), Path(f"{target}.png"))
         return
     try:
         os.symlink(path.absolute(), f"{target}{suffix}")
     except (OSError, NotImplementedError):
-        shutil.copyfile(path, f"{target}{suffix}")
+        with open_to_read(path) as source, create_file(Path(f"{target}{suffix}")) as copy:
+            shutil.copyfileobj(source, copy)

@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import Config, Features, Runtime
+from selfmark.errors import InputError
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
 from selfmark.run.devices import free_memory, uses_bf16
+from selfmark.run.guarded_files import allocate, create_file, remove_file
 
 _FILES = "features-*.f16"  # in the run folder
 _PLACE_UNIT = 0.2  # unit of places, as a fraction of the image's side: about the radius of an object
@@ -126,7 +128,7 @@ def describe_colors(feed: PixelFeed, rows: slice, batch: int) -> Tensor:
 def remove_stored_cells(folder: Path) -> None:
     """Delete the feature files of a run folder; processes that have them open can go on reading."""
     for path in folder.glob(_FILES):
-        path.unlink(missing_ok=True)
+        remove_file(path)
 
 
 def _fill(
@@ -158,5 +160,12 @@ def _allocate(channels: int, feed: PixelFeed, rows: slice, runtime: Runtime, pat
         return torch.empty(shape, dtype=torch.float16, device=feed.device)
     if num_bytes <= runtime.store_gigabytes * 1e9:
         return torch.empty(shape, dtype=torch.float16)
-    path.unlink(missing_ok=True)  # a process that has an earlier file open can go on reading it
-    return torch.from_numpy(np.memmap(path, np.float16, "w+", shape=shape))
+    try:
+        with create_file(path) as handle:
+            allocate(handle, num_bytes)
+            return torch.from_numpy(np.memmap(handle, np.float16, "r+", shape=shape))
+    except OSError as error:
+        remove_file(path)
+        raise InputError(
+            f"cannot store {num_bytes / 1e9:.1f} GB of features in {path.parent}: {error.strerror}"
+        ) from error

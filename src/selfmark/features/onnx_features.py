@@ -19,6 +19,7 @@ from torch import Tensor
 from selfmark.errors import InputError
 from selfmark.features.encoder import Encoder, FeatureInfo
 from selfmark.features.imagenet_colors import ColorNormalizer
+from selfmark.run.guarded_files import physical_memory, read_bytes
 
 PREFIX = "onnx:"
 _PROBE_SIZE = 256  # pixels, side of the image that is used to count the channels of the output
@@ -140,7 +141,7 @@ def read_onnx_model(name: str) -> bytes:
     """
     path = Path(name.removeprefix(PREFIX))
     try:
-        return path.read_bytes()
+        return read_bytes(path, physical_memory())
     except OSError as error:
         raise InputError(f"cannot read the ONNX model '{path}': {error.strerror}") from error
 

@@ -25,6 +25,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds
 from selfmark.images.decode import DecodedImage, Pixels, UnreadableImage, decode_image
 from selfmark.images.video import read_frames
+from selfmark.run.guarded_files import allocate, create_file, make_folders, remove_file
 
 _WORKERS = min(8, os.cpu_count() or 1)
 _PREFETCH = 4 * _WORKERS  # images to decode before they are needed; some may be whole video frames
@@ -332,22 +333,20 @@ def allocate_pixels(
         raise ValueError(
             f"{size / 1e9:.1f} GB of images exceed {store_gigabytes:g} GB and need a scratch folder"
         )
-    scratch.mkdir(parents=True, exist_ok=True)
+    make_folders(scratch)
     file = scratch / name
-    file.unlink(missing_ok=True)  # do not overwrite a file that an earlier store may still have mapped
+    remove_file(file)  # Its space is free again, unless an earlier store still has it mapped.
     if size > shutil.disk_usage(scratch).free:
         raise InputError(
             f"not enough disk space in {scratch} for {size / 1e9:.1f} GB of images; free some space or use "
             "fewer images"
         )
     try:
-        with open(file, "xb") as handle:
-            handle.truncate(size)
-            if hasattr(os, "posix_fallocate"):  # without it, a disk that fills up later causes a SIGBUS
-                os.posix_fallocate(handle.fileno(), 0, size)
-        return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=shape))
+        with create_file(file) as handle:
+            allocate(handle, size)
+            return torch.from_numpy(np.memmap(handle, dtype=np.uint8, mode="r+", shape=shape))
     except OSError as error:
-        file.unlink(missing_ok=True)
+        remove_file(file)
         raise InputError(
             f"cannot store {size / 1e9:.1f} GB of images in {scratch}: {error.strerror}"
         ) from error

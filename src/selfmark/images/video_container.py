@@ -7,6 +7,7 @@ from pathlib import Path
 from selfmark.errors import InputError
 from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
 from selfmark.images.mp4_header import MAX_FRAMES, MIN_FRAME_BYTES, check_mp4_header
+from selfmark.run.guarded_files import open_to_read
 
 _HEAD = 4_096  # bytes to check
 _TEXT = bytes(range(32, 127)) + b"\t\n\r"
@@ -20,7 +21,7 @@ def require_video(path: Path) -> None:
     A playlist could open any file or URL, and might never end.
     """
     try:
-        with open(path, "rb") as handle:
+        with open_to_read(path) as handle:
             head = handle.read(_HEAD)
     except OSError:
         return  # reading the video will raise

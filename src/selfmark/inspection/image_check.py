@@ -22,6 +22,7 @@ from selfmark.inspection.setup_advice import InputFindings, advise_setup
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
+from selfmark.run.guarded_files import remove_file
 from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import locate_objects
@@ -92,7 +93,7 @@ def check_images(
         settled = _settle_orientation(config, findings)
         estimate = estimate_run(list(store.refs), settled, device)
     finally:
-        (output / "images.u8").unlink(missing_ok=True)
+        remove_file(output / "images.u8")
     first, *warnings = describe_survey(survey)
     planned = (
         f"preset {config.preset} ({why}), {config.K or 'an automatic number of'} landmarks: "

@@ -14,7 +14,8 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.decode import Pixels, UnreadableImage, read_image
 from selfmark.images.store import ImageStore
 from selfmark.images.video import read_frames
-from selfmark.run.files import atomic_write
+from selfmark.run.files import atomic_open
+from selfmark.run.guarded_files import make_folders
 from selfmark.sampling import evenly_spaced
 
 MAX_CROPS = 48
@@ -58,9 +59,9 @@ def draw_originals(store: ImageStore, max_megapixels: float) -> Pixels | None:
 
 def write_sheet(sheet: Pixels, path: Path) -> None:
     """Write a sheet as a JPEG file, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path, keep_suffix=True) as temporary:
-        Image.fromarray(sheet).save(temporary, quality=90)
+    make_folders(path.parent)
+    with atomic_open(path, "wb") as handle:
+        Image.fromarray(sheet).save(handle, "JPEG", quality=90)
 
 
 def _read_original(ref: ImageRef, max_megapixels: float) -> Pixels | None:

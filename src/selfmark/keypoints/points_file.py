@@ -11,6 +11,7 @@ one image.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ import torch
 
 from selfmark.errors import InputError
 from selfmark.points import FloatArray, Keypoints
+from selfmark.run.guarded_files import open_to_read
 
 HEADERS = (["image", "x", "y"], ["image", "x", "y", "score"])
 
@@ -68,7 +70,7 @@ def _read_rows(path: Path) -> Iterator[tuple[int, str, float, float, float]]:
     """Yield line number, image, x, y and score of every row."""
     try:
         # utf-8-sig, because spreadsheet programs write a byte-order mark before the header.
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        with open_to_read(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as stream:
             reader = csv.reader(stream)
             header = [title.strip() for title in next(reader, [])]
             if header not in HEADERS:

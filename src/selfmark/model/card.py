@@ -93,9 +93,7 @@ def read_card(folder: Path) -> ModelCard:
             if (folder / "run.json").exists()
             else f"{folder} contains no model"
         )
-    if path.stat().st_size > _MAX_BYTES:
-        raise InputError(f"{path} is too large to be a model description")
-    return _card_from_json(read_json(path), path)
+    return _card_from_json(read_json(path, _MAX_BYTES), path)
 
 
 def write_card(card: ModelCard, folder: Path) -> None:

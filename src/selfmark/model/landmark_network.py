@@ -20,7 +20,7 @@ from selfmark.model.plain_backend import create_plain_backend
 from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi
 from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from selfmark.run.devices import uses_bf16
-from selfmark.run.tensor_files import read_tensor_names, read_tensors
+from selfmark.run.tensor_files import read_tensor_names, read_tensors, require_finite
 
 LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi | TurnedPsi
 
@@ -84,6 +84,7 @@ def read_weights(network: LandmarkNetwork, path: Path) -> LandmarkNetwork:
             encoder.load_state_dict(load_encoder(DEFAULT_FEATURES).state_dict())
             expected = _without(expected, prefix)
     tensors, _ = read_tensors(path, expected)
+    require_finite(tensors, path)
     if isinstance(network, Psi):
         network = network.to_empty(device="cpu")
     network.load_state_dict(network.state_dict() | tensors)

@@ -5,7 +5,6 @@ This is the only module of `selfmark.naming` that imports torch. The server runs
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from selfmark.images.crop import to_original
 from selfmark.images.video import read_frames
 from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE
 from selfmark.run.devices import select_device
+from selfmark.run.files import atomic_folder
+from selfmark.run.guarded_files import create_file, make_folder, remove_file, remove_folder
 from selfmark.run.tensor_files import write_tensors
 from selfmark.terminal import PlainConsole
 
@@ -40,7 +41,7 @@ def predict_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, 
     detector = Detector.load(folder, select_device(device))
     cache = folder / CACHE_FOLDER
     try:
-        cache.mkdir(exist_ok=True)
+        make_folder(cache)
         console = PlainConsole(stderr=True)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("predicting landmarks", total=len(refs))
@@ -58,7 +59,7 @@ def _predict(
 ) -> None:
     predicted = detector.predict_network_pixels(refs, _BATCH, on_progress)
     xy = to_original(predicted.xy, predicted.regions[:, None], detector.card.images.size)
-    (cache / LANDMARKS_FILE).unlink(missing_ok=True)  # it belongs to the frames that are replaced next
+    remove_file(cache / LANDMARKS_FILE)  # it belongs to the frames that are replaced next
     _write_frames(refs, predicted.rows.tolist(), cache / FRAMES_FOLDER)
     arrays = {
         "rows": predicted.rows,
@@ -73,16 +74,19 @@ def _predict(
 
 def _write_frames(refs: Sequence[ImageRef], rows: Sequence[int], folder: Path) -> None:
     """Store every shown video frame as a JPEG, because seeking in a video on request would be too slow."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
     rows_by_frame: dict[Path, dict[int, list[int]]] = {}
     for row in rows:
         frame = refs[row].frame
         if frame is not None:
             rows_by_frame.setdefault(refs[row].path, {}).setdefault(frame, []).append(row)
-    for video, frames in rows_by_frame.items():
-        folder.mkdir(exist_ok=True)
-        for frame, pixels in read_frames(video, sorted(frames)):
-            image = Image.fromarray(pixels)
-            image.thumbnail((_MAX_FRAME_SIDE, _MAX_FRAME_SIDE))
-            for row in frames[frame]:
-                image.save(folder / f"{row}.jpg", quality=88)
+    if not rows_by_frame:
+        return
+    with atomic_folder(folder) as temporary:
+        for video, frames in rows_by_frame.items():
+            for frame, pixels in read_frames(video, sorted(frames)):
+                image = Image.fromarray(pixels)
+                image.thumbnail((_MAX_FRAME_SIDE, _MAX_FRAME_SIDE))
+                for row in frames[frame]:
+                    with create_file(temporary / f"{row}.jpg") as handle:
+                        image.save(handle, "JPEG", quality=88)

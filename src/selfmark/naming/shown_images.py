@@ -6,26 +6,29 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
 from selfmark.config import used_image_settings
-from selfmark.errors import InputError
+from selfmark.errors import InputError, UnsafeFile
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.model.card import ONNX_FEATURES, ModelCard, landmarks_without_partner
+from selfmark.run.array_files import read_arrays
 from selfmark.run.files import read_json, require_format
+from selfmark.run.guarded_files import open_to_read
 from selfmark.run.image_list import refs_from_json
 from selfmark.sampling import evenly_spaced
 
 CACHE_FOLDER = "naming"
 LANDMARKS_FILE = "landmarks.safetensors"
+_ARRAYS = {"rows": np.int64, "sizes": np.int64, "regions": np.float64, "xy": np.float32, "score": np.float32}
 FRAMES_FOLDER = "frames"  # JPEGs of video frames, because seeking in a video is slow
 
 
@@ -137,21 +140,36 @@ def load_cached_landmarks(
     """Return the stored landmarks of these images, or None if they must be predicted first."""
     cache = folder / CACHE_FOLDER
     try:
-        with safe_open(cache / LANDMARKS_FILE, framework="numpy") as file:
-            if dict(file.metadata() or {}).get("fingerprint") != fingerprint:
-                return None
-            rows, sizes, regions, xy, score = (
-                file.get_tensor(name) for name in ("rows", "sizes", "regions", "xy", "score")
-            )
-    except (OSError, SafetensorError):
+        arrays, metadata = read_arrays(cache / LANDMARKS_FILE)
+    except UnsafeFile:
+        raise
+    except InputError:  # missing or damaged
         return None
+    if metadata.get("fingerprint") != fingerprint or not _is_usable(arrays, len(refs), num_landmarks):
+        return None
+    rows, sizes, regions, xy, score = (arrays[name] for name in _ARRAYS)
     readable = tuple(refs[row] for row in rows.tolist())
-    if xy.shape != (len(readable), num_landmarks, 2) or score.shape != xy.shape[:2]:
-        return None
     frames = [
         cache / FRAMES_FOLDER / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()
     ]
     return ShownImages(readable, sizes, regions, xy, score, tuple(frames))
+
+
+def _is_usable(arrays: Mapping[str, npt.NDArray[Any]], num_refs: int, num_landmarks: int) -> bool:
+    """Return True if the arrays have the names, shapes and types of `ShownImages`, and finite values."""
+    if set(arrays) != set(_ARRAYS):
+        return False
+    rows = arrays["rows"]
+    count = len(rows) if rows.ndim == 1 else -1
+    shapes = [(count,), (count, 2), (count, 4), (count, num_landmarks, 2), (count, num_landmarks)]
+    return (
+        all(
+            arrays[name].shape == shape and arrays[name].dtype == dtype
+            for (name, dtype), shape in zip(_ARRAYS.items(), shapes, strict=True)
+        )
+        and bool(((rows >= 0) & (rows < num_refs)).all())
+        and all(bool(np.isfinite(array).all()) for array in arrays.values())
+    )
 
 
 def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
@@ -184,5 +202,5 @@ def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -
 
 
 def _compute_file_digest(path: Path) -> bytes:
-    with open(path, "rb") as handle:
+    with open_to_read(path) as handle:
         return hashlib.file_digest(handle, "sha256").digest()

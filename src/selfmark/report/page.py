@@ -22,7 +22,8 @@ from selfmark.report.landmark_pictures import Picture, draw_landmark_gallery, dr
 from selfmark.report.rounds_section import build_rounds_section
 from selfmark.report.sections import IntArray, ReportCurves, ReportTable
 from selfmark.report.trust_levels import TrustLevel, group_by_level, order_by_trust, trust_level
-from selfmark.run.files import atomic_write
+from selfmark.run.files import write_text
+from selfmark.run.guarded_files import make_folders
 
 _MAX_CROPS = 12  # in the gallery of a landmark
 _CROP_SIDE = 96  # of a crop in the gallery, in pixels
@@ -147,10 +148,9 @@ def write_report(data: ReportData, folder: Path) -> Path:
     )
     target = folder / "index.html"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target) as temporary:
-            # File names that are not valid text contain lone surrogates, which UTF-8 cannot encode.
-            temporary.write_text(page, encoding="utf-8", errors="replace")
+        make_folders(folder)
+        # File names that are not valid text contain lone surrogates, which UTF-8 cannot encode.
+        write_text(page, target, errors="replace")
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror}") from error
     return target

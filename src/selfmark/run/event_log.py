@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from selfmark.run.guarded_files import MAX_TEXT_BYTES, open_to_read
+
 Event = dict[str, Any]
 
 LOG_NAME = "log.jsonl"
@@ -35,7 +37,7 @@ class EventTail:
     def read_new(self) -> list[Event]:
         """Return new events; a line that is not complete yet is left for the next call."""
         try:
-            with open(self._path, "rb") as handle:
+            with open_to_read(self._path, MAX_TEXT_BYTES) as handle:
                 handle.seek(self._offset)
                 content = handle.read()
         except FileNotFoundError:

@@ -1,75 +1,78 @@
-"""Atomic file writes, appending without following links, JSON, and the on-disk format version."""
+"""Atomic file writes, reading and appending inside a run folder, JSON, and the on-disk format version."""
 
 from __future__ import annotations
 
-import errno
 import json
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from selfmark._version import __version__
 from selfmark.errors import InputError
+from selfmark.run.guarded_files import (
+    MAX_TEXT_BYTES,
+    create_file,
+    open_file,
+    open_folder,
+    open_to_read,
+    read_bytes,
+    remove_folder,
+    sync,
+)
 
 FORMAT = 1  # version of run folders and models; increased if older versions of selfmark cannot read them
 
-_UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # from file systems that cannot sync folders
+
+# --- atomic writes -----------------------------------------------------------------------------------
 
 
 @contextmanager
 def atomic_write(
-    path: Path, previous: Path | None = None, *, keep_suffix: bool = False, unique: bool = False
+    path: Path,
+    previous: Path | None = None,
+    *,
+    keep_suffix: bool = False,
+    unique: bool = False,
+    verify: Callable[[Path], None] | None = None,
 ) -> Iterator[Path]:
     """Yield an empty temporary file that replaces `path` when the block ends without an error.
 
     The file is synced before it is renamed. If the process is killed, the disk is full or an error occurs,
-    the old file stays unchanged.
+    the old file stays unchanged. Use `atomic_open` unless a library needs the path of the file.
 
     Args:
         path: File to write.
-        previous: Keep the old file under this name. If the process is killed between the two renames, only
-            this file exists.
+        previous: Keep the old file under this name, in the same folder. If the process is killed between the
+            two renames, only this file exists.
         keep_suffix: Give the temporary file the suffix of `path`, for libraries that depend on it.
         unique: Use a random temporary name, for files that several processes may write at the same time. If
             the process is killed, the temporary file stays behind.
+        verify: Called with the temporary file before it is renamed; raises if it cannot be read back.
     """
     temporary = _temporary_path(path, keep_suffix, unique)
-    try:
-        # Remove the leftover of a killed process, and never write through a link that someone put there.
-        temporary.unlink(missing_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        yield temporary
-        _sync(temporary)
-        if previous is not None:
-            with suppress(FileNotFoundError):
-                os.replace(path, previous)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder that is renamed to `path` when the block ends without an error.
-
-    An error removes the temporary folder; the next call removes one left behind by a killed process. `path`
-    must not exist, or it must be an empty folder.
-    """
-    temporary = _temporary_path(path)
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir()
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with open_folder(path.parent) as folder:
+        try:
+            # This removes the leftover of a killed process, and a link that someone put there.
+            create_file(temporary).close()
+            yield temporary
+            _sync_file(temporary, folder)
+            if verify is not None:
+                verify(temporary)
+            if previous is not None:
+                with suppress(FileNotFoundError):
+                    os.replace(path.name, previous.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            sync(folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary.name, dir_fd=folder)
+            raise
 
 
 def _temporary_path(path: Path, keep_suffix: bool = False, unique: bool = False) -> Path:
@@ -77,39 +80,165 @@ def _temporary_path(path: Path, keep_suffix: bool = False, unique: bool = False)
     return path.with_name(f"{path.stem}.{part}{path.suffix}" if keep_suffix else f"{path.name}.{part}")
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _sync_file(path: Path, folder: int) -> None:
+    descriptor = open_file(path, folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _UNSYNCABLE:
-            raise
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
 
+@contextmanager
+def atomic_open(
+    path: Path,
+    mode: str = "w",
+    previous: Path | None = None,
+    *,
+    newline: str | None = None,
+    errors: str = "strict",
+    unique: bool = False,
+    verify: Callable[[Path], None] | None = None,
+) -> Iterator[Any]:
+    """Yield an open file that replaces `path` when the block ends without an error; see `atomic_write`.
+
+    Args:
+        path: File to write.
+        mode: "w" for text in UTF-8, "wb" for bytes.
+        previous: Keep the old file under this name.
+        newline: As in `open`.
+        errors: What to do with text that UTF-8 cannot encode, as in `open`.
+        unique: Use a random temporary name.
+        verify: Raises if the file cannot be read back.
+    """
+    options: dict[str, Any] = {}
+    if "b" not in mode:
+        options = {"encoding": "utf-8", "newline": newline, "errors": errors}
+    with atomic_write(path, previous, unique=unique, verify=verify) as temporary:
+        with open_folder(path.parent) as folder:
+            descriptor = open_file(temporary, folder, os.O_RDWR)
+        with open(descriptor, mode, **options) as handle:
+            yield handle
+
+
+def write_text(text: str, path: Path, errors: str = "strict") -> None:
+    """Write a text file in UTF-8, atomically."""
+    with atomic_open(path, errors=errors) as handle:
+        handle.write(text)
+
+
+def write_bytes(content: bytes, path: Path) -> None:
+    """Write a file, atomically."""
+    with atomic_open(path, "wb") as handle:
+        handle.write(content)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder that is renamed to `path` when the block ends without an error.
+
+    An error removes the temporary folder; the next call removes one left behind by a killed process. `path`
+    must not exist, or it must be an empty folder. Its files are synced before the folder is renamed.
+    """
+    temporary = _temporary_path(path)
+    remove_folder(temporary)
+    with open_folder(path.parent) as folder:
+        try:
+            os.mkdir(temporary.name, dir_fd=folder)
+            yield temporary
+            _sync_tree(temporary)
+            os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            sync(folder)
+        finally:
+            shutil.rmtree(temporary.name, ignore_errors=True, dir_fd=folder)
+
+
+def _sync_tree(root: Path) -> None:
+    """Sync all files and folders below a folder; links need no sync of their own."""
+    for _, _, names, folder in os.fwalk(root, topdown=False):
+        for name in names:
+            if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                _sync_file(Path(name), folder)
+        sync(folder)
+
+
+# --- appending and reading ---------------------------------------------------------------------------
+
+
 def open_for_append(path: Path) -> TextIO:
-    """Open a text file for appending; refuse to follow a symbolic link."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    return open(os.open(path, flags, 0o666), "a", encoding="utf-8")
+    """Open a text file for appending; refuse links and anything that is not a regular file.
+
+    A file with several names (hard links) is copied first, so that the file under its other names stays as it
+    is.
+    """
+    with open_folder(path.parent) as folder:
+        with suppress(FileNotFoundError):
+            if os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_nlink > 1:
+                _copy_of_its_own(path)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        return open(open_file(path, folder, flags), "a", encoding="utf-8")
+
+
+def _copy_of_its_own(path: Path) -> None:
+    with open_to_read(path) as source, atomic_open(path, "wb") as handle:
+        shutil.copyfileobj(source, handle)
+
+
+def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Read a text file in UTF-8.
+
+    Args:
+        path: the file.
+        max_bytes: size limit.
+
+    Raises:
+        InputError: if the file cannot be read, is too large or is not text.
+    """
+    try:
+        return read_bytes(path, max_bytes).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file in UTF-8") from error
 
 
 def write_json(value: Any, path: Path) -> None:
-    """Write a value as JSON, atomically."""
-    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
-        json.dump(value, handle, indent=1)
+    """Write a value as JSON, atomically; see `to_json`."""
+    write_text(to_json(value, indent=1), path)
 
 
-def read_json(path: Path) -> Any:
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON text, with null for numbers that are not finite, which JSON does not have.
+
+    >>> to_json({"error": float("nan"), "points": (1.5, float("inf"))})
+    '{"error": null, "points": [1.5, null]}'
+    """
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_replace_non_finite(value), indent=indent, allow_nan=False)
+
+
+def _replace_non_finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _replace_non_finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replace_non_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_json(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> Any:
     """Read a JSON file.
+
+    Args:
+        path: the file.
+        max_bytes: size limit.
 
     Raises:
         InputError: if the file cannot be read or is not JSON.
     """
+    text = read_text(path, max_bytes)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
 

@@ -16,8 +16,7 @@ report/index.html      the report
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -33,7 +32,17 @@ from selfmark.image_ref import ImageRef
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.config_file import read_config, write_config
 from selfmark.run.event_log import LOG_NAME, Event, parse_events
-from selfmark.run.files import FORMAT, open_for_append, read_json, require_format, require_run, write_json
+from selfmark.run.files import (
+    FORMAT,
+    open_for_append,
+    read_json,
+    read_text,
+    require_format,
+    require_run,
+    to_json,
+    write_json,
+)
+from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder
 from selfmark.run.image_list import refs_from_json, refs_to_json
 from selfmark.run.locks import exclusive
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
@@ -105,7 +114,7 @@ class Run:
             raise InputError(f"{path} exists and is not an empty folder: choose another output folder")
         try:
             for name in _SUBFOLDERS:
-                (path / name).mkdir(parents=True, exist_ok=True)
+                make_folders(path / name)
             with exclusive(path):  # Another process may be creating a run here too.
                 if (path / "run.json").exists():
                     raise InputError(
@@ -198,7 +207,7 @@ class Run:
             return
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
         with self.report_disk_errors(), open_for_append(self.path / LOG_NAME) as handle:
-            handle.write(json.dumps(entry) + "\n")
+            handle.write(to_json(entry) + "\n")
         if self._listener is not None:
             self._listener(entry)
 
@@ -217,7 +226,7 @@ class Run:
     def events(self) -> list[Event]:
         """Read all log events; skip a line that was cut off when the process was killed."""
         path = self.path / LOG_NAME
-        return parse_events(path.read_text(encoding="utf-8")) if path.exists() else []
+        return parse_events(read_text(path)) if path.exists() else []
 
     # --- stored results -------------------------------------------------------------------------
 
@@ -442,12 +451,19 @@ class Run:
     def _complete_last_line(self) -> None:
         """Terminate the last line of the log, which may have been cut off by a kill or a full disk."""
         with self.report_disk_errors(), open_for_append(self.path / "log.jsonl") as handle:
-            if handle.tell() and (self.path / "log.jsonl").read_bytes()[-1:] != b"\n":
+            if handle.tell() and not _ends_with_newline(self.path / "log.jsonl"):
                 handle.write("\n")
 
     def discard(self) -> None:
-        """Delete the run folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Delete the run folder, unless the user has made it a link."""
+        if not self.path.is_symlink():
+            remove_folder(self.path)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with open_to_read(path) as handle:
+        handle.seek(-1, os.SEEK_END)
+        return handle.read() == b"\n"
 
 
 def _read_refs(path: Path) -> list[ImageRef]:
@@ -465,7 +481,7 @@ def _keypoints_to_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
 
 def _is_unused(folder: Path) -> bool:
     """Return True if a folder is empty or has only what a killed `create` left behind."""
-    if not folder.is_dir():
+    if not folder.is_dir() or any(path.is_symlink() for path in folder.iterdir()):
         return False
     names = {path.name.removesuffix(".part") for path in folder.iterdir()}
     return names <= _UNFINISHED_NAMES and not any(any((folder / name).glob("*")) for name in _SUBFOLDERS)

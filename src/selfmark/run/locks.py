@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.run.files import open_for_append
+from selfmark.run.guarded_files import open_folder
 
 
 class FolderLocked(InputError):
@@ -31,7 +31,7 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
     Raises:
         FolderLocked: if another process holds the lock and `wait` is False.
     """
-    with _open_lock_file(folder) if lock_file else _open_folder(folder) as descriptor:
+    with _open_lock_file(folder) if lock_file else open_folder(folder) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
@@ -43,12 +43,3 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
 def _open_lock_file(folder: Path) -> Iterator[int]:
     with open_for_append(folder / ".lock") as handle:
         yield handle.fileno()
-
-
-@contextmanager
-def _open_folder(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -6,33 +6,38 @@ killed. The checksum covers names, types, shapes, bytes and metadata and is veri
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from selfmark.errors import DamagedFile, InputError
-from selfmark.run.files import atomic_write
+from selfmark.run.array_files import (
+    CHECKSUM,
+    CHECKSUM_SCOPE,
+    SCOPE,
+    Entry,
+    compute_checksum,
+    open_tensor_file,
+    pop_checksum,
+    verify_checksum,
+)
+from selfmark.run.files import atomic_open
 
-# Metadata keys. If there were only one key, damage to it would make the file appear to have no checksum.
-_CHECKSUM, _CHECKSUM_SCOPE = "sha256", "sha256_of"
-_SCOPE = "metadata, names, types, shapes, bytes"
 _DTYPES = {torch.float32: "F32", torch.int64: "I64"}  # safetensors names of the types of weights
+_METADATA = "__metadata__"  # key of the header
 
 
 def write_tensors(
     tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, previous: Path | None = None
 ) -> None:
     """Write tensors and metadata to a safetensors file, atomically.
+
+    Equal tensors and metadata give equal files.
 
     Args:
         tensors: tensors by name.
@@ -41,22 +46,26 @@ def write_tensors(
         previous: where to move the old file; None replaces it.
     """
     copies = {name: _to_unshared_cpu(value) for name, value in tensors.items()}
-    with atomic_write(path, previous) as temporary:
-        mode = temporary.stat().st_mode  # safetensors creates files that only their owner can read
-        try:
-            checksum = {_CHECKSUM: _digest(copies, metadata), _CHECKSUM_SCOPE: _SCOPE}
-            save_file(copies, temporary, metadata | checksum)
-        except SafetensorError as error:
-            raise _as_os_error(error) from error
-        temporary.chmod(mode)
+    checksum = {CHECKSUM: compute_checksum(_entries(copies), metadata), CHECKSUM_SCOPE: SCOPE}
+    header, content = _serialize(copies, metadata | checksum)
+    with atomic_open(path, "wb", previous) as handle:
+        handle.write(header)
+        handle.write(content)
 
 
-def _as_os_error(error: SafetensorError) -> OSError:
-    """Return an OSError with the error number, which safetensors gives only in its message."""
-    number = re.search(r"os error (\d+)", str(error))
-    if number is None:
-        return OSError(0, str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1])))
+def _serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, memoryview]:
+    """Return the header and the content of a safetensors file, with sorted metadata.
+
+    The library writes metadata in a random order. Offsets in the header count from the start of the content,
+    so the header can change its length.
+    """
+    serialized = memoryview(save(tensors, metadata))
+    start = 8 + int.from_bytes(serialized[:8], "little")
+    entries = json.loads(bytes(serialized[8:start]))
+    entries[_METADATA] = dict(sorted(metadata.items()))
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # The content must start at a multiple of 8 bytes.
+    return len(header).to_bytes(8, "little") + header, serialized[start:]
 
 
 def _to_unshared_cpu(value: Tensor) -> Tensor:
@@ -65,14 +74,11 @@ def _to_unshared_cpu(value: Tensor) -> Tensor:
     return value if value.nbytes == value.untyped_storage().nbytes() else value.clone()
 
 
-def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    names = sorted(tensors)
-    headers = [(name, str(tensors[name].dtype), list(tensors[name].shape)) for name in names]
-    digest = hashlib.sha256(json.dumps([sorted(metadata.items()), headers]).encode())
-    for name in names:
-        if tensors[name].numel():
-            digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _entries(tensors: Mapping[str, Tensor]) -> Iterator[Entry]:
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b""
+        yield name, str(tensor.dtype), list(tensor.shape), content
 
 
 def read_tensors(
@@ -94,15 +100,12 @@ def read_tensors(
         DamagedFile: if the file cannot be read or its checksum is wrong.
         InputError: if the file is missing or its tensors differ from the expected ones.
     """
-    with _open_tensors(path) as file:
+    with open_tensor_file(path, "pt") as file:
         metadata = dict(file.metadata() or {})
         if expected is not None:
             _require_expected(file, expected, path)
         tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-    checksum, scope = metadata.pop(_CHECKSUM, None), metadata.pop(_CHECKSUM_SCOPE, None)
-    has_checksum = (checksum, scope) != (None, None)
-    if has_checksum and (scope != _SCOPE or checksum != _digest(tensors, metadata)):
-        raise DamagedFile(f"{path} is damaged: its content does not match its checksum")
+    verify_checksum(pop_checksum(metadata), _entries(tensors), metadata, path)
     return tensors, metadata
 
 
@@ -113,20 +116,20 @@ def read_tensor_names(path: Path) -> set[str]:
         DamagedFile: if the file cannot be read.
         InputError: if the file is missing.
     """
-    with _open_tensors(path) as file:
+    with open_tensor_file(path, "pt") as file:
         return set(file.keys())
 
 
-@contextmanager
-def _open_tensors(path: Path) -> Iterator[Any]:
-    """Open a safetensors file and explain what is wrong with it."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is missing") from error
-    except (OSError, SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged and cannot be read: {error}") from error
+def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise if a number in one of the tensors is NaN or infinite.
+
+    Args:
+        tensors: tensors by name.
+        path: the file they were read from, for the error message.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DamagedFile(f"{path} is damaged: '{name[:100]}' has numbers that are not finite")
 
 
 def _require_expected(file: Any, expected: Mapping[str, Tensor], path: Path) -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from selfmark.errors import InputError, require_package
 from selfmark.run.event_log import Event
+from selfmark.run.guarded_files import open_to_read
 
 FOLDER = "tensorboard"
 _PICTURE_SIDE = 1_000  # pixels; TensorBoard stores PNG, which takes a second for a large picture
@@ -45,7 +46,7 @@ class TensorBoardLog:
         if event["event"] == "train":
             self._write_losses(event)
         elif event["event"] == "preview":
-            with Image.open(event["path"]) as picture:
+            with open_to_read(Path(event["path"])) as file, Image.open(file) as picture:
                 picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
                 pixels = np.asarray(picture)
             self._writer.add_image(f"landmarks/{event['step']}", pixels, self._end, dataformats="HWC")

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from selfmark.errors import InputError
-from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 from selfmark.train.engine import TrainState
 
 _OLD_PREFIX = "optimiser."  # in checkpoints of selfmark 0.1
@@ -29,6 +29,7 @@ def load_checkpoint(state: TrainState, path: Path) -> int:
         InputError: if the file is damaged or was written for another network.
     """
     tensors, metadata = read_tensors(path)
+    require_finite(_strip_prefix("network.", tensors), path)
     try:
         state.network.load_state_dict(_strip_prefix("network.", tensors))
         moments = _strip_prefix("optimizer.", tensors) or _strip_prefix(_OLD_PREFIX, tensors)

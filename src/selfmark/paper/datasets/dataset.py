@@ -6,7 +6,6 @@ A reader (one module per official layout) turns folders and list files into a `D
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,8 @@ import numpy.typing as npt
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.points import FloatArray
-from selfmark.run.files import atomic_write
+from selfmark.run.files import to_json, write_text
+from selfmark.run.guarded_files import make_folders, remove_file
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
         The paths of train.json and test.json.
     """
     try:
-        (folder / "fit.json").unlink(missing_ok=True)  # It may belong to another data set.
+        remove_file(folder / "fit.json")  # It may belong to another data set.
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     for name, split in dataset.splits.items():
@@ -95,9 +95,8 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
 def write_coco_split(dataset: Dataset, split: AnnotatedObjects, path: Path) -> None:
     """Write objects of a data set to a COCO file that names the images by their absolute paths."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps(_to_coco(dataset, split)), encoding="utf-8")
+        make_folders(path.parent)
+        write_text(to_json(_to_coco(dataset, split)), path)
     except OSError as error:
         raise InputError(f"cannot write to {path.parent}: {error.strerror}") from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from selfmark.detector import Detector
@@ -15,6 +14,7 @@ from selfmark.evaluation.labeled_run import LabeledInputs, build_examples, join_
 from selfmark.evaluation.normalizers import default_normalizer
 from selfmark.evaluation.protocol import matched_landmarks
 from selfmark.evaluation.stage1_landmarks import Stage1
+from selfmark.images.picture_files import write_png
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction.measurement_task import (
     MeasurementTask,
@@ -98,6 +98,5 @@ def _to_pictures(images: LabeledImages) -> Picture:
 def _write_sheet(sheet: Picture, task: MeasurementTask, name: str) -> str:
     """Write a sheet into the folder of the task and return its file name."""
     path: Path = task.folder / f"{name}.png"
-    if not cv2.imwrite(str(path), cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR)):
-        raise InputError(f"cannot write {path}")
+    write_png(sheet, path)
     return path.name

@@ -24,7 +24,8 @@ from selfmark.paper.datasets.dataset import Dataset, write_coco_split
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.points import FloatArray
-from selfmark.run.files import atomic_write
+from selfmark.run.files import atomic_open
+from selfmark.run.guarded_files import create_file, make_folders
 from selfmark.run.locks import exclusive
 
 FOLDERS = {"human36m32": "human36m"}  # data sets that share the folder of another
@@ -113,7 +114,7 @@ class CachedDataset:
         images = ", ".join(f"{name}={value!r}" for name, value in used_image_settings(config.images).items())
         inputs = f"{start.fingerprint}/{seed}/Images({images})/{labels}/{self._root}"
         folder = self.folder / f"start-{_short_digest(inputs)}"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         with exclusive(folder, wait=True):
             if not (folder / "points.csv").exists():
                 self._write_start_points(start, seed, config, folder / "points.csv")
@@ -125,7 +126,7 @@ class CachedDataset:
         rng = np.random.default_rng(seed)
         shift = rng.uniform(-start.jitter, start.jitter, (len(train), len(start.points), 2)) * scale
         points = train.xy[:, list(start.points)] + shift
-        with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
+        with atomic_open(path, newline="") as handle:
             writer = csv.writer(handle)
             writer.writerow(["image", "x", "y"])
             for row, ref in enumerate(train.refs):
@@ -151,11 +152,11 @@ class CachedDataset:
         # The file contains absolute paths, so data that was moved gets another file.
         inputs = f"{annotations_digest(data, objects)}/{self._root}"
         folder = self.folder / f"{name}-{_short_digest(inputs)}"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         with exclusive(folder, wait=True):
             if not (folder / "complete").exists():
                 write_coco_split(data, objects, folder / "train.json")
-                (folder / "complete").touch()
+                create_file(folder / "complete").close()
         return folder / "train.json"
 
 

@@ -14,7 +14,7 @@ from selfmark.paper.reproduction.experiment import Experiment
 from selfmark.paper.reproduction.reference_values import GUESSING
 from selfmark.paper.reproduction.table_metrics import ExperimentKind
 from selfmark.paper.reproduction.table_writers import ABSENT, FAILED, Values
-from selfmark.run.files import atomic_write
+from selfmark.run.files import atomic_open
 
 DPI, SHEET_DPI = 150, 200  # resolution of PNG files; higher for sheets, whose landmark numbers are small
 _GRAY = "#b4bac1"
@@ -56,11 +56,11 @@ def write_figure(
     suffixes = (".png",) if experiment.kind == "sheet" else (".svg", ".png")
     paths = [folder / f"{experiment.name}{suffix}" for suffix in suffixes]
     for path in paths:
-        with atomic_write(path) as temporary:
+        with atomic_open(path, "wb") as handle:
             # Without a date, the same numbers give the same file.
             metadata = {"Date": None} if path.suffix == ".svg" else None
             dpi = SHEET_DPI if experiment.kind == "sheet" else DPI
-            figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+            figure.savefig(handle, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     if experiment.kind != "sheet":
         paths.append(folder / f"{experiment.name}.csv")
         _write_numbers(experiment, values, spreads or {}, paths[-1])
@@ -189,7 +189,7 @@ def _label_axes(axis: Any, title: str, experiment: Experiment) -> None:
 def _write_numbers(experiment: Experiment, values: Values, spreads: Values, path: Path) -> None:
     """Write one line per number: column, row, position, value, spread; for maps x, y and annotated point."""
     is_map = experiment.kind == "map"
-    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
+    with atomic_open(path, newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(["column", "row", *(["x", "y", "point"] if is_map else ["place", "value", "spread"])])
         for row, column in product(experiment.own_rows, experiment.columns):

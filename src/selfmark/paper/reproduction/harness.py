@@ -50,7 +50,8 @@ from selfmark.paper.reproduction.table_writers import (
 from selfmark.paper.reproduction.workspace import OpenListener, Workspace, is_job_done, run_job
 from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
-from selfmark.run.files import atomic_write, read_json
+from selfmark.run.files import read_json, write_text
+from selfmark.run.guarded_files import make_folders
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
 
 Log = Callable[[str], None]
@@ -115,7 +116,7 @@ def reproduce_tables(
     varied_settings = frozenset().union(*(experiment.varied_settings for experiment in experiments))
     _require_weights(plan, "keypoints.detector" not in varied_settings, log)
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        make_folders(output)
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror}") from error
     workspace = Workspace(datasets, output, device, open_listener if rank == 0 else nullcontext)
@@ -318,8 +319,7 @@ def _write_experiment(
         f"![{experiment.title}]({experiment.name}.png)",
         "",
     ]
-    with atomic_write(page) as temporary:
-        temporary.write_text("\n".join(lines), encoding="utf-8")
+    write_text("\n".join(lines), page)
     return [page, *paths]
 
 

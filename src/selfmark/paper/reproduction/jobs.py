@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from selfmark.run.guarded_files import make_folders
 from selfmark.run.locks import FolderLocked, exclusive
 
 
@@ -57,7 +58,7 @@ def _run_unless_locked(
 ) -> bool:
     """Run a job and return True, unless another process is running it."""
     lock_folder = folder / job.key
-    lock_folder.mkdir(parents=True, exist_ok=True)
+    make_folders(lock_folder)
     with ExitStack() as stack:
         try:
             stack.enter_context(exclusive(lock_folder))

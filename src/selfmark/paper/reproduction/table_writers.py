@@ -10,7 +10,7 @@ from pathlib import Path
 
 from selfmark.paper.reproduction.experiment import Experiment, Row
 from selfmark.paper.reproduction.table_metrics import Value
-from selfmark.run.files import atomic_write
+from selfmark.run.files import write_text
 
 ABSENT = "absent"  # shown in cells whose data set is missing
 FAILED = "failed"  # shown in cells whose training or measurement failed
@@ -105,8 +105,7 @@ def write_tables(experiment: Experiment, values: Values, origin: TableOrigin, fo
     paths = []
     for suffix, text in texts.items():
         path = folder / f"{experiment.name}{suffix}"
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(text, path)
         paths.append(path)
     return paths
 

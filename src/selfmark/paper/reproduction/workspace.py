@@ -24,6 +24,7 @@ from selfmark.paper.reproduction.table_metrics import MeasurementKind, Results
 from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_json
 from selfmark.run.folder import Listener, Run
+from selfmark.run.guarded_files import make_folder, make_folders
 
 OpenListener = Callable[[], AbstractContextManager[Listener | None]]
 
@@ -105,7 +106,7 @@ def run_job(workspace: Workspace, job: Job) -> None:
 
 def _record_failure(workspace: Workspace, key: str, training: Training, why: str) -> None:
     path = workspace.failure_file(key)
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     write_json({"training": training.folder, "why": why}, path)
 
 
@@ -137,7 +138,7 @@ def train_run(workspace: Workspace, training: Training) -> None:
 def run_measurement(workspace: Workspace, measurement: Measurement) -> None:
     """Measure, and write metrics.json together with the fields and detectors it covers."""
     folder = workspace.measurement_folder(measurement)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     results = _MEASURE[measurement.kind](_build_task(workspace, measurement, folder))
     write_json(results | {"measured": _covered(measurement)}, folder / "metrics.json")
 

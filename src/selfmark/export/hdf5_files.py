@@ -1,0 +1,99 @@
+"""HDF5 files, written in a child process and read back.
+
+When the disk is full, the HDF5 library may crash the process, or report success and leave a file that cannot
+be read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from selfmark.errors import InputError, require_package
+
+_ERROR, _UNEXPECTED = "error:", "unexpected:"  # what the child sends, followed by text
+_MIN_FREE_BYTES = 1 << 16  # with less free space, HDF5 has failed for lack of it
+
+
+def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
+    """Write an HDF5 file in a child process, and check that it can be read.
+
+    Args:
+        path: the file.
+        save: writes the file.
+
+    Raises:
+        InputError: if `save` raises an InputError.
+        OSError: if the file cannot be written or read back.
+    """
+    receiver, sender = os.pipe()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # Python warns about threads, whose locks a child inherits. The child calls only `save`, and exits.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _run_child(lambda: save(path), sender)
+    os.close(sender)
+    with open(receiver, encoding="utf-8", errors="replace") as pipe:
+        message = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if message.startswith(_ERROR) and not _is_full(message, path):
+        raise InputError(message.removeprefix(_ERROR))
+    if message.startswith(_UNEXPECTED) and not _is_full(message, path):
+        raise RuntimeError(message.removeprefix(_UNEXPECTED))
+    if status:
+        raise OSError(0, _describe_failure(message, status, path))
+    _read_back(path)
+
+
+def _run_child(save: Callable[[], None], sender: int) -> None:
+    """Run `save`, send what is wrong, and exit without cleaning up what belongs to the parent."""
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # HDF5 and its wrappers print the same errors.
+        save()
+        code = 0
+    except InputError as error:
+        os.write(sender, f"{_ERROR}{error}".encode())
+    except OSError as error:
+        os.write(sender, str(error.strerror or error).encode())
+    except BaseException:
+        os.write(sender, f"{_UNEXPECTED}{traceback.format_exc()}".encode())
+    finally:
+        os._exit(code)
+
+
+def _is_full(message: str, path: Path) -> bool:
+    disk = os.statvfs(path.parent)
+    return os.strerror(28) in message or disk.f_bavail * disk.f_frsize < _MIN_FREE_BYTES
+
+
+def _describe_failure(message: str, status: int, path: Path) -> str:
+    if _is_full(message, path):
+        return os.strerror(28)
+    if os.WIFSIGNALED(status):
+        return f"the HDF5 library crashed ({signal.Signals(os.WTERMSIG(status)).name})"
+    return message.splitlines()[0] if message else "the HDF5 library failed"
+
+
+def _read_back(path: Path) -> None:
+    """Raise an OSError if the last element of a data set cannot be read."""
+    h5py: Any = require_package("h5py", "h5py")
+
+    def read_last(_: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.size:
+            item[tuple(-1 for _ in item.shape)]
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(read_last)
+    except (OSError, RuntimeError, KeyError) as error:
+        reason = os.strerror(28) if _is_full("", path) else "HDF5 cannot read it back"
+        raise OSError(0, reason) from error

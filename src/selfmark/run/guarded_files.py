@@ -1,0 +1,224 @@
+"""Open, create and delete the files of a run folder without following links and without waiting for a device.
+
+A run folder may come from a stranger. Below the outermost folder that contains run.json or model.json, no
+component of a path may be a link, and only regular files are read or appended to. Folders above it are the
+user's own, so they may be links. Folders are opened one component at a time, each relative to the one before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from selfmark.errors import InputError, UnsafeFile
+
+MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a list of a million images needs a quarter
+
+_MARKERS = ("run.json", "model.json")  # files that only run folders and model folders contain
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a named pipe waits for another process.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # from file systems that cannot sync folders
+
+
+# --- folders -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_folder(folder: Path) -> Iterator[int]:
+    """Yield a descriptor of a folder.
+
+    Raises:
+        UnsafeFile: if a component below the run folder is a link.
+        OSError: if the folder does not exist or cannot be opened.
+    """
+    root, names = _split_at_root(folder)
+    descriptor = os.open(root, _FOLDER)
+    try:
+        for depth, name in enumerate(names, start=1):
+            deeper = _open_subfolder(name, descriptor, root.joinpath(*names[:depth]))
+            os.close(descriptor)
+            descriptor = deeper
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _split_at_root(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the outermost run or model folder among a folder and its parents, and the names below it.
+
+    Without a run folder, this is the folder itself: no component of its path is checked.
+    """
+    root, names_below_root = folder, tuple[str, ...]()
+    names = tuple[str, ...]()
+    while True:
+        if _is_root(folder):
+            root, names_below_root = folder, names
+        if folder.name in ("", ".."):  # The parent of a path that ends with ".." is not its first part.
+            return root, names_below_root
+        folder, names = folder.parent, (folder.name, *names)
+
+
+def _is_inside_run(path: Path) -> bool:
+    root, _ = _split_at_root(path.parent)
+    return _is_root(root)
+
+
+def _is_root(folder: Path) -> bool:
+    return any(os.path.lexists(folder / marker) for marker in _MARKERS)
+
+
+def _open_subfolder(name: str, folder: int, path: Path) -> int:
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError:
+        _require_no_link(name, folder, path)
+        raise
+
+
+def _require_no_link(name: str, folder: int, path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise UnsafeFile(
+                f"{path} is a link, and selfmark does not follow links inside a run folder: replace it with "
+                "what it points to"
+            )
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder unless it exists; its parent must exist."""
+    with open_folder(folder.parent) as parent:
+        _make_subfolder(folder.name, parent, folder)
+
+
+def make_folders(folder: Path) -> None:
+    """Create a folder and its missing parents."""
+    root, names = _split_at_root(folder)
+    missing = [path for path in (root, *root.parents) if not path.exists()]
+    root.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        with open_folder(path.parent) as parent:
+            sync(parent)
+    for depth in range(len(names)):
+        make_folder(root.joinpath(*names[: depth + 1]))
+
+
+def _make_subfolder(name: str, parent: int, path: Path) -> None:
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        os.close(_open_subfolder(name, parent, path))
+    else:
+        sync(parent)  # After a power failure, files in the new folder must not be lost.
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder with everything in it, if it exists; files that cannot be deleted stay.
+
+    Raises:
+        UnsafeFile: if the folder, or a component of its path below the run folder, is a link.
+    """
+    with suppress(FileNotFoundError), open_folder(folder.parent) as parent:
+        _require_no_link(folder.name, parent, folder)
+        shutil.rmtree(folder.name, ignore_errors=True, dir_fd=parent)
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+def open_file(path: Path, folder: int, flags: int) -> int:
+    """Open or create a regular file and return its descriptor.
+
+    Args:
+        path: the file; only its name is used to open it.
+        folder: descriptor of its folder, from `open_folder`.
+        flags: such as `os.O_RDONLY`; see `os.open`.
+
+    Raises:
+        UnsafeFile: if the file is a link, a named pipe, a device or anything else that is not a regular file.
+        OSError: if the file cannot be opened.
+    """
+    try:
+        descriptor = os.open(path.name, flags | _FILE, 0o666, dir_fd=folder)
+    except OSError as error:
+        _require_no_link(path.name, folder, path)
+        if error.errno == errno.ENXIO:  # a socket, or a named pipe that nobody reads
+            raise UnsafeFile(f"{path} is not a regular file: remove it") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnsafeFile(f"{path} is not a regular file: remove it")
+    return descriptor
+
+
+@contextmanager
+def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedReader]:
+    """Open a regular file for reading; see `open_file` for the errors.
+
+    Args:
+        path: the file.
+        max_bytes: size limit; None for no limit.
+    """
+    if not _is_inside_run(path):
+        path = Path(os.path.realpath(path))  # The user's own links are followed.
+    with open_folder(path.parent) as folder:
+        descriptor = open_file(path, folder, os.O_RDONLY)
+    with open(descriptor, "rb") as handle:
+        size = os.fstat(descriptor).st_size
+        if max_bytes is not None and size > max_bytes:
+            raise InputError(f"{path} is too large: {size:,} bytes, at most {max_bytes:,} are read")
+        yield handle
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """Read a regular file of limited size; see `open_file` for the errors."""
+    with open_to_read(path, max_bytes) as handle:
+        return handle.read(os.fstat(handle.fileno()).st_size)
+
+
+def physical_memory() -> int:
+    """Return the memory of this computer in bytes: the size limit of files that are read as a whole."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def create_file(path: Path) -> BinaryIO:
+    """Create a file for reading and writing, and replace an existing one.
+
+    A process that has the old file open, or mapped into memory, can go on reading it.
+    """
+    with open_folder(path.parent) as folder:
+        with suppress(FileNotFoundError):
+            os.unlink(path.name, dir_fd=folder)
+        return open(open_file(path, folder, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b")
+
+
+def allocate(handle: BinaryIO, num_bytes: int) -> None:
+    """Give a file this size and reserve its space on the disk.
+
+    Without the space, writing to the mapped file would kill the process (SIGBUS) when the disk is full.
+    """
+    handle.truncate(num_bytes)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle.fileno(), 0, num_bytes)
+
+
+def remove_file(path: Path) -> None:
+    """Delete a file, if it exists; of a link, delete only the link."""
+    with suppress(FileNotFoundError), open_folder(path.parent) as folder:
+        os.unlink(path.name, dir_fd=folder)
+
+
+def sync(descriptor: int) -> None:
+    """Write a file or a folder to the disk, if the file system can."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSYNCABLE:
+            raise

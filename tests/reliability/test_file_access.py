@@ -1,0 +1,122 @@
+"""All access to files goes through the modules that refuse links and special files and report full disks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "selfmark"
+
+# Functions and methods that open, create, change or delete a file, by their last name.
+ACCESS = {
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "rmtree", "unlink", "rmdir", "removedirs",
+    "mkdir", "makedirs", "rename", "renames", "imwrite", "imread", "safe_open", "save_file", "load_file",
+    "memmap", "tofile", "fromfile", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt",
+    "savefig", "copyfile", "copytree", "copy2", "move", "symlink", "symlink_to", "hardlink_to", "touch",
+    "chmod", "NamedTemporaryFile", "TemporaryDirectory", "TemporaryFile", "mkdtemp", "mkstemp", "ZipFile",
+    "File", "VideoWriter", "VideoCapture", "ParquetWriter", "HDFStore", "NWBHDF5IO", "save_slp",
+    "save_analysis_h5", "read_parquet", "to_parquet", "read_hdf", "to_hdf",
+}  # fmt: skip
+# The same for names that other functions share, with the module they are called on.
+QUALIFIED = {
+    "os.replace", "os.remove", "os.link", "os.truncate", "os.mkfifo", "shutil.copy", "np.load", "np.save",
+    "onnx.load", "onnx.save", "torch.save", "os.fdopen",
+}  # fmt: skip
+OPEN_FILES = {"handle", "stream"}  # Images are saved to files that a guard has opened.
+GUARDS = {"run/guarded_files.py", "run/files.py"}  # the modules that the rule protects
+NOT_FILES = {
+    "Run.open",
+    "webbrowser.open",
+    "archive.open",
+    "self.tensorboard.open",
+}  # calls of the same name that open no path
+# Names of functions of `run.files` and `images.input_files` that are called without a module.
+GUARDED_NAMES = {"read_text", "read_bytes", "write_text", "write_bytes"}
+# Everything else that may access files itself, with the reason.
+ALLOWED = {
+    "run/array_files.py": {"safe_open"},  # of a descriptor from `open_to_read`
+    "features/cells.py": {"memmap"},  # of an open file from `create_file`
+    "images/store.py": {"memmap"},  # of an open file from `create_file`
+    # Files that the user names on the command line. They may be links, and images are checked when decoded.
+    "images/input_files.py": {"read_text", "open"},
+    "images/decode.py": {"open"},
+    "images/box_matching.py": {"open"},
+    "images/video_av.py": {"open"},
+    "images/video_opencv.py": {"VideoCapture"},
+    "images/mp4_header.py": {"open"},
+    "naming/image_renderer.py": {"open"},  # of bytes in memory
+    "run/tensorboard_log.py": {"open"},  # of an open file from `open_to_read`
+    "weights_cache.py": {"open"},
+    "run/devices.py": {"read_text"},  # /proc/meminfo
+    # Files of installed packages.
+    "features/packaged_weights.py": {"read_bytes"},
+    "paper/reproduction/experiment.py": {"read_text"},
+    "paper/reproduction/dataset_cache.py": {"open"},
+    "paper/reproduction/figures.py": {"imread", "savefig"},  # savefig of an open file from `atomic_open`
+    # Libraries that need a path: they get the temporary file of `atomic_write`.
+    "draw/video_writer.py": {"open", "VideoWriter"},
+    "export/dlc.py": {"TemporaryDirectory", "open", "memmap", "HDFStore"},
+    "export/lightning_pose.py": {"TemporaryDirectory", "open"},
+    "export/nwb.py": {"NWBHDF5IO"},
+    "export/sleap.py": {"save_slp", "save_analysis_h5"},
+    "export/hdf5_files.py": {"open", "File"},
+    "export/parquet.py": {"ParquetWriter"},
+    "export/cvat.py": {"ZipFile"},
+    "export/output_files.py": {"TemporaryFile"},
+    "export/ultralytics.py": {"symlink"},  # links to the user's images, in a new folder
+}
+# Modules in this folder read official data sets, which the user names.
+DATASETS, DATASET_ACCESS = "paper/datasets/", {"open", "read_bytes", "np.load", "File"}
+
+
+def file_accesses(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of every call that accesses a file."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        last = node.func.attr if isinstance(node.func, ast.Attribute) else name
+        if name in GUARDED_NAMES or name in NOT_FILES:
+            continue
+        if name in QUALIFIED:
+            yield node.lineno, name
+        elif (
+            last == "save" and "image" in name.lower() and ast.unparse(node.args[0]) not in OPEN_FILES
+        ) or last in ACCESS:
+            yield node.lineno, last
+
+
+def test_files_are_accessed_only_through_the_guards() -> None:
+    unexpected, used = [], set()
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = path.relative_to(SOURCE).as_posix()
+        if module in GUARDS:
+            continue
+        for line, name in file_accesses(path.read_text()):
+            used.add((module, name))
+            if module.startswith(DATASETS) and name in DATASET_ACCESS:
+                continue
+            if name not in ALLOWED.get(module, set()):
+                unexpected.append(f"{module}:{line}: {name}")
+    assert unexpected == [], "use selfmark.run.files or selfmark.run.guarded_files"
+    allowed = {(module, name) for module, names in ALLOWED.items() for name in names}
+    assert allowed - used == set(), "remove what is no longer needed"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "open(path)",
+        "path.read_text()",
+        "shutil.rmtree(path)",
+        "cv2.imwrite(p, x)",
+        "os.replace(a, b)",
+        "image.save(p)",
+    ],
+)
+def test_the_rule_notices_file_accesses(call: str) -> None:
+    assert list(file_accesses(f"import os\n{call}"))
+    assert not list(file_accesses("text.replace('a', 'b')\nread_text(path)\nRun.open(path)"))

@@ -148,9 +148,7 @@ def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path:
     assert job.returncode != 0
     assert "another process of this job has ended" in output_text or "Signal 9" in output_text
     assert (output / "checkpoints" / "stage1.safetensors").exists()
-    words = [sys.executable, "-m", "selfmark", "discover", "-o", str(output), "--resume", "--device", "cpu"]
-    finished = subprocess.run(words, env=_environment(), capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr[-2000:]
+    discover(output=output, resume=True, device="cpu")
     assert "resumed" in [event["event"] for event in Run.open(output).events()]
     assert (output / "model" / "model.json").exists()
 

@@ -26,7 +26,7 @@ from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
 from selfmark.paper.reproduction import experiment
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK_FEATURES, selfmark
 from tests.paper.datasets import face_miniatures
 from tests.tracking.arena import wander, write_arena_video
 
@@ -35,18 +35,24 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Settings that make the documented runs short. Pages ask for up to twenty landmarks, so keypoints are
 # detected in larger images than in other tests.
 _SHORT = {
-    **QUICK,
+    **QUICK_FEATURES,
     "keypoints.image_size": 128,
     "features.sample": 2000,
-    "features.iterations": 5,
     "student.rounds": 1,
     "student.iterations": 2,
-    "student.batch": 3,
-    "student.width": 16,
+    "warmup.iterations": 2,
+    "rounds.count": 1,
+    "rounds.iterations": 2,
+    "stage2.iterations": 2,
+    "runtime.checkpoint_every": 100,
     "methods.iterations": 2,
     "methods.batch": 2,
 }
-SHORT = [f"--set={name}={json.dumps(value)}" for name, value in _SHORT.items() if name not in ("K", "M")]
+SHORT = [
+    f"--set={name}={json.dumps(value)}"
+    for name, value in _SHORT.items()
+    if name not in ("K", "M", "features.name")
+]
 
 
 def _commands() -> list[str]:

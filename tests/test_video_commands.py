@@ -203,24 +203,29 @@ class ConstantDetector(Detector):
         return NetworkLandmarks(torch.full((*shape, 2), 20.0), torch.ones(shape))
 
 detector = ConstantDetector.load("demo")
-video, out = Path(sys.argv[1]), Path(sys.argv[2])
-refs = locate_objects([video], 1, Regions(animals=2))
 labeled_video._MAX_ZOOM = 1  # small videos are encoded faster
-predictions = labeled_video.draw_videos(detector.predict(refs), refs, detector.card, out, 1, 1.0)
-get_writer("csv")(predictions, detector.card, out)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+for video in map(Path, sys.argv[1:]):
+    refs = locate_objects([video], 1, Regions(animals=2))
+    predictions = labeled_video.draw_videos(
+        detector.predict(refs), refs, detector.card, video.parent, 1, 1.0
+    )
+    get_writer("csv")(predictions, detector.card, video.parent)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 def test_eight_times_the_video_needs_no_more_memory(tmp_path: Path) -> None:
     """Track, predict, write and draw; keeping the frames would need 60 MB more."""
-    peaks = []
-    for name, frames in (("short", 100), ("long", 800)):
-        video = write_arena_video(
-            np.tile(wander(100, 2, seed=2), (frames // 100, 1, 1)), tmp_path / f"{name}.mp4"
+    videos = [
+        str(
+            write_arena_video(
+                np.tile(wander(100, 2, seed=2), (frames // 100, 1, 1)), tmp_path / f"{frames}.mp4"
+            )
         )
-        command = [sys.executable, "-c", MEASURE, str(video), str(tmp_path)]
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(int(result.stdout.split()[-1]) / 1024)
+        for frames in (100, 800)
+    ]
+    command = [sys.executable, "-c", MEASURE, *videos]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    peaks = [int(line) / 1024 for line in result.stdout.split()]
     frame_mib = 3 * SIZE[0] * SIZE[1] / 2**20
     assert peaks[1] - peaks[0] < 0.25 * (800 - 100) * frame_mib, f"{peaks} MiB"

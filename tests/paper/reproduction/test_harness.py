@@ -92,6 +92,7 @@ def test_every_kind_of_experiment(faces: Path, tmp_path: Path, monkeypatch: pyte
         assert picture.std() > 5  # not blank
 
 
+@pytest.mark.usefixtures("without_report")
 def test_interrupted_training_is_resumed_and_finished_training_is_not_repeated(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ def test_interrupted_training_is_resumed_and_finished_training_is_not_repeated(
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
 
 
+@pytest.mark.usefixtures("without_report")
 def test_stage_2_continues_from_the_stage_1_of_another_table(root: Path, tmp_path: Path) -> None:
     """Both tables need the same training run, but the first needs only its Stage 1."""
     table = experiment.load_experiment("clusters")
@@ -148,6 +150,7 @@ def test_a_measurement_that_needs_more_fields_is_repeated(
     assert len(list((tmp_path / "out" / "measurements").iterdir())) == 1
 
 
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("kind", [TrainingError, NotEnoughData])
 def test_a_failed_training_does_not_stop_the_other_rows(
     kind: type[Exception],
@@ -340,8 +343,8 @@ def test_missing_scikit_learn_raises_before_anything_is_trained(
         (["list", "stages"], "'list' cannot be combined with names of tables; run 'selfmark reproduce list'"),
         (["cats"], "--data"),
         (["cats", "--data", ".", "--device", "nope"], "unknown device 'nope'"),
-        (["cats", "--data", ".", "--set", "seed=-5"], "seed must be at least 0"),
-        (["cats", "--data", ".", "--set", "evaluation.ridge=-1"], "ridge must be at least 0"),
+        (["cats", "--data", ".", "--set", "seed=-5"], "seed must be between 0 and"),
+        (["cats", "--data", ".", "--set", "evaluation.ridge=-1"], "ridge must be between 0 and"),
         (["cats", "--data", ".", "--set", "evaluation.nope=1"], "unknown setting 'evaluation.nope'"),
         (["cats", "--data", ".", "--set", "evaluation.ridge=abc"], "'evaluation.ridge' must be a number"),
         (["clusters", "--data", ".", "--set", "M=60"], "the rows or columns of 'clusters' differ in M"),

@@ -23,7 +23,7 @@ from tests.paper.datasets import body_miniatures, face_miniatures
 from tests.paper.reproduction import demo_datasets
 from tests.paper.reproduction.conftest import short
 
-pytestmark = pytest.mark.usefixtures("real_readers")
+pytestmark = pytest.mark.usefixtures("real_readers", "without_report")
 
 
 def _reproduce(name: str, data: Path, output: Path) -> dict[str, list[float]]:

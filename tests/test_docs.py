@@ -24,6 +24,9 @@ from selfmark.config import PRESETS
 from selfmark.config.presets import DEFAULT_FEATURES
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import read_card
+from selfmark.naming.corrections import CorrectionFile, MovePoint
 from selfmark.paper.reproduction import experiment
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder
 from tests.conftest import QUICK_FEATURES, selfmark
@@ -77,6 +80,8 @@ def test_the_docs_show_the_main_commands() -> None:
         "export",
         "map",
         "name",
+        "correct",
+        "refine",
         "evaluate",
         "compare",
         "doctor",
@@ -211,9 +216,13 @@ def test_every_documented_command_runs(
     if name == "reproduce" and "--data" in words:
         words += [*SHORT, "--preset=tiny"]
     monkeypatch.chdir(workspace)
-    if name in ("name", "watch"):
-        _open_and_close_page(words)
+    farewells = {"name": "names saved in", "correct": "nothing was corrected", "watch": ""}
+    if name in farewells:
+        _open_and_close_page(words, farewells[name])
         return
+    if name == "refine" and "--undo" not in words:
+        _correct_a_landmark(Path(words[2]), workspace / "photos" / "000.png")
+        words += ["--force", "--set=refinement.iterations=1", "--set=refinement.views=1", "--device=cpu"]
     code = selfmark(*words[1:])
     assert code == 0, capsys.readouterr().err[-2000:]
 
@@ -233,7 +242,13 @@ def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:
     assert events[-1] == "done"
 
 
-def _open_and_close_page(words: list[str]) -> None:
+def _correct_a_landmark(run: Path, image: Path) -> None:
+    card = read_card(run / "model")
+    predicted = [[(30.0, 30.0)] * len(card.names)]
+    CorrectionFile(run).edit([MovePoint(0, 0, 31.0, 32.0)], card, [ImageRef(image)], [(64, 64)], predicted)
+
+
+def _open_and_close_page(words: list[str], farewell: str) -> None:
     """Run a command that serves a page until Ctrl-C: wait for its address, request the page, interrupt it."""
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
@@ -246,8 +261,7 @@ def _open_and_close_page(words: list[str]) -> None:
             response = httpx.get(line.split()[-1], follow_redirects=True)
         finally:
             process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-        assert words[1] != "name" or "names saved in" in rest
+        assert farewell in process.stdout.read()
     assert response.status_code == 200
     assert process.returncode == 0
 

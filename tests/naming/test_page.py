@@ -42,7 +42,7 @@ def act_and_wait(page: Any, action: Any, num_edits: int = 1) -> None:
 
     def is_last(response: Any) -> bool:
         nonlocal remaining
-        remaining -= response.url.endswith("/api/edits")
+        remaining -= response.url.endswith(("/api/edits", "/api/corrections"))
         return remaining == 0
 
     with page.expect_response(is_last) as response:
@@ -270,6 +270,56 @@ def test_landmarks_on_each_other_can_each_be_clicked(browser: Any, tmp_path: Pat
         )
         assert min(math.dist(a, b) for i, a in enumerate(separated) for b in separated[:i]) >= 1.95
         assert find_problems(visited) == []
+
+
+def test_points_are_dragged_to_where_they_belong(browser: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "corrected"
+    shown = make_toy_folder(folder, replace(CARD, hidden=(5,)), images=3)
+    labels = folder / "corrections" / "labels.json"
+
+    def read_points(number: int = 0) -> list[list[float]]:
+        keypoints = json.loads(labels.read_text())["annotations"][number]["keypoints"]
+        return [keypoints[start : start + 3] for start in range(0, len(keypoints), 3)]
+
+    with serve(folder, shown, "correct") as running, visit(browser, running.address) as visited:
+        page = wait_until_ready(visited)
+        assert page.get_attribute("[data-tool=correct]", "aria-pressed") == "true"
+        start, scale = center(page, 0), page.locator(".overlay").bounding_box()["width"] / 120
+        page.mouse.move(start[0] + 4, start[1] - 3)  # anywhere on the mark
+        page.mouse.down()
+        page.mouse.move(start[0] + 4 + 10 * scale, start[1] - 3 + 5 * scale, steps=4)
+        assert page.locator(".cross:not(.under)").count() == 4
+        act_and_wait(page, page.mouse.up)
+        x, y, visibility = read_points()[0]
+        assert visibility == 2
+        assert (x, y) == pytest.approx((shown.xy[0, 0, 0] + 10, shown.xy[0, 0, 1] + 5), abs=0.3)
+        assert [point[2] for point in read_points()] == [2, 0, 0, 0, 0, 0], "the others are not confirmed yet"
+        act_and_wait(page, lambda: page.keyboard.press("Shift+ArrowLeft"))
+        assert read_points()[0][0] == pytest.approx(x - 1, abs=0.02)
+        act_and_wait(page, lambda: page.keyboard.press("Control+z"))
+        assert read_points()[0][0] == pytest.approx(x, abs=0.02)
+        select(page, 2)
+        act_and_wait(page, lambda: page.keyboard.press("x"))
+        assert page.locator(".point.absent").get_attribute("data-landmark") == "2"
+        page.evaluate("document.activeElement.blur()")
+        act_and_wait(page, lambda: page.keyboard.press("Enter"))
+        assert [point[2] for point in read_points()] == [2, 2, 0, 2, 2, 0]  # 2 is not visible, 5 is hidden
+        page.wait_for_function("() => document.getElementById('row').value === '2'")
+        assert "1 of 3 images done; points moved: 1" in page.inner_text("#corrected")
+        assert page.locator(".thumbnail[data-corrected=done]").count() == 1
+        page.reload()  # nothing is lost, and the tool is the same
+        wait_until_ready(visited)
+        page.click(".thumbnail[data-row='0']")
+        page.wait_for_selector(".point.moved[data-landmark='0']")
+        dropped = center(page, 0)
+        assert dropped == pytest.approx((start[0] + 10 * scale, start[1] + 5 * scale), abs=2)
+        select(page, 0)
+        act_and_wait(page, lambda: page.click("#reset"))
+        assert read_points()[0][:2] == pytest.approx(shown.xy[0, 0].tolist(), abs=0.02)
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert find_problems(visited) == []
+            assert page.evaluate(_WITHOUT_LABEL) == page.evaluate(_LOW_CONTRAST) == []
 
 
 def test_touch_works_like_a_mouse(browser: Any, toy: ToyServer) -> None:

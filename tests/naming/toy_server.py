@@ -17,6 +17,7 @@ from selfmark.config import Images, Network
 from selfmark.image_ref import ImageRef
 from selfmark.local_page.page_server import open_socket
 from selfmark.model.card import ModelCard, write_card
+from selfmark.naming.app import Tool
 from selfmark.naming.card_editor import CardEditor
 from selfmark.naming.server import build_server
 from selfmark.naming.shown_images import ShownImages
@@ -78,13 +79,16 @@ class ToyServer:
     def edit(self, *edits: dict[str, object]) -> httpx.Response:
         return self.client.post("/api/edits", json={"edits": list(edits)}, headers=WRITE_HEADERS)
 
+    def correct(self, *edits: dict[str, object]) -> httpx.Response:
+        return self.client.post("/api/corrections", json={"edits": list(edits)}, headers=WRITE_HEADERS)
+
 
 @contextmanager
-def serve(folder: Path, shown: ShownImages) -> Iterator[ToyServer]:
+def serve(folder: Path, shown: ShownImages, tool: Tool = "select") -> Iterator[ToyServer]:
     """Serve the naming page of a folder with uvicorn on a free port."""
     with open_socket(0) as listener:
         editor = CardEditor(folder / "model")
-        address, server = build_server(folder, editor, editor.read(), shown, listener)
+        address, server = build_server(folder, editor, editor.read(), shown, listener, tool)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -16,6 +16,7 @@ from selfmark._version import __version__
 from selfmark.cli.check import check
 from selfmark.cli.compare import compare
 from selfmark.cli.console import print_note, print_result, print_warnings_here
+from selfmark.cli.correct import correct
 from selfmark.cli.datasets import app as datasets_app
 from selfmark.cli.demo import demo
 from selfmark.cli.discover import discover
@@ -26,6 +27,7 @@ from selfmark.cli.map import map_points
 from selfmark.cli.name import name
 from selfmark.cli.options import Command
 from selfmark.cli.predict import predict
+from selfmark.cli.refine import refine
 from selfmark.cli.report import report
 from selfmark.cli.reproduce import reproduce
 from selfmark.cli.watch import watch
@@ -44,6 +46,8 @@ app.command(cls=Command)(watch)
 app.command(cls=Command)(predict)
 app.command("map", cls=Command)(map_points)
 app.command(cls=Command)(name)
+app.command(cls=Command)(correct)
+app.command(cls=Command)(refine)
 app.command(cls=Command)(export)
 app.command(cls=Command)(evaluate)
 app.command(cls=Command)(compare)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from selfmark.cli.console import print_result
-from selfmark.cli.options import Device, RunFolder
+from selfmark.cli.options import Browser, Device, Port, RunFolder
 from selfmark.errors import require_package
 
 
@@ -18,13 +18,13 @@ def name(
         typer.Argument(help="Images to show, or the new location of the run's images.", show_default=False),
     ] = None,
     max_images: Annotated[int, typer.Option(help="Maximum number of images to show.", min=1)] = 400,
-    port: Annotated[int, typer.Option(help="Local port; 0: any free port.", min=0, max=65535)] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    port: Port = 0,
+    browser: Browser = True,
     device: Device = "auto",
 ) -> None:
     """Name, color, hide, pair and connect landmarks on a page in your browser."""
     require_package("fastapi", "'selfmark[web]'")
     require_package("uvicorn", "'selfmark[web]'")
-    from selfmark.naming.server import name_landmarks
+    from selfmark.naming.server import PageOptions, name_landmarks
 
-    name_landmarks(run, images or [], max_images, port, browser, device, print_result)
+    name_landmarks(run, images or [], max_images, PageOptions(port, browser, device, print_result))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder with a trained detector.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Port = Annotated[int, typer.Option(help="Local port; 0: any free port.", min=0, max=65535)]
+Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")]
 Every = Annotated[int, typer.Option(help="Use every n-th frame of each video.", min=1)]
 Boxes = Annotated[
     Path | None,

@@ -452,6 +452,23 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class Refinement:
+    """Short training of a detector's head with corrected landmarks (`selfmark refine`)."""
+
+    iterations: int = between(1, 1_000_000, 80)  # iterations, for each image left out and for all images
+    batch: int = between(1, 4_096, 16)  # images per iteration, half of them without corrections
+    lr: float = between(0, 1, 1e-3)  # peak learning rate of the head; AdamW, one cycle
+    warmup_fraction: float = fraction(0.1)  # fraction of the iterations in which the learning rate rises
+    weight_decay: float = between(0, 1, 1e-4)  # decoupled weight decay
+    keep_weight: float = between(0, 1_000, 0.5)  # weight of maps without a label, which should stay
+    views: int = between(1, 1_000, 8)  # augmented views of each corrected image
+    kept_images: int = between(0, 100_000, 48)  # images of the run on which landmarks should stay
+    kept_views: int = between(1, 1_000, 1)  # augmented views of each of them
+    folds: int = between(2, 1_000, 5)  # images left out in turn; more images form this many groups
+    max_gigabytes: float = above(0, 10_000, 1.0)  # memory of the stored features
+
+
+@dataclass(frozen=True)
 class Tracking:
     """Tracking of animals in front of a fixed camera (`--find-animals`)."""
 
@@ -519,6 +536,7 @@ class Config:
     guards: Guards = field(default_factory=Guards)
     evaluation: Evaluation = field(default_factory=Evaluation)
     verification: Verification = field(default_factory=Verification)
+    refinement: Refinement = field(default_factory=Refinement)
     tracking: Tracking = field(default_factory=Tracking)
     smoothing: Smoothing = field(default_factory=Smoothing)
     methods: Methods = field(default_factory=Methods)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,8 @@ import numpy.typing as npt
 from selfmark.annotations import AnnotatedObjects
 from selfmark.detector import Detector, NetworkPrediction, detector_fingerprint
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import is_coco, read_ground_truth, read_label_file
+from selfmark.evaluation.annotated_refs import list_labeled_images
+from selfmark.evaluation.label_files import read_ground_truth, read_label_file
 from selfmark.evaluation.nme import mean_error, nan_mean
 from selfmark.evaluation.normalizers import (
     canonical_name,
@@ -21,7 +21,6 @@ from selfmark.evaluation.normalizers import (
     normalizer_lengths,
     unchecked_lengths,
 )
-from selfmark.image_ref import ImageRef
 from selfmark.images.crop import region_sides, to_network
 from selfmark.images.sources import list_images
 from selfmark.mapping.mapped_detector import LearnedMapping, save_mapping
@@ -30,7 +29,6 @@ from selfmark.mapping.point_map import MappingExamples, MirrorPartners
 from selfmark.model.card import is_packaged, model_folder
 from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
-from selfmark.run.folder import Run
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def learn_map(
             "the demo model inside selfmark cannot store a map: save the model to a folder of your own first"
         )
     detector = Detector.load(folder, select_device(device))
-    refs = list_images(images) if images else _crop_like_the_run(_images_of_label_file(labels), folder)
+    refs = list_images(images) if images else list_labeled_images(labels, folder)
     truth = read_ground_truth(labels, refs)
     predicted = detector.predict_network_pixels(truth.refs)
     truth = truth.select(predicted.rows)
@@ -80,24 +78,6 @@ def learn_map(
     save_mapping(mapping, target)
     notes = (*truth.notes, *_describe_limits(truth, predicted, mapping))
     return MappingResult(mapping, target / "map.json", notes)
-
-
-def _images_of_label_file(labels: Path) -> list[ImageRef]:
-    if not is_coco(labels):
-        raise InputError(f"{labels} does not name the folder of its images: add the folder before --labels")
-    return list_images([labels])
-
-
-def _crop_like_the_run(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
-    """Remove the boxes of a label file, unless the run used boxes or an image shows several objects.
-
-    A map must be learned on the kind of crops that it is later applied to, and most runs use whole images.
-    """
-    has_boxes = (folder / "run.json").exists() and any(ref.box is not None for ref in Run.open(folder).refs())
-    objects = Counter((ref.path, ref.frame) for ref in refs)
-    if has_boxes or max(objects.values()) > 1:
-        return list(refs)
-    return [replace(ref, box=None) for ref in refs]
 
 
 # --- fitting --------------------------------------------------------------------------------------------

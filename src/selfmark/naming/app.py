@@ -28,6 +28,13 @@ from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_page
 from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.card_editor import CardEditor, card_revision
+from selfmark.naming.corrections import (
+    Correction,
+    CorrectionFile,
+    corrections_from_json,
+    corrections_to_json,
+    object_key,
+)
 from selfmark.naming.edits import edits_from_json, edits_to_json
 from selfmark.naming.image_renderer import ImageRenderer
 from selfmark.naming.shown_images import ShownImages
@@ -38,13 +45,16 @@ _RENDER_THREADS = min(3, os.cpu_count() or 1)
 _CACHE_ONE_HOUR = {"cache-control": "private, max-age=3600"}
 
 Order = Literal["mixed", "highest", "lowest"]
+Tool = Literal["select", "correct"]
 
 
 def build_app(
     title: str,
     editor: CardEditor,
     shown: ShownImages,
+    corrections: CorrectionFile,
     notes: Callable[[ModelCard], list[str]],
+    tool: Tool,
     token: str,
 ) -> ASGIApp:
     """Return the application.
@@ -53,7 +63,9 @@ def build_app(
         title: title of the page.
         editor: reads and writes the model card.
         shown: images with their landmarks.
+        corrections: reads and writes corrected landmarks.
         notes: returns messages for the user, given the current card.
+        tool: tool that is active when the page opens.
         token: secret of the server, from which the name of the session is derived.
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
@@ -61,7 +73,8 @@ def build_app(
     # The session is new at every start, because the images may differ.
     session = hashlib.sha256(token.encode()).hexdigest()[:12]
     about = {"title": title, "version": __version__, "images": len(shown), "session": session}
-    _add_card(app, about, editor, notes)
+    about |= {"tool": tool, "corrections": str(corrections.path)}
+    _add_card(app, about, editor, PageCorrections(corrections, shown), notes)
     _add_images(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))
 
     @app.exception_handler(InputError)
@@ -89,11 +102,16 @@ def build_app(
 
 
 def _add_card(
-    app: FastAPI, about: dict[str, Any], editor: CardEditor, notes: Callable[[ModelCard], list[str]]
+    app: FastAPI,
+    about: dict[str, Any],
+    editor: CardEditor,
+    corrections: PageCorrections,
+    notes: Callable[[ModelCard], list[str]],
 ) -> None:
     def card_to_json(card: ModelCard) -> dict[str, Any]:
         return {
-            "revision": card_revision(card),
+            "revision": revision_of(card),
+            "corrections": corrections.to_json(len(card.names)),
             "names": card.names,
             "mirror": card.mirror,
             "without_partner": landmarks_without_partner(card),
@@ -103,6 +121,9 @@ def _add_card(
             "confirmed": card.confirmed,
             "notes": notes(card),
         }
+
+    def revision_of(card: ModelCard) -> str:
+        return card_revision(card) + corrections.file.revision()
 
     @app.get("/api/run")
     async def get_run() -> AsciiJSONResponse:
@@ -121,7 +142,7 @@ def _add_card(
     async def get_card(revision: str = "") -> Response:
         """Return the card, or nothing (204) if the client already has this revision."""
         card = editor.read()
-        if revision == card_revision(card):
+        if revision == revision_of(card):
             return Response(status_code=204, headers=NO_STORE)
         return AsciiJSONResponse(card_to_json(card), headers=NO_STORE)
 
@@ -137,6 +158,46 @@ def _add_card(
         parsed = edits_from_json(edits)
         card, undo = await asyncio.get_running_loop().run_in_executor(writer, editor.edit, parsed)
         return AsciiJSONResponse(card_to_json(card) | {"undo": edits_to_json(undo)}, headers=NO_STORE)
+
+    @app.post("/api/corrections")
+    async def post_corrections(edits: Annotated[Any, Body(embed=True)]) -> AsciiJSONResponse:
+        parsed, card = corrections_from_json(edits), editor.read()
+        undo = await asyncio.get_running_loop().run_in_executor(writer, corrections.edit, parsed, card)
+        return AsciiJSONResponse(card_to_json(card) | {"undo": corrections_to_json(undo)}, headers=NO_STORE)
+
+
+class PageCorrections:
+    """Corrections of the images that the page shows, by the number of the image."""
+
+    def __init__(self, file: CorrectionFile, shown: ShownImages) -> None:
+        """Correct the shown images in a file."""
+        self.file = file
+        self._shown = shown
+        self._sizes: list[tuple[int, int]] = [(width, height) for width, height in shown.sizes.tolist()]
+        self._predicted: list[list[tuple[float, float]]] = [
+            [(x, y) for x, y in landmarks] for landmarks in np.round(shown.xy.astype(float), 2).tolist()
+        ]
+        self._row_of = {object_key(ref): row for row, ref in enumerate(shown.refs)}
+
+    def edit(self, edits: list[Correction], card: ModelCard) -> list[Correction]:
+        """Apply edits and write the file; return the edits that undo the change."""
+        return self.file.edit(edits, card, self._shown.refs, self._sizes, self._predicted)
+
+    def to_json(self, num_landmarks: int) -> dict[int, dict[str, Any]]:
+        """Return the corrections of each corrected image that is shown."""
+        rows: dict[int, dict[str, Any]] = {}
+        for item in self.file.read(num_landmarks):
+            row = self._row_of.get(object_key(item.ref))
+            if row is not None:
+                places = item.correction.places.items()
+                rows[row] = {
+                    "done": item.correction.done,
+                    "absent": sorted(item.correction.absent),
+                    # From the corner, as in SVG.
+                    "places": {number: [x + 0.5 for x in place.xy] for number, place in places},
+                    "moved": [number for number, place in places if place.is_moved],
+                }
+        return rows
 
 
 # --- images ------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from selfmark.errors import InputError
 from selfmark.model.card import MAX_NAME_LENGTH, ModelCard
@@ -78,8 +78,9 @@ _CLASSES: dict[str, type[Edit]] = {
     "confirm": SetConfirmed,
     "connect": SetEdge,
 }
-_KINDS = {edit_class: kind for kind, edit_class in _CLASSES.items()}
-_TYPES = {"int": int, "str": str, "bool": bool}
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "bool": (bool,), "float": (float, int)}
+
+EditType = TypeVar("EditType")
 
 
 # --- JSON --------------------------------------------------------------------------------------------
@@ -91,26 +92,38 @@ def edits_from_json(values: Any) -> list[Edit]:
     >>> edits_from_json([{"kind": "pair", "landmark": 1, "partner": 2}])
     [SetPartner(landmark=1, partner=2)]
     """
+    return parse_edits(values, _CLASSES)
+
+
+def parse_edits(values: Any, classes: Mapping[str, type[EditType]]) -> list[EditType]:
+    """Parse a list of edits.
+
+    Args:
+        values: JSON objects, each with the kind of an edit and its fields.
+        classes: dataclass of each kind.
+    """
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_EDITS:
         raise InputError(f"edits must be a list of 1 to {MAX_EDITS} edits")
-    return [_edit_from_json(value) for value in values]
+    return [_parse_edit(value, classes) for value in values]
 
 
-def _edit_from_json(value: Any) -> Edit:
-    edit_class = _CLASSES.get(str(value.get("kind"))) if isinstance(value, dict) else None
-    if edit_class is None:
-        raise InputError(f"the kind of an edit must be one of {', '.join(_CLASSES)}")
-    expected = {field.name: _TYPES[str(field.type)] for field in fields(edit_class)}
+def _parse_edit(value: Any, classes: Mapping[str, type[EditType]]) -> EditType:
+    kind = str(value.get("kind")) if isinstance(value, dict) else ""
+    if kind not in classes:
+        raise InputError(f"the kind of an edit must be one of {', '.join(classes)}")
+    edit_class = classes[kind]
+    expected = {field.name: _TYPES[str(field.type)] for field in fields(cast(Any, edit_class))}
     given = {name: part for name, part in value.items() if name != "kind"}
-    if set(given) != set(expected) or any(type(given[name]) is not expected[name] for name in expected):
-        parameters = ", ".join(f"{name} ({type_.__name__})" for name, type_ in expected.items())
-        raise InputError(f"an edit of kind '{_KINDS[edit_class]}' needs {parameters}")
+    if set(given) != set(expected) or any(type(given[name]) not in expected[name] for name in expected):
+        parameters = ", ".join(f"{name} ({types[0].__name__})" for name, types in expected.items())
+        raise InputError(f"an edit of kind '{kind}' needs {parameters}")
     return edit_class(**given)
 
 
-def edits_to_json(edits: Sequence[Edit]) -> list[dict[str, Any]]:
-    """Convert edits to JSON values; the inverse of `edits_from_json`."""
-    return [{"kind": _KINDS[type(edit)], **vars(edit)} for edit in edits]
+def edits_to_json(edits: Sequence[Any], classes: Mapping[str, type] = _CLASSES) -> list[dict[str, Any]]:
+    """Convert edits to JSON values; the inverse of `parse_edits`."""
+    kinds = {edit_class: kind for kind, edit_class in classes.items()}
+    return [{"kind": kinds[type(edit)], **vars(edit)} for edit in edits]
 
 
 # --- applying edits ----------------------------------------------------------------------------------

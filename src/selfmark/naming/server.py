@@ -1,4 +1,4 @@
-"""Server of `selfmark name`: prepare the images, open the page in the browser, and serve it until Ctrl-C."""
+"""Server of `selfmark name` and `correct`: prepare the images, open the page, and serve it until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,27 +10,42 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import uvicorn
 
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
+from selfmark.images.crop import region_sides
 from selfmark.local_page.page_server import build_page_server, open_socket
 from selfmark.model.card import ModelCard, is_packaged, landmarks_without_partner, model_folder
-from selfmark.naming.app import build_app
+from selfmark.naming.app import Tool, build_app
 from selfmark.naming.card_editor import CardEditor
+from selfmark.naming.correction_choice import choose_for_correction
+from selfmark.naming.corrections import CorrectedObject, CorrectionFile, object_key
 from selfmark.naming.shown_images import ShownImages, images_fingerprint, load_cached_landmarks, select_images
 
 
-def name_landmarks(
-    folder: Path,
-    images: Sequence[str],
-    max_images: int,
-    port: int,
-    browser: bool,
-    device: str,
-    print_line: Callable[[str], None],
-) -> None:
+@dataclass(frozen=True)
+class PageOptions:
+    """How to serve the page.
+
+    Attributes:
+        port: port to listen on; 0 for any free port.
+        browser: open the page in the browser.
+        device: device that predicts the landmarks if they are not stored yet.
+        print_line: prints a line for the user.
+    """
+
+    port: int
+    browser: bool
+    device: str
+    print_line: Callable[[str], None]
+
+
+def name_landmarks(folder: Path, images: Sequence[str], max_images: int, options: PageOptions) -> None:
     """Serve the naming page of a run until the user stops it.
 
     Args:
@@ -38,38 +53,106 @@ def name_landmarks(
         images: images to show instead of those of the run, or the new location of the run's images; if empty,
             the run's images.
         max_images: maximum number of images to show.
-        port: port to listen on; 0 for any free port.
-        browser: open the page in the browser.
-        device: device that predicts the landmarks if they are not stored yet.
-        print_line: prints a line for the user.
+        options: how to serve the page.
     """
-    if is_packaged(folder):
-        raise InputError("the demo model inside selfmark cannot be renamed: save it to a folder of your own")
-    model = model_folder(folder)
-    editor = CardEditor(model)
+    editor = _open_card(folder, "renamed")
     before = editor.read()
-    if not (os.access(model, os.W_OK) and os.access(folder, os.W_OK)):
-        raise InputError(f"cannot write to {folder}, where names are stored: make it writable or copy it")
+
+    def prepare() -> ShownImages:
+        return prepare_images(folder, select_images(folder, images, max_images), options.device)
+
+    _serve(folder, editor, prepare, "select", options)
+    options.print_line(f"names saved in {editor.folder / 'model.json'}")
+    for note in describe_outdated_files(folder, before, editor.read()):
+        options.print_line(note)
+
+
+def correct_landmarks(
+    folder: Path, images: Sequence[str], count: int, max_images: int, options: PageOptions
+) -> None:
+    """Serve the naming page with the images most worth correcting, until the user stops it.
+
+    Args:
+        folder: run folder or model folder; it must be writable.
+        images: images to choose from instead of those of the run, or the new location of the run's images.
+        count: number of images to correct, besides those that are done already.
+        max_images: maximum number of images to choose from.
+        options: how to serve the page.
+    """
+    editor = _open_card(folder, "corrected")
+    corrections = CorrectionFile(folder)
+    num_landmarks = len(editor.read().names)
+    corrections.read(num_landmarks)  # report a damaged file before minutes of prediction
+
+    def prepare() -> ShownImages:
+        shown = prepare_images(folder, select_images(folder, images, max_images), options.device)
+        return order_for_correction(shown, corrections.read(num_landmarks), count)
+
+    _serve(folder, editor, prepare, "correct", options)
+    corrected = corrections.read(num_landmarks)
+    if not corrected:
+        options.print_line("nothing was corrected")
+        return
+    done = sum(item.correction.done for item in corrected)
+    options.print_line(f"{len(corrected)} corrected images ({done} done) in {corrections.path}")
+    options.print_line(f"improve the detector with: selfmark refine {folder}")
+
+
+def order_for_correction(shown: ShownImages, corrected: Sequence[CorrectedObject], count: int) -> ShownImages:
+    """Return the images to correct: those that were begun, then new ones, then those that are done.
+
+    Args:
+        shown: all images to choose from.
+        corrected: what was corrected before.
+        count: number of images that are not done.
+    """
+    done_by_key = {object_key(item.ref): item.correction.done for item in corrected}
+    state = [done_by_key.get(object_key(ref)) for ref in shown.refs]
+    begun = [row for row, is_done in enumerate(state) if is_done is False]
+    done = [row for row, is_done in enumerate(state) if is_done]
+    taken = np.array([*begun, *done], dtype=np.int64)
+    new = choose_for_correction(
+        shown.xy.astype(np.float64),
+        shown.score.astype(np.float64),
+        region_sides(shown.regions),
+        count - len(begun),
+        taken,
+    )
+    return shown.select([*begun, *new, *done])
+
+
+def _open_card(folder: Path, change: str) -> CardEditor:
+    """Return the editor of a model that can be changed; raise if it cannot."""
+    if is_packaged(folder):
+        raise InputError(
+            f"the demo model inside selfmark cannot be {change}: save it to a folder of your own"
+        )
+    editor = CardEditor(model_folder(folder))
+    editor.read()
+    if not (os.access(editor.folder, os.W_OK) and os.access(folder, os.W_OK)):
+        raise InputError(f"cannot write to {folder}, where changes are stored: make it writable or copy it")
+    return editor
+
+
+def _serve(
+    folder: Path, editor: CardEditor, prepare: Callable[[], ShownImages], tool: Tool, options: PageOptions
+) -> None:
     # The port is opened first, so that an error is reported before minutes of prediction.
-    with open_socket(port) as listener:
-        shown = prepare_images(folder, images, max_images, device)
-        address, server = build_server(folder, editor, before, shown, listener)
+    with open_socket(options.port) as listener:
+        shown = prepare()
+        address, server = build_server(folder, editor, editor.read(), shown, listener, tool)
         with suppress(KeyboardInterrupt):  # raised by the server after Ctrl-C
-            print_line(f"naming page: {address}")
-            print_line(f"{len(shown):,} images. Every change is saved at once. Stop with Ctrl-C.")
-            if browser:
+            options.print_line(f"{'naming' if tool == 'select' else 'correction'} page: {address}")
+            options.print_line(f"{len(shown):,} images. Every change is saved at once. Stop with Ctrl-C.")
+            if options.browser:
                 webbrowser.open(address)
             server.run(sockets=[listener])
-    print_line(f"names saved in {model / 'model.json'}")
-    for note in describe_outdated_files(folder, before, editor.read()):
-        print_line(note)
 
 
-def prepare_images(folder: Path, images: Sequence[str], max_images: int, device: str) -> ShownImages:
+def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> ShownImages:
     """Return the images with their landmarks, predicting them in a child process if they are not stored."""
     editor = CardEditor(model_folder(folder))
     card = editor.read()
-    refs = select_images(folder, images, max_images)
     fingerprint = images_fingerprint(editor.folder, card, refs)
     shown = load_cached_landmarks(folder, refs, fingerprint, len(card.names))
     if shown is not None:
@@ -96,7 +179,12 @@ def _predict_landmarks(*arguments: object) -> None:
 
 
 def build_server(
-    folder: Path, editor: CardEditor, before: ModelCard, shown: ShownImages, listener: socket.socket
+    folder: Path,
+    editor: CardEditor,
+    before: ModelCard,
+    shown: ShownImages,
+    listener: socket.socket,
+    tool: Tool = "select",
 ) -> tuple[str, uvicorn.Server]:
     """Return the address of the page, with its token, and the server to run on the socket.
 
@@ -106,14 +194,16 @@ def build_server(
         before: card at the start, to tell the user which files a change has made outdated.
         shown: images with their landmarks.
         listener: socket from `open_socket`.
+        tool: tool that is active when the page opens.
     """
 
     def notes(card: ModelCard) -> list[str]:
         return describe_outdated_files(folder, before, card)
 
-    title = folder.resolve().name
+    title, corrections = folder.resolve().name, CorrectionFile(folder)
+    command = "selfmark name" if tool == "select" else "selfmark correct"
     return build_page_server(
-        lambda token: build_app(title, editor, shown, notes, token), "selfmark name", listener
+        lambda token: build_app(title, editor, shown, corrections, notes, tool, token), command, listener
     )
 
 

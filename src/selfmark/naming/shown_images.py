@@ -57,6 +57,18 @@ class ShownImages:
         """Return the number of images."""
         return len(self.refs)
 
+    def select(self, rows: Sequence[int]) -> ShownImages:
+        """Return these images, in this order."""
+        index = np.asarray(rows, dtype=np.int64)
+        return ShownImages(
+            tuple(self.refs[row] for row in rows),
+            self.sizes[index],
+            self.regions[index],
+            self.xy[index],
+            self.score[index],
+            tuple(self.frames[row] for row in rows),
+        )
+
 
 # --- selecting images --------------------------------------------------------------------------------
 

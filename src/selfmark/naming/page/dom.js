@@ -39,6 +39,7 @@ export const ICONS = {
   cross: "M6 6l12 12M18 6 6 18",
   mirror: "M12 3v18M8 8l-5 4 5 4M16 8l5 4-5 4",
   select: "M5 3l14 8-6 1.5L10 19 5 3Z",
+  move: "M12 3v18M3 12h18M9 6l3-3 3 3M9 18l3 3 3-3M6 9l-3 3 3 3M18 9l3 3-3 3",
   connect: "M6 18 18 6M4 18a2 2 0 1 0 4 0 2 2 0 1 0-4 0M16 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0",
 };
 

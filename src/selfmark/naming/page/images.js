@@ -1,16 +1,19 @@
 // One large image with its landmarks, and a strip of thumbnails below it.
 
 import { element, icon, ICONS, svgElement, textColorOn } from "./dom.js";
+import { startCorrectBar } from "./correct.js";
 import { separate } from "./separate.js";
-import { applyTool, chooseLandmark, get, imageUrl, isHidden, isTrustKnown, isUntrusted, numberedName, showError, state, subscribe,
+import { applyTool, chooseLandmark, correctionOf, edit, get, imageUrl, isHidden, isTrustKnown, isUntrusted, numberedName, showError, state, subscribe,
   trustText, update } from "./store.js";
 
 const IMAGES_PER_REQUEST = 24; // also the length of the strip
-const TOOLS = [["select", "Select", "V", ICONS.select], ["connect", "Connect", "C", ICONS.connect], ["pair", "Pair", "M", ICONS.mirror]];
+const TOOLS = [["select", "Select", "V", ICONS.select], ["connect", "Connect", "C", ICONS.connect], ["pair", "Pair", "M", ICONS.mirror],
+  ["correct", "Correct", "D", ICONS.move]];
 const MARK_RADIUS = 11; // screen pixels
 const HINTS = {
   select: "Click a point to name it.",
   connect: "Click two points or names, or draw a line between two points. Do it again to remove the line.",
+  correct: "Drag points to where they belong. If all points of an image are right, press Enter.",
   pair: "Click two points or names that swap sides in a mirrored image. Click one on the midline twice.",
 };
 const NEXT_HINTS = {
@@ -27,7 +30,8 @@ export function startImages() {
   build(document.getElementById("view-images"));
   subscribe((changed) => {
     if (changed.has("row") || changed.has("run")) showImage();
-    else if (changed.has("card") || changed.has("selected") || changed.has("tool") || changed.has("first")) draw();
+    else if (changed.has("card") && imageCache.has(state.row)) { draw(); renderStrip(Number(strip.dataset.start)); }
+    else if (changed.has("selected") || changed.has("tool") || changed.has("first")) draw();
     if (changed.has("view") && state.view === "images") draw();
     if (state.card && (changed.has("tool") || changed.has("run") || changed.has("first") || changed.has("message"))) markTool();
   });
@@ -50,6 +54,7 @@ function build(view) {
   hint = element("p", { class: "hint muted", id: "hint", role: "status" });
   view.append(
     element("div", { class: "toolbar" }, toolButtons, hint),
+    startCorrectBar(),
     element("div", { class: "stage" }, arrow(-1, "Previous image", ICONS.previous), element("div", { class: "frame" }, photo, overlay),
       arrow(1, "Next image", ICONS.next)),
     element("p", { class: "caption" }, rowInput, element("span", { class: "muted", id: "total" }), caption),
@@ -101,8 +106,10 @@ function renderStrip(start) {
       onclick: () => update({ row }) }, element("img", { src: imageUrl(row, "thumbnail"), alt: "", loading: "lazy" }))));
   }
   for (const thumbnail of strip.children) {
-    const current = Number(thumbnail.dataset.row) === state.row;
+    const row = Number(thumbnail.dataset.row), current = row === state.row, correction = correctionOf(row);
     thumbnail.setAttribute("aria-current", String(current));
+    thumbnail.dataset.corrected = correction.done ? "done" : correction.moved.length || correction.absent.length ? "begun" : "";
+    thumbnail.setAttribute("aria-label", `Image ${row + 1}${correction.done ? ", done" : ""}`);
     if (current) strip.scrollLeft = thumbnail.offsetLeft - strip.offsetLeft - (strip.clientWidth - thumbnail.clientWidth) / 2;
   }
 }
@@ -111,26 +118,37 @@ function markTool() {
   for (const button of toolButtons.children) button.setAttribute("aria-pressed", String(button.dataset.tool === state.tool));
   hint.textContent = state.message || (state.first === null ? HINTS[state.tool] : NEXT_HINTS[state.tool](numberedName(state.first)));
   overlay.classList.toggle("drawing", state.tool !== "select");
+  document.body.dataset.activeTool = state.tool;
 }
 
 // --- drawing -------------------------------------------------------------------------------------------
 
 function draw() {
-  const image = imageCache.get(state.row);
+  let image = imageCache.get(state.row);
   if (!image || !state.card || !overlay.clientWidth) return;
   const [left, top, width, height] = image.view;
   overlay.setAttribute("viewBox", `${left} ${top} ${width} ${height}`);
   const unit = width / overlay.clientWidth; // one screen pixel, in pixels of the image
   const size = overlay.clientWidth < 480 ? 8.5 : MARK_RADIUS;
   const visible = [...state.card.names.keys()].filter((index) => !isHidden(index));
+  image = corrected(image);
   marks = marksOf(image, visible, 2 * (size + 2) * unit);
+  if (state.tool === "correct" && press?.to) marks[press.landmark] = image.xy[press.landmark]; // exactly where it would be dropped
   const order = [...visible.filter((index) => index !== state.selected), ...visible.filter((index) => index === state.selected)];
   overlay.replaceChildren(
     ...state.card.skeleton.filter((edge) => !edge.some(isHidden)).flatMap((edge) => line(image.xy[edge[0]], image.xy[edge[1]], unit)),
     ...pairLines(image, visible, unit),
-    ...(press && press.landmark !== null && press.to ? line(marks[press.landmark], press.to, unit, "draft") : []),
+    ...(state.tool !== "correct" && press && press.landmark !== null && press.to ? line(marks[press.landmark], press.to, unit, "draft") : []),
     ...visible.flatMap((index) => leader(index, image, unit)),
     ...order.map((index) => point(index, image, unit, size)));
+}
+
+// The image with its landmarks where the user put them, also while dragging.
+function corrected(image) {
+  const { places } = correctionOf(state.row);
+  const xy = image.xy.map((place, index) => places[index] ?? place);
+  if (state.tool === "correct" && press?.to) xy[press.landmark] = press.to;
+  return { ...image, xy };
 }
 
 // Where to draw each landmark: in its place, or beside it where marks would cover each other.
@@ -166,7 +184,10 @@ function point(index, image, unit, size) {
   const [x, y] = marks[index], color = state.card.colors[index], hollow = isUntrusted(index);
   const selected = index === state.selected, first = index === state.first;
   const radius = (selected ? size * 1.25 : size) * unit;
-  return svgElement("g", { class: `point${selected ? " selected" : ""}${first ? " first" : ""}`, "data-landmark": index },
+  const { absent, moved } = correctionOf(state.row);
+  const kind = `${absent.includes(index) ? " absent" : ""}${moved.includes(index) ? " moved" : ""}`;
+  if (state.tool === "correct" && press?.to && press.landmark === index) return crosshair(index, x, y, unit);
+  return svgElement("g", { class: `point${selected ? " selected" : ""}${first ? " first" : ""}${kind}`, "data-landmark": index },
     svgElement("title", {}, [numberedName(index), `score ${image.score[index].toFixed(2)}`,
       isTrustKnown() ? trustText(index) : ""].filter(Boolean).join(", ")),
     svgElement("circle", { cx: x, cy: y, r: Math.max(radius, 20 * unit), class: "hit-area" }),
@@ -177,6 +198,14 @@ function point(index, image, unit, size) {
     svgElement("text", { x, y: y + size * 0.36 * unit, "font-size": size * 1.05 * unit, fill: hollow ? "#000" : textColorOn(color) }, String(index)),
     selected ? svgElement("text", { x, y: labelHeight(index, radius, unit), class: "label", "font-size": 14 * unit, "stroke-width": 4 * unit },
       state.card.names[index]) : null);
+}
+
+// What the user sees while dragging: a cross that leaves the pixels under its center free.
+function crosshair(index, x, y, unit) {
+  const [near, far] = [3 * unit, 14 * unit];
+  const arms = [[near, 0, far, 0], [-near, 0, -far, 0], [0, near, 0, far], [0, -near, 0, -far]];
+  return svgElement("g", { class: "point selected", "data-landmark": index },
+    arms.flatMap(([ax, ay, bx, by]) => line([x + ax, y + ay], [x + bx, y + by], 0.6 * unit, "cross")));
 }
 
 // The y of a name: above its mark, or below if it would cover other marks there and fewer below.
@@ -214,10 +243,29 @@ function onPointerDown(event) {
 
 function onPointerMove(event) {
   if (!press || press.landmark === null || state.tool === "select") return;
-  if (!press.to && Math.hypot(event.clientX - press.x, event.clientY - press.y) < 8) return;
+  const enough = state.tool === "correct" ? 2 : 8;
+  if (!press.to && Math.hypot(event.clientX - press.x, event.clientY - press.y) < enough) return;
   const image = imageCache.get(state.row), box = overlay.getBoundingClientRect(), scale = image.view[2] / box.width;
-  press.to = [image.view[0] + (event.clientX - box.left) * scale, image.view[1] + (event.clientY - box.top) * scale];
+  if (state.tool === "correct") { // by as much as the pointer moved, wherever the mark was grabbed
+    press.from ??= correctionOf(state.row).places[press.landmark] ?? image.xy[press.landmark];
+    press.to = inView(image, [press.from[0] + (event.clientX - press.x) * scale, press.from[1] + (event.clientY - press.y) * scale]);
+  } else press.to = [image.view[0] + (event.clientX - box.left) * scale, image.view[1] + (event.clientY - box.top) * scale];
   draw();
+}
+
+const inView = ({ view }, [x, y]) =>
+  [Math.min(Math.max(x, view[0]), view[0] + view[2]), Math.min(Math.max(y, view[1]), view[1] + view[3])];
+
+// Save a place of a landmark, given from the corner as in SVG; pixel centers are at integers in the file.
+const place = (row, landmark, [x, y]) =>
+  edit({ kind: "move", row, landmark, x: Math.round((x - 0.5) * 100) / 100, y: Math.round((y - 0.5) * 100) / 100 });
+
+// Move the selected landmark by some pixels of the image.
+export function nudge(dx, dy) {
+  const image = imageCache.get(state.row), index = state.selected;
+  if (state.tool !== "correct" || !image || isHidden(index)) return;
+  const [x, y] = correctionOf(state.row).places[index] ?? image.xy[index];
+  place(state.row, index, inView(image, [x + dx, y + dy]));
 }
 
 function onPointerUp(event) {
@@ -228,6 +276,11 @@ function onPointerUp(event) {
     const swipe = event.clientX - x;
     if (event.pointerType === "touch" && Math.abs(swipe) > 60 && Math.abs(event.clientY - y) < 60) stepImage(swipe < 0 ? 1 : -1);
     else if (landmark !== null) chooseLandmark(landmark);
+    return;
+  }
+  if (state.tool === "correct") {
+    if (landmark !== null) update({ selected: landmark });
+    if (to) place(state.row, landmark, to);
     return;
   }
   const target = nearestLandmark(event);

@@ -2,7 +2,8 @@
 
 import { focusName, startInspector, toggleConfirmed, toggleHidden } from "./inspector.js";
 import { startGallery } from "./gallery.js";
-import { startImages, stepImage } from "./images.js";
+import { finishImage, resetPoint, toggleAbsent } from "./correct.js";
+import { nudge, startImages, stepImage } from "./images.js";
 import { startList } from "./list.js";
 import { startMirror } from "./mirror.js";
 import { canRedo, canUndo, redo, showError, start, state, subscribe, undo, update } from "./store.js";
@@ -49,7 +50,7 @@ function startHistory() {
   subscribe((changed) => {
     if (changed.has("run")) {
       byId("title").textContent = state.run.title;
-      document.title = `${state.run.title} · naming · selfmark`;
+      document.title = `${state.run.title} · ${state.run.tool === "correct" ? "correcting" : "naming"} · selfmark`;
       showVerdict(state.run.verdict);
     }
     if (state.card) document.body.dataset.revision = state.card.revision; // revision of the card that the page shows
@@ -79,6 +80,7 @@ const SHORTCUTS = {
   h: toggleHidden,
   c: () => update({ view: "images", tool: "connect", first: null, message: "" }),
   m: () => update({ view: "images", tool: "pair", first: null, message: "" }),
+  d: () => update({ view: "images", tool: "correct", first: null, message: "" }),
   v: () => update({ tool: "select", first: null, message: "" }),
   Escape: () => update({ tool: "select", first: null, message: "" }),
   y: () => toggleConfirmed(state.selected),
@@ -86,6 +88,17 @@ const SHORTCUTS = {
   2: () => update({ view: "gallery" }),
   3: () => update({ view: "mirror" }),
   "?": () => help.showModal(),
+};
+
+// In the tool Correct, in addition or instead.
+const CORRECT_SHORTCUTS = {
+  Enter: finishImage,
+  x: toggleAbsent,
+  r: resetPoint,
+  ShiftArrowLeft: () => nudge(-1, 0),
+  ShiftArrowRight: () => nudge(1, 0),
+  ShiftArrowUp: () => nudge(0, -1),
+  ShiftArrowDown: () => nudge(0, 1),
 };
 
 function startShortcuts() {
@@ -101,7 +114,9 @@ function startShortcuts() {
       return;
     }
     if (typing) return;
-    const action = SHORTCUTS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const correcting = state.view === "images" && state.tool === "correct" && !(event.key === "Enter" && event.target.matches?.("button"));
+    const action = (correcting && CORRECT_SHORTCUTS[event.shiftKey && key.startsWith("Arrow") ? `Shift${key}` : key]) || SHORTCUTS[key];
     if (!action) return;
     event.preventDefault();
     action();

@@ -6,7 +6,7 @@ export const state = {
   selected: 0, // landmark
   row: 0, // image
   view: "images",
-  tool: "select", // select, connect or pair
+  tool: "select", // select, connect, pair or correct
   first: null, // first landmark clicked while connecting or pairing
   message: "", // shown instead of the hint of the tool
 };
@@ -36,7 +36,7 @@ async function request(address, options = {}) {
   try {
     response = await fetch(address, options);
   } catch {
-    const error = new Error("The server has stopped. Start 'selfmark name' again. All saved changes are safe.");
+    const error = new Error(`The server has stopped. Start '${state.run?.tool === "correct" ? "selfmark correct" : "selfmark name"}' again. All saved changes are safe.`);
     error.offline = true;
     throw error;
   }
@@ -55,6 +55,7 @@ export const imageUrl = (row, kind) => `/images/${row}/${kind}?session=${state.r
 export async function start() {
   [state.run, state.card] = await Promise.all([get("/api/run"), get("/api/card")]);
   restoreSession();
+  state.tool = state.run.tool;
   notify(["run", "card", "selected", "row", "view", "tool"]);
   setInterval(poll, 3000);
 }
@@ -82,8 +83,10 @@ export function showError(message) {
 
 // --- edits ------------------------------------------------------------------------------------------
 
+const CORRECTIONS = ["move", "reset", "absent", "done"]; // kinds of edits that change the landmarks of an image, not the card
+
 async function send(edits) {
-  const response = await request("/api/edits", {
+  const response = await request(CORRECTIONS.includes(edits[0].kind) ? "/api/corrections" : "/api/edits", {
     method: "POST",
     headers: { "content-type": "application/json", "x-selfmark": "1" },
     body: JSON.stringify({ edits }),
@@ -147,7 +150,7 @@ function showStatus(message) {
 }
 
 // Undo and redo survive a reload of the page in the same tab.
-const storageKey = () => `selfmark ${state.run.title} ${state.run.landmarks}`;
+const storageKey = () => `selfmark ${state.run.tool} ${state.run.title} ${state.run.landmarks}`;
 
 function saveSession() {
   const stored = { undo: undoStack.slice(-200), redo: redoStack.slice(-200), selected: state.selected, row: state.row };
@@ -180,7 +183,7 @@ export const connectedTo = (index) =>
 // Use the current tool on a landmark whose point or name was clicked: select it, or connect or pair it with the one clicked before.
 export function chooseLandmark(index) {
   const [tool, first] = [state.view === "images" ? state.tool : "select", state.first];
-  if (tool === "select") update({ selected: index });
+  if (tool === "select" || tool === "correct") update({ selected: index });
   else if (isHidden(index))
     update({ selected: index, message: `${numberedName(index)} is hidden, so it is not in the picture. Show it (H) to ${tool} it.` });
   else if (first === null) update({ first: index, selected: index, message: "" });
@@ -198,6 +201,10 @@ export function applyTool(tool, a, b) {
   if (a === b) return Promise.resolve("");
   return edit({ kind: "connect", landmark: a, other: b, connected: !connectedTo(a).includes(b) });
 }
+
+// The corrections of an image: landmarks that count and their places, those moved by the user, those not visible, and whether it is done.
+const UNCORRECTED = { places: {}, moved: [], absent: [], done: false };
+export const correctionOf = (row) => state.card.corrections[row] ?? UNCORRECTED;
 
 // Swap the side in a name ("left ear" becomes "right ear"). Returns "" if the name has no side.
 export function otherSide(name) {

@@ -1,0 +1,41 @@
+"""The images that a label file names, cropped as a run crops its images."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from selfmark.errors import InputError
+from selfmark.evaluation.label_files import is_coco
+from selfmark.image_ref import ImageRef
+from selfmark.images.sources import list_images
+from selfmark.run.folder import Run
+
+
+def list_labeled_images(labels: Path, folder: Path) -> list[ImageRef]:
+    """Return the images that a COCO file names, with its boxes only if the run used boxes.
+
+    Args:
+        labels: the label file.
+        folder: run folder or model folder.
+
+    Raises:
+        InputError: if the file has another format, in which images cannot be found.
+    """
+    if not is_coco(labels):
+        raise InputError(f"{labels} does not name the folder of its images: add the folder before --labels")
+    return _crop_like_the_run(list_images([labels]), folder)
+
+
+def _crop_like_the_run(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
+    """Remove the boxes of a label file, unless the run used boxes or an image shows several objects.
+
+    A detector must learn from the kind of crops that it is later applied to, and most runs use whole images.
+    """
+    has_boxes = (folder / "run.json").exists() and any(ref.box is not None for ref in Run.open(folder).refs())
+    objects = Counter((ref.path, ref.frame) for ref in refs)
+    if has_boxes or max(objects.values()) > 1:
+        return list(refs)
+    return [replace(ref, box=None) for ref in refs]

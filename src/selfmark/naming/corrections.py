@@ -1,0 +1,358 @@
+"""Corrected landmarks of images, stored in RUN/corrections/labels.json as COCO keypoints.
+
+A user drags landmarks to where they belong. A landmark that was moved counts at its new place (v = 2). If the
+user marks the image as done, the other landmarks count where they are. A landmark that the user marks as not
+visible, and every other landmark, does not count (v = 0). `selfmark evaluate`, `map` and `refine` read the
+file.
+
+The key "selfmark" of an annotation has what COCO cannot say: which landmarks were moved or marked as not
+visible, and whether the image is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from selfmark._version import __version__
+from selfmark.errors import InputError
+from selfmark.image_ref import Box, ImageRef
+from selfmark.images.coco import CocoAnnotation, CocoFile, read_coco, read_keypoints
+from selfmark.images.input_files import MAX_COORDINATE
+from selfmark.model.card import ModelCard
+from selfmark.naming.edits import edits_to_json, parse_edits
+from selfmark.run.files import FORMAT, write_json
+from selfmark.run.locks import exclusive
+
+CORRECTIONS = Path("corrections", "labels.json")
+"""Path of the corrections in a run folder or model folder."""
+_VISIBLE = 2  # COCO's v of a point that is annotated and visible
+
+
+# --- edits -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MovePoint:
+    """Move a landmark of an image to a place, in pixels of the original with pixel centers at integers."""
+
+    row: int
+    landmark: int
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class ResetPoint:
+    """Put a landmark of an image back where the detector found it."""
+
+    row: int
+    landmark: int
+
+
+@dataclass(frozen=True)
+class SetAbsent:
+    """Mark a landmark as not visible in an image."""
+
+    row: int
+    landmark: int
+
+
+@dataclass(frozen=True)
+class SetDone:
+    """Mark an image as done, so that all its landmarks count, or withdraw this."""
+
+    row: int
+    done: bool
+
+
+Correction = MovePoint | ResetPoint | SetAbsent | SetDone
+
+_CLASSES: dict[str, type[Correction]] = {
+    "move": MovePoint,
+    "reset": ResetPoint,
+    "absent": SetAbsent,
+    "done": SetDone,
+}
+
+
+def corrections_from_json(values: Any) -> list[Correction]:
+    """Parse a list of corrections such as {"kind": "move", "row": 3, "landmark": 0, "x": 12.5, "y": 8.0}.
+
+    >>> corrections_from_json([{"kind": "done", "row": 3, "done": True}])
+    [SetDone(row=3, done=True)]
+    """
+    return parse_edits(values, _CLASSES)
+
+
+def corrections_to_json(corrections: Sequence[Correction]) -> list[dict[str, Any]]:
+    """Convert corrections to JSON values; the inverse of `corrections_from_json`."""
+    return edits_to_json(corrections, _CLASSES)
+
+
+# --- the corrections of one image ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a landmark of an image counts.
+
+    Attributes:
+        xy: x and y in pixels of the original.
+        is_moved: the user put it there; otherwise the detector did, and the user marked the image as done.
+    """
+
+    xy: tuple[float, float]
+    is_moved: bool
+
+
+@dataclass(frozen=True)
+class ImageCorrection:
+    """The corrections of an object in an image.
+
+    Attributes:
+        places: landmarks that count, by number.
+        absent: landmarks that the user marked as not visible.
+        done: the user has checked all landmarks.
+    """
+
+    places: Mapping[int, Place] = field(default_factory=dict)
+    absent: frozenset[int] = frozenset()
+    done: bool = False
+
+
+def apply_correction(
+    current: ImageCorrection,
+    edit: Correction,
+    predicted: Sequence[tuple[float, float]],
+    hidden: Sequence[int],
+) -> ImageCorrection:
+    """Return the corrections of an image after an edit.
+
+    Args:
+        current: the corrections before.
+        edit: the edit.
+        predicted: K places of the detector.
+        hidden: landmarks that never count.
+    """
+    places, absent, done = dict(current.places), current.absent, current.done
+    match edit:
+        case MovePoint(_, landmark, x, y):
+            places[landmark], absent = Place((x, y), True), absent - {landmark}
+        case ResetPoint(_, landmark):
+            places.pop(landmark, None)
+            absent -= {landmark}
+        case SetAbsent(_, landmark):
+            places.pop(landmark, None)
+            absent |= {landmark}
+        case SetDone(_, done):
+            pass
+    places = {landmark: place for landmark, place in places.items() if place.is_moved or done}
+    if done:
+        unchecked = set(range(len(predicted))) - set(places) - absent - set(hidden)
+        places |= {landmark: Place(predicted[landmark], False) for landmark in unchecked}
+    return ImageCorrection(dict(sorted(places.items())), absent, done)
+
+
+def invert_correction(current: ImageCorrection, edit: Correction) -> Correction:
+    """Return the edit that restores `current` after the edit."""
+    match edit:
+        case SetDone(row, _):
+            return SetDone(row, current.done)
+        case MovePoint(row, landmark, _, _) | ResetPoint(row, landmark) | SetAbsent(row, landmark):
+            place = current.places.get(landmark)
+            if place is not None and place.is_moved:
+                return MovePoint(row, landmark, *place.xy)
+            return SetAbsent(row, landmark) if landmark in current.absent else ResetPoint(row, landmark)
+
+
+# --- the file ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CorrectedObject:
+    """An object in an image with its corrections.
+
+    Attributes:
+        ref: the image, with an absolute path.
+        size: width and height of the image.
+        correction: the corrections.
+    """
+
+    ref: ImageRef
+    size: tuple[int, int]
+    correction: ImageCorrection
+
+
+def object_key(ref: ImageRef) -> tuple[str, int | None, Box | None]:
+    """Return what tells an object from all others: its image and its box."""
+    return os.path.abspath(ref.path), ref.frame, ref.box
+
+
+class CorrectionFile:
+    """Reader and writer of the corrections of a run.
+
+    They are not kept in memory, so they cannot be out of date. Every edit reads, changes and replaces the
+    file under a lock.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Store corrections in this run folder or model folder."""
+        self.path = folder / CORRECTIONS
+
+    def read(self, num_landmarks: int) -> list[CorrectedObject]:
+        """Return the corrected objects; empty if nothing was corrected yet.
+
+        Raises:
+            InputError: if the file is damaged or was made for a detector with another number of landmarks.
+        """
+        if not self.path.exists():
+            return []
+        file = read_coco(self.path)
+        file.check_ids()
+        names = file.category(file.annotations).values.get("keypoints") or []
+        if len(names) != num_landmarks:
+            raise InputError(
+                f"{self.path} corrects a detector with {len(names)} landmarks, but this one has "
+                f"{num_landmarks}: move the file elsewhere"
+            )
+        if not file.annotations:
+            return []
+        points = read_keypoints(file.annotations, names)
+        return [_object_from_coco(file, entry, points[row]) for row, entry in enumerate(file.annotations)]
+
+    def edit(
+        self,
+        edits: Sequence[Correction],
+        card: ModelCard,
+        refs: Sequence[ImageRef],
+        sizes: Sequence[tuple[int, int]],
+        predicted: Sequence[Sequence[tuple[float, float]]],
+    ) -> list[Correction]:
+        """Apply edits and write the file.
+
+        Args:
+            edits: the edits; their rows count `refs`.
+            card: names, mirror partners, skeleton and hidden landmarks.
+            refs: N images.
+            sizes: width and height of each image.
+            predicted: N x K places of the detector.
+
+        Returns:
+            The edits that undo the change.
+
+        Raises:
+            InputError: if one of the edits is invalid or the file cannot be written; then none is applied.
+        """
+        for edit in edits:
+            _check(edit, len(card.names), refs)
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            with exclusive(self.path.parent, wait=True, lock_file=False):
+                objects = {object_key(item.ref): item for item in self.read(len(card.names))}
+                undo: list[Correction] = []
+                for edit in edits:
+                    key = object_key(refs[edit.row])
+                    found = objects.get(key) or CorrectedObject(
+                        replace(refs[edit.row], path=Path(key[0])), sizes[edit.row], ImageCorrection()
+                    )
+                    undo.insert(0, invert_correction(found.correction, edit))
+                    after = apply_correction(found.correction, edit, predicted[edit.row], card.hidden)
+                    objects[key] = replace(found, correction=after)
+                write_json(_to_coco(objects.values(), card), self.path)
+        except OSError as error:
+            raise InputError(f"cannot write {self.path}: {error.strerror}") from error
+        return undo
+
+    def revision(self) -> str:
+        """Return a digest of the file; empty if there is none."""
+        try:
+            return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+        except OSError:
+            return ""
+
+
+def _check(edit: Correction, num_landmarks: int, refs: Sequence[ImageRef]) -> None:
+    if not 0 <= edit.row < len(refs):
+        raise InputError(f"there is no image {edit.row}; images are numbered from 0 to {len(refs) - 1}")
+    try:
+        str(refs[edit.row].path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the name of {refs[edit.row].name!r} is not valid UTF-8: rename the file to correct it"
+        ) from error
+    if isinstance(edit, SetDone):
+        return
+    if not 0 <= edit.landmark < num_landmarks:
+        raise InputError(
+            f"there is no landmark {edit.landmark}; landmarks are numbered from 0 to {num_landmarks - 1}"
+        )
+    if isinstance(edit, MovePoint) and not (abs(edit.x) < MAX_COORDINATE and abs(edit.y) < MAX_COORDINATE):
+        raise InputError(f"a landmark cannot be moved to ({edit.x}, {edit.y})")
+
+
+def _object_from_coco(file: CocoFile, annotation: CocoAnnotation, points: Any) -> CorrectedObject:
+    image = file.image_of(annotation)
+    try:
+        own = annotation.values["selfmark"]
+        moved, absent = ({int(landmark) for landmark in own[name]} for name in ("moved", "absent"))
+        size = int(image.values["width"]), int(image.values["height"])
+        box = annotation.box()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{annotation.where} was not written by 'selfmark correct': {error}") from error
+    places = {
+        landmark: Place((float(x), float(y)), landmark in moved)
+        for landmark, (x, y, visibility) in enumerate(points.tolist())
+        if visibility > 0
+    }
+    ref = ImageRef(Path(image.file_name), image.frame(), box, annotation.track())
+    return CorrectedObject(ref, size, ImageCorrection(places, frozenset(absent), bool(own.get("done"))))
+
+
+def _to_coco(objects: Any, card: ModelCard) -> dict[str, Any]:
+    images: dict[tuple[Path, int | None], dict[str, Any]] = {}
+    annotations: list[dict[str, Any]] = []
+    for item in objects:
+        ref, correction = item.ref, item.correction
+        if correction == ImageCorrection():
+            continue
+        width, height = item.size
+        entry = {"id": len(images) + 1, "file_name": str(ref.path), "width": width, "height": height}
+        entry |= {} if ref.frame is None else {"frame": ref.frame}
+        image = images.setdefault((ref.path, ref.frame), entry)
+        places = [correction.places.get(landmark) for landmark in range(len(card.names))]
+        annotations.append(
+            {
+                "id": len(annotations) + 1,
+                "image_id": image["id"],
+                "category_id": 1,
+                "keypoints": [v for place in places for v in ((*place.xy, _VISIBLE) if place else (0, 0, 0))],
+                "num_keypoints": len(correction.places),
+                "iscrowd": 0,
+                **({} if ref.box is None else {"bbox": list(ref.box)}),
+                **({} if ref.track is None else {"track_id": ref.track}),
+                "selfmark": {
+                    "done": correction.done,
+                    "moved": [number for number, place in correction.places.items() if place.is_moved],
+                    "absent": sorted(correction.absent),
+                },
+            }
+        )
+    category = {
+        "id": 1,
+        "name": "object",
+        "keypoints": list(card.names),
+        "skeleton": [[a + 1, b + 1] for a, b in card.skeleton],
+        "flip_idx": list(card.mirror),
+    }
+    info = {"description": "landmarks corrected with selfmark", "selfmark": __version__, "format": FORMAT}
+    return {
+        "info": info,
+        "images": list(images.values()),
+        "annotations": annotations,
+        "categories": [category],
+    }

@@ -1,0 +1,49 @@
+// The bar of the tool Correct: mark an image as done, a landmark as not visible, or put it back.
+
+import { element, icon, ICONS } from "./dom.js";
+import { stepImage } from "./images.js";
+import { correctionOf, edit, isHidden, numberedName, state, subscribe } from "./store.js";
+
+let progress, doneButton, absentButton, resetButton;
+
+export function startCorrectBar() {
+  doneButton = element("button", { id: "done", class: "primary", title: "All points are right (Enter)", onclick: () => finishImage() });
+  absentButton = element("button", { id: "absent", title: "The selected landmark is not visible in this image (X)", onclick: () => toggleAbsent() },
+    icon(ICONS.eyeClosed), "Not visible");
+  resetButton = element("button", { id: "reset", title: "Put the selected landmark back where the detector found it (R)",
+    onclick: () => resetPoint() }, "As predicted");
+  progress = element("span", { id: "corrected", class: "muted" });
+  subscribe((changed) => {
+    if (state.card && (changed.has("card") || changed.has("row") || changed.has("selected"))) render();
+  });
+  return element("div", { class: "correct-bar", role: "group", "aria-label": "Correct" }, doneButton, absentButton, resetButton, progress);
+}
+
+function render() {
+  const { absent, done, moved } = correctionOf(state.row), isAbsent = absent.includes(state.selected);
+  doneButton.replaceChildren(icon(ICONS.check), done ? "Done" : "All points are right");
+  doneButton.setAttribute("aria-pressed", String(done));
+  doneButton.classList.toggle("on", done);
+  absentButton.setAttribute("aria-pressed", String(isAbsent));
+  absentButton.classList.toggle("on", isAbsent);
+  absentButton.disabled = isHidden(state.selected);
+  resetButton.disabled = !isAbsent && !moved.includes(state.selected);
+  const all = Object.values(state.card.corrections), finished = all.filter((image) => image.done).length;
+  const points = all.reduce((sum, image) => sum + image.moved.length, 0);
+  progress.textContent = `${finished} of ${state.run.images.toLocaleString("en")} images done; points moved: ${points}`
+    + (isAbsent ? `; ${numberedName(state.selected)} is not visible here` : "");
+}
+
+// Mark the image as done and go to the next one; or withdraw that.
+export async function finishImage() {
+  const done = !correctionOf(state.row).done;
+  if (!(await edit({ kind: "done", row: state.row, done })) && done) stepImage(1);
+}
+
+export function toggleAbsent() {
+  if (isHidden(state.selected)) return;
+  const isAbsent = correctionOf(state.row).absent.includes(state.selected);
+  edit({ kind: isAbsent ? "reset" : "absent", row: state.row, landmark: state.selected });
+}
+
+export const resetPoint = () => edit({ kind: "reset", row: state.row, landmark: state.selected });

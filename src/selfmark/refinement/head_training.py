@@ -1,0 +1,219 @@
+"""Training of the head of a detector on stored features of a few images.
+
+The features of augmented images are computed once by the frozen part of the network. A training is then a few
+hundred steps of a small network, so that leaving out each image in turn takes seconds. Maps of landmarks that
+are not labeled stay as they are: their targets are the maps of the original head.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from selfmark.config import Augment, Refinement
+from selfmark.errors import InputError
+from selfmark.features.orientation import rotation_matrices
+from selfmark.images.augment import (
+    augment_colors,
+    move_points,
+    points_inside,
+    prepend_flip,
+    random_affine,
+    warp_images,
+)
+from selfmark.model.feature_network import FeaturePsi, enlarge_maps
+from selfmark.model.heatmaps import draw_gaussians, to_cells
+from selfmark.model.landmark_network import LandmarkNetwork
+from selfmark.model.network import Psi
+from selfmark.model.soft_argmax import SoftArgmaxPsi
+from selfmark.model.turned_network import DirectionFinder, TurnedPsi
+
+_BATCH = 16  # images per forward pass of the frozen part
+
+
+@dataclass(frozen=True)
+class SplitNetwork:
+    """A network as a frozen part and a head.
+
+    Attributes:
+        describe: maps images [B, 3, S, S] in 0..1 to features [B, C, h, w].
+        head: trainable part.
+        read: maps a head and features [B, C, h, w] to heatmaps [B, K, S/4, S/4].
+        finder: finds the directions of the objects, if images are turned first.
+    """
+
+    describe: Callable[[Tensor], Tensor]
+    head: nn.Module
+    read: Callable[[nn.Module, Tensor], Tensor]
+    finder: DirectionFinder | None = None
+
+
+def split_network(network: LandmarkNetwork) -> SplitNetwork:
+    """Split a network into a frozen part and a head.
+
+    Raises:
+        InputError: if the network has no head that is trained by heatmaps.
+    """
+    if isinstance(network, TurnedPsi):
+        inner = split_network(network.psi)
+        return SplitNetwork(inner.describe, inner.head, inner.read, network.finder)
+    if isinstance(network, FeaturePsi):
+        scale = network.feature_scale
+        return SplitNetwork(
+            lambda images: network.encoder(images) * scale,
+            network.head,
+            lambda head, features: enlarge_maps(head(features).float()),
+        )
+    if isinstance(network, Psi) and not isinstance(network, SoftArgmaxPsi):
+        return SplitNetwork(network.backbone, network.head, lambda head, features: head(features))
+    raise InputError(
+        "this detector has no head that could be trained with corrections: train one with the default method "
+        "of 'selfmark discover', or learn your points with 'selfmark map'"
+    )
+
+
+class HeadExamples(NamedTuple):
+    """Stored features of V augmented views and their labels.
+
+    features: [V, C, h, w] float16, on the CPU
+    cells:    [V, K, 2] float32, labels in cells of the heatmaps
+    present:  [V, K] bool, landmarks that are labeled
+    image:    [V] int64, image of each view
+    """
+
+    features: Tensor
+    cells: Tensor
+    present: Tensor
+    image: Tensor
+
+
+class LabeledPixels(NamedTuple):
+    """N images with labels.
+
+    pixels:  [N, 3, S, S] uint8
+    xy:      [N, K, 2] float32, network pixels
+    present: [N, K] bool, landmarks that are labeled
+    """
+
+    pixels: Tensor
+    xy: Tensor
+    present: Tensor
+
+
+@torch.no_grad()
+def describe_views(
+    network: SplitNetwork,
+    images: LabeledPixels,
+    views: int,
+    augment: Augment,
+    mirror: Sequence[int] | None,
+    generator: torch.Generator,
+) -> HeadExamples:
+    """Compute the features of augmented views of images; the first view of an image is not augmented.
+
+    Args:
+        network: the network.
+        images: the images.
+        views: number of views per image.
+        augment: random changes of the images.
+        mirror: mirror partners; landmark k of a mirrored image is partner k; None does not mirror images.
+        generator: source of the random numbers; its device computes.
+    """
+    device, size = generator.device, images.pixels.shape[-1]
+    parts: list[HeadExamples] = []
+    rows = torch.arange(len(images.pixels)).repeat_interleave(views)
+    is_plain = torch.arange(len(rows)) % views == 0
+    for start in range(0, len(rows), _BATCH):
+        index, plain = rows[start : start + _BATCH], is_plain[start : start + _BATCH].to(device)
+        pixels = images.pixels[index].to(device).float() / 255
+        xy, present = images.xy[index].to(device), images.present[index].to(device)
+        if network.finder is not None:
+            turn = rotation_matrices(network.finder(pixels), size)
+            pixels, xy = warp_images(pixels, turn), move_points(xy, turn)
+        matrix = random_affine(len(index), size, augment, generator)
+        if mirror is not None:
+            flip = (torch.rand(len(index), generator=generator, device=device) < 0.5) & ~plain
+            partner = torch.tensor(mirror, device=device)
+            xy = torch.where(flip[:, None, None], xy[:, partner], xy)
+            present = torch.where(flip[:, None], present[:, partner], present)
+            matrix = prepend_flip(matrix, flip, size)
+        identity = torch.eye(2, 3, device=device).expand_as(matrix)
+        matrix = torch.where(plain[:, None, None], identity, matrix)
+        changed = augment_colors(warp_images(pixels, matrix), augment, generator)
+        features = network.describe(torch.where(plain[:, None, None, None], pixels, changed))
+        moved = move_points(xy, matrix)
+        present = present & points_inside(moved, size)
+        parts.append(
+            HeadExamples(features.to("cpu", torch.float16), to_cells(moved).cpu(), present.cpu(), index)
+        )
+    return HeadExamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def train_head(
+    network: SplitNetwork,
+    corrected: HeadExamples,
+    kept: HeadExamples | None,
+    settings: Refinement,
+    sigma: float,
+    generator: torch.Generator,
+) -> nn.Module:
+    """Return a copy of the head, trained on corrected landmarks.
+
+    Args:
+        network: the network; it is not changed.
+        corrected: views with labels.
+        kept: views of other images, on which the head should give the same maps as before; None for none.
+        settings: iterations, batch, learning rate, and how much unlabeled maps count.
+        sigma: standard deviation of the target Gaussians, cells.
+        generator: source of the random numbers; its device computes.
+    """
+    device = generator.device
+    head = copy.deepcopy(network.head).requires_grad_(True).train()
+    optimizer = torch.optim.AdamW(head.parameters(), settings.lr, weight_decay=settings.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings.lr, total_steps=settings.iterations, pct_start=settings.warmup_fraction
+    )
+    groups = [corrected] if kept is None else [corrected, kept]
+    per_group = max(1, settings.batch // len(groups))
+    for _ in range(settings.iterations):
+        batch = [_draw(group, per_group, generator) for group in groups]
+        features, cells, present, _ = (torch.cat(column).to(device) for column in zip(*batch, strict=True))
+        # Gradients of the features are not needed, but without them torch's backward pass of a GroupNorm with
+        # channels last crashes.
+        features = features.float().requires_grad_(True)
+        with torch.no_grad():
+            before = network.read(network.head, features)
+            target = draw_gaussians(cells, before.shape[-1], sigma)
+        maps = network.read(head, features)
+        labeled = present[..., None, None]
+        error = (maps - torch.where(labeled, target, before)).square().mean(dim=(2, 3))
+        new, old = (error * present).sum(), (error * ~present).sum()
+        loss = new / present.sum().clamp_min(1) + settings.keep_weight * old / (~present).sum().clamp_min(1)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+    return head.eval().requires_grad_(False)
+
+
+def _draw(examples: HeadExamples, count: int, generator: torch.Generator) -> HeadExamples:
+    index = torch.randint(len(examples.image), (count,), generator=generator, device=generator.device).cpu()
+    return HeadExamples(*(column[index] for column in examples))
+
+
+def leave_out(examples: HeadExamples, images: Tensor) -> HeadExamples:
+    """Return the views of all images but these [M]."""
+    is_kept = ~torch.isin(examples.image, images)
+    return HeadExamples(*(column[is_kept] for column in examples))
+
+
+def bytes_per_view(network: SplitNetwork, size: int, device: torch.device) -> int:
+    """Return the memory that the stored features of one view take."""
+    with torch.no_grad():
+        features = network.describe(torch.zeros(1, 3, size, size, device=device))
+    return features.numel() * torch.float16.itemsize

@@ -1,0 +1,405 @@
+"""`selfmark refine`: train a detector with corrected landmarks, if that helps on images left out in turn.
+
+The refined detector replaces the one in the model folder. The original is kept in the folder MODEL-original
+beside it, and every refinement starts from it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from selfmark.annotations import AnnotatedObjects
+from selfmark.config import Config, Refinement, override
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.evaluation.annotated_refs import list_labeled_images
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.nme import nan_mean
+from selfmark.image_ref import ImageRef
+from selfmark.images.crop import to_network
+from selfmark.images.sources import list_images
+from selfmark.images.store import ImageStore, load_store
+from selfmark.model.card import is_packaged, landmarks_without_partner, model_folder, read_card
+from selfmark.points import FloatArray
+from selfmark.refinement.head_training import (
+    HeadExamples,
+    LabeledPixels,
+    SplitNetwork,
+    bytes_per_view,
+    describe_views,
+    leave_out,
+    split_network,
+    train_head,
+)
+from selfmark.run.devices import select_device
+from selfmark.run.files import atomic_folder
+from selfmark.run.folder import Run
+from selfmark.run.locks import exclusive
+from selfmark.sampling import evenly_spaced
+
+PROVENANCE = "refined"
+"""Key of a model card's provenance that only refined detectors have."""
+_MOVED = 0.5  # network pixels; a label that is farther from the detector's landmark was moved there
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RefinementErrors:
+    """Mean distances of landmarks from their corrected places, in percent of the side of the network's image.
+
+    Each image was left out of the training that its errors after the refinement come from.
+
+    Attributes:
+        moved: number of landmarks that were moved.
+        moved_before: error of the original detector on them.
+        moved_after: error after the refinement.
+        confirmed: number of landmarks that were confirmed where the original detector found them.
+        confirmed_after: error on these after the refinement; before, it is 0.
+        landmarks: errors before and after for each of the K landmarks, NaN without labels, [K, 2].
+    """
+
+    moved: int
+    moved_before: float
+    moved_after: float
+    confirmed: int
+    confirmed_after: float
+    landmarks: FloatArray
+
+    @property
+    def mean_before(self) -> float:
+        """Mean over all labeled landmarks before the refinement."""
+        return self.moved * self.moved_before / (self.moved + self.confirmed)
+
+    @property
+    def mean_after(self) -> float:
+        """Mean over all labeled landmarks after the refinement."""
+        after = (self.moved and self.moved * self.moved_after) + (
+            self.confirmed and self.confirmed * self.confirmed_after
+        )
+        return float(after / (self.moved + self.confirmed))
+
+
+@dataclass(frozen=True)
+class RefinementResult:
+    """Result of `refine_run`.
+
+    Attributes:
+        names: names of the K landmarks.
+        images: number of images with labels.
+        points: number of labeled landmarks in them.
+        errors: errors by leave-one-out; None with a single image.
+        is_saved: whether the refined detector replaced the one before.
+        original: folder of the original detector.
+        notes: messages for the user.
+    """
+
+    names: tuple[str, ...]
+    images: int
+    points: int
+    errors: RefinementErrors | None
+    is_saved: bool
+    original: Path
+    notes: tuple[str, ...]
+
+
+def refine_run(
+    folder: Path,
+    labels: Path,
+    images: Sequence[str] = (),
+    device: str = "auto",
+    force: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Progress = lambda text: None,
+) -> RefinementResult:
+    """Train the head of a detector with corrected landmarks, and save it if that helps on held-out images.
+
+    Args:
+        folder: run folder or model folder.
+        labels: places of landmarks under their names: COCO keypoints, a DeepLabCut table or a Label Studio
+            export.
+        images: the labeled images; if empty, those that a COCO file names.
+        device: `auto`, `cpu`, `cuda`, ...
+        force: save the refined detector even if it is worse on held-out images.
+        settings: settings that differ from those of the run, by dotted name, e.g. `{"refinement.folds": 10}`.
+        on_progress: called with what is being done.
+
+    Raises:
+        InputError: if there are no usable labels, or the detector cannot be refined.
+    """
+    if is_packaged(folder):
+        raise InputError(
+            "the demo model inside selfmark cannot be refined: save it to a folder of your own first"
+        )
+    target = model_folder(folder)
+    start = original_folder(target) if is_refined(target) else target
+    detector = Detector.load(start, select_device(device))
+    card = read_card(target)  # names and mirror partners may have been edited since
+    detector = Detector(
+        detector.psi,
+        replace(detector.card, mirror=card.mirror, confirmed=card.confirmed),
+        detector.device,
+        detector.runtime,
+    )
+    network = split_network(detector.psi)
+    config = Run.open(folder).config if (folder / "run.json").exists() else Config()
+    config = override(config, settings or {})
+    refs = list_images(images) if images else list_labeled_images(labels, folder)
+    truth = _order_points(read_ground_truth(labels, refs), card.names)
+    on_progress("reading images")
+    store = load_store(truth.refs, detector.card.images, config.runtime.store_gigabytes, None)
+    readable = set(store.refs)
+    truth = truth.select([row for row, ref in enumerate(truth.refs) if ref in readable])
+    labeled = LabeledPixels(
+        store.pixels,
+        torch.from_numpy(
+            to_network(np.nan_to_num(truth.xy), store.regions[:, None], detector.card.images.size)
+        ).float(),
+        torch.from_numpy(truth.visible),
+    )
+    trainer = _Trainer(detector, network, config, labeled, _kept_images(folder, truth.refs, config, detector))
+    groups = _group_by_image(truth.refs)
+    errors = _leave_one_out(trainer, groups, on_progress) if groups.max() > 0 else None
+    notes = _describe(truth, store, errors)
+    is_saved = force or errors is None or errors.mean_after < errors.mean_before
+    if is_saved:
+        on_progress("training on all images")
+        head = trainer.train(())
+        network.head.load_state_dict(head.state_dict())
+        _save(detector, target, labels, errors, int(groups.max()) + 1, int(truth.visible.sum()))
+        notes += _outdated(folder, target)
+    return RefinementResult(
+        card.names,
+        int(groups.max()) + 1,
+        int(truth.visible.sum()),
+        errors,
+        is_saved,
+        original_folder(target),
+        tuple(notes),
+    )
+
+
+def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObjects:
+    """Return the labels of the K landmarks, in their order; raise if the file names none of them."""
+    known = [name for name in truth.names if name in names]
+    if not known:
+        raise InputError(
+            f"{truth.source} has no point with the name of a landmark (first: '{truth.names[0]}', landmarks: "
+            f"'{names[0]}', ...): correct landmarks with 'selfmark correct', or learn your own points with "
+            "'selfmark map'"
+        )
+    xy = np.full((len(truth), len(names), 2), np.nan)
+    hidden = np.zeros((len(truth), len(names)), dtype=bool)
+    for column, name in enumerate(truth.names):
+        if name in names:
+            xy[:, names.index(name)] = truth.xy[:, column]
+            hidden[:, names.index(name)] = truth.hidden[:, column]
+    ordered = replace(truth, names=tuple(names), xy=xy, hidden=hidden, mirror=())
+    rows = np.flatnonzero(ordered.visible.any(axis=1)).tolist()
+    if not rows:
+        raise InputError(f"{truth.source} labels no landmark of this detector: correct some points first")
+    return ordered.select(rows)
+
+
+def _group_by_image(refs: Sequence[ImageRef]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the number of each object's image, so that the objects of an image are left out together."""
+    number = {image: index for index, image in enumerate(dict.fromkeys((r.path, r.frame) for r in refs))}
+    return np.array([number[ref.path, ref.frame] for ref in refs], dtype=np.int64)
+
+
+def _kept_images(
+    folder: Path, labeled: Sequence[ImageRef], config: Config, detector: Detector
+) -> ImageStore | None:
+    """Return images of the run without labels; None if there are none."""
+    if not (folder / "run.json").exists():
+        return None
+    known = {(ref.path.resolve(), ref.frame) for ref in labeled}
+    others = [ref for ref in Run.open(folder).refs() if (ref.path.resolve(), ref.frame) not in known]
+    others = [ref for ref in others if ref.path.exists()]
+    chosen = [others[row] for row in evenly_spaced(len(others), config.refinement.kept_images)]
+    if not chosen:
+        return None
+    return load_store(chosen, detector.card.images, config.runtime.store_gigabytes, None)
+
+
+# --- training ----------------------------------------------------------------------------------------
+
+
+class _Trainer:
+    """Trains heads on corrected images, with or without some of them."""
+
+    def __init__(
+        self,
+        detector: Detector,
+        network: SplitNetwork,
+        config: Config,
+        labeled: LabeledPixels,
+        kept: ImageStore | None,
+    ) -> None:
+        self.detector, self.network, self.labeled = detector, network, labeled
+        self.settings: Refinement = config.refinement
+        card = detector.card
+        self.sigma = config.stage2.sigma if card.architecture == "hourglass" else card.student.sigma
+        has_partners = config.flip.train and not landmarks_without_partner(card)
+        mirror = card.mirror if has_partners else None
+        generator = torch.Generator(detector.device).manual_seed(config.seed)
+        size = card.images.size
+        limit = int(self.settings.max_gigabytes * 1e9 / bytes_per_view(network, size, detector.device))
+        views = max(1, min(self.settings.views, limit // (2 * len(labeled.pixels))))
+        self.corrected = describe_views(network, labeled, views, config.augment, mirror, generator)
+        self.kept: HeadExamples | None = None
+        if kept is not None and len(kept):
+            no_labels = LabeledPixels(
+                kept.pixels,
+                torch.zeros(len(kept), len(card.names), 2),
+                torch.zeros(len(kept), len(card.names), dtype=torch.bool),
+            )
+            views = max(1, min(self.settings.kept_views, limit // (2 * len(kept))))
+            self.kept = describe_views(network, no_labels, views, config.augment, mirror, generator)
+        self.seed = config.seed
+
+    def train(self, left_out: Sequence[int]) -> nn.Module:
+        """Return a head trained on all corrected objects but these rows."""
+        examples = leave_out(self.corrected, torch.tensor(list(left_out), dtype=torch.int64))
+        generator = torch.Generator(self.detector.device).manual_seed(self.seed + 1)
+        return train_head(self.network, examples, self.kept, self.settings, self.sigma, generator)
+
+    def distances(self, rows: Sequence[int], head: nn.Module) -> FloatArray:
+        """Return how far landmarks are from their labels [R, K] with this head, in percent of the side.
+
+        NaN stands for landmarks without a label.
+        """
+        before = {name: value.clone() for name, value in self.network.head.state_dict().items()}
+        self.network.head.load_state_dict(head.state_dict())
+        try:
+            found = self.detector.locate(self.labeled.pixels[list(rows)]).xy.cpu().double().numpy()
+        finally:
+            self.network.head.load_state_dict(before)
+        offset = found - self.labeled.xy[list(rows)].double().numpy()
+        distance = np.hypot(offset[..., 0], offset[..., 1]) * (100 / self.labeled.pixels.shape[-1])
+        return np.where(self.labeled.present[list(rows)].numpy(), distance, np.nan)
+
+
+def _leave_one_out(
+    trainer: _Trainer, groups: np.ndarray[tuple[int], np.dtype[np.int64]], on_progress: Progress
+) -> RefinementErrors:
+    """Measure errors before and after training, with each image left out in turn.
+
+    If there are more images than `refinement.folds`, as many groups of images are left out in turn.
+    """
+    folds = min(int(groups.max()) + 1, trainer.settings.folds)
+    before = trainer.distances(range(len(groups)), trainer.network.head)
+    after = np.full_like(before, np.nan)
+    for fold in range(folds):
+        on_progress(f"measuring the error: images left out, {fold + 1} of {folds}")
+        rows = np.flatnonzero(groups % folds == fold).tolist()
+        after[rows] = trainer.distances(rows, trainer.train(rows))
+    is_labeled = np.isfinite(before)
+    is_moved = is_labeled & (before > 100 * _MOVED / trainer.labeled.pixels.shape[-1])
+    is_confirmed = is_labeled & ~is_moved
+
+    def mean(values: FloatArray, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
+        return float(values[chosen].mean()) if chosen.any() else 0.0
+
+    return RefinementErrors(
+        moved=int(is_moved.sum()),
+        moved_before=mean(before, is_moved),
+        moved_after=mean(after, is_moved),
+        confirmed=int(is_confirmed.sum()),
+        confirmed_after=mean(after, is_confirmed),
+        landmarks=np.stack([nan_mean(before, axis=0), nan_mean(after, axis=0)], axis=1),
+    )
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+def original_folder(target: Path) -> Path:
+    """Return the folder that keeps the detector of a model folder from before its refinement."""
+    return target.with_name(f"{target.name}-original")
+
+
+def is_refined(target: Path) -> bool:
+    """Return True if the detector of a model folder is a refined one whose original is kept."""
+    return PROVENANCE in read_card(target).provenance and (original_folder(target) / "model.json").exists()
+
+
+def _save(
+    detector: Detector, target: Path, labels: Path, errors: RefinementErrors | None, images: int, points: int
+) -> None:
+    """Keep the original detector, then write the refined one with the current names."""
+    record = {
+        "labels": str(labels),
+        "images": images,
+        "points": points,
+        "original": original_folder(target).name,
+        "error_before": None if errors is None else round(errors.mean_before, 3),
+        "error_after": None if errors is None else round(errors.mean_after, 3),
+    }
+    try:
+        if not is_refined(target):
+            shutil.rmtree(original_folder(target), ignore_errors=True)  # of a detector that was trained again
+            with atomic_folder(original_folder(target)) as temporary:
+                for path in target.glob("*.safetensors"):
+                    shutil.copy2(path, temporary / path.name)
+                shutil.copy2(target / "model.json", temporary / "model.json")
+        with exclusive(target, wait=True, lock_file=False):  # names may be edited at the same time
+            card = read_card(target)
+            card = replace(card, provenance={**card.provenance, PROVENANCE: record})
+            Detector(detector.psi, card, detector.device, detector.runtime).save(target)
+    except OSError as error:
+        raise InputError(f"cannot write to {target.parent}: {error.strerror}") from error
+
+
+def restore_original(folder: Path) -> Path:
+    """Put the original detector back, with the names of the refined one; return the model folder.
+
+    Raises:
+        InputError: if the detector was not refined.
+    """
+    target = model_folder(folder)
+    if not is_refined(target):
+        raise InputError(f"the detector of {folder} was not refined, so there is nothing to undo")
+    original = original_folder(target)
+    detector = Detector.load(original)
+    with exclusive(target, wait=True, lock_file=False):
+        card = read_card(target)
+        provenance = {name: value for name, value in card.provenance.items() if name != PROVENANCE}
+        Detector(detector.psi, replace(card, provenance=provenance)).save(target)
+    shutil.rmtree(original)
+    return target
+
+
+def _describe(truth: AnnotatedObjects, store: ImageStore, errors: RefinementErrors | None) -> list[str]:
+    notes = list(truth.notes)
+    if store.skipped:
+        first = store.skipped[0]
+        notes.append(
+            f"{len(store.skipped)} labeled images could not be read, first {first.name}: {first.reason}"
+        )
+    if errors is None:
+        notes.append("with one labeled image, no image can be left out to measure the error")
+    elif errors.moved == 0:
+        notes.append("no landmark was moved, so there is nothing to learn but where landmarks should stay")
+    return notes
+
+
+def _outdated(folder: Path, target: Path) -> list[str]:
+    """Return a message for each file that the refinement makes outdated."""
+    commands = {
+        target / "model.onnx": f"selfmark export {folder} --onnx",
+        target / "model-int8.onnx": f"selfmark export {folder} --onnx --int8",
+        target / "map.json": f"selfmark map {folder} --labels FILE",
+        folder / "metrics.json": f"selfmark evaluate {folder} IMAGES",
+    }
+    return [
+        f"{path.name} is outdated; redo it with: {text}" for path, text in commands.items() if path.exists()
+    ]

@@ -1,0 +1,149 @@
+"""Refinement of a detector with corrected landmarks: it helps, keeps the original, and can be undone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from selfmark.config import Augment, Config, Features
+from selfmark.demo.scene import generate_scene
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.features.loading import load_encoder
+from selfmark.images.sources import list_images
+from selfmark.model.card import read_card, write_card
+from selfmark.model.feature_network import ZeroShotPsi
+from selfmark.model.heatmaps import draw_gaussians
+from selfmark.naming.corrections import CorrectionFile, MovePoint
+from selfmark.refinement.head_training import LabeledPixels, describe_views, split_network, train_head
+from selfmark.run.tensor_files import read_tensors
+from tests.conftest import selfmark
+
+SHIFT = np.array([0.0, -9.0])  # pixels of 192; also possible in mirrored images
+FAST = ["--device=cpu"]
+for setting in ("iterations=20", "batch=4", "views=2", "folds=2", "lr=0.002"):
+    FAST += ["--set", f"refinement.{setting}"]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for index, image in enumerate(generate_scene(8, 192, seed=5).images):
+        cv2.imwrite(str(folder / f"{index}.png"), image[..., ::-1])
+    return folder
+
+
+@pytest.fixture
+def corrected(pictures: Path, tmp_path: Path) -> Path:
+    """The demo detector; all its landmarks in four images were moved by the same distance."""
+    folder = tmp_path / "run"
+    detector = Detector.load("demo")
+    detector.save(folder / "model")
+    refs = list_images([str(pictures)])[:4]
+    xy = detector([str(ref.path) for ref in refs]).xy
+    edits = [
+        MovePoint(row, landmark, *(xy[row, landmark] + SHIFT).tolist())
+        for row in range(4)
+        for landmark in range(16)
+    ]
+    CorrectionFile(folder).edit(edits, detector.card, refs, [(192, 192)] * 4, xy.tolist())
+    return folder
+
+
+def test_corrections_move_the_landmarks_of_other_images(
+    corrected: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [str(ref.path) for ref in list_images([str(pictures)])[4:]]
+    before, weights = Detector.load(corrected)(others).xy, corrected / "model" / "weights.safetensors"
+    original = weights.read_bytes()
+    assert selfmark("refine", corrected, *FAST) == 0
+    assert "64 points in 4 images" in capsys.readouterr().out.replace("\n", " ")
+    record = read_card(corrected / "model").provenance["refined"]
+    assert record["error_before"] == pytest.approx(100 * np.hypot(*SHIFT) / 192, rel=1e-3)
+    assert record["error_after"] < 0.8 * record["error_before"], "by leave-one-out"
+    moved = np.median(Detector.load(corrected)(others).xy - before, axis=(0, 1))
+    assert moved @ SHIFT > 0.3 * SHIFT @ SHIFT, "images without corrections follow"
+    assert (corrected / "model-original" / "weights.safetensors").read_bytes() == original
+
+    # A second refinement starts from the original, so it gives the same weights. Names are kept.
+    refined, _ = read_tensors(weights)
+    card = read_card(corrected / "model")
+    write_card(replace(card, names=("nose", *card.names[1:])), corrected / "model")
+    labels = corrected / "corrections" / "labels.json"
+    labels.write_text(labels.read_text().replace('"landmark_0"', '"nose"'))
+    assert selfmark("refine", corrected, pictures, "--labels", labels, *FAST) == 0
+    again, _ = read_tensors(weights)
+    assert all(torch.equal(refined[name], again[name]) for name in refined)
+    assert selfmark("refine", corrected, "--undo") == 0
+    assert weights.read_bytes() == original
+    assert read_card(corrected / "model").names[0] == "nose"
+    assert not (corrected / "model-original").exists()
+    assert selfmark("refine", corrected, "--undo") == 2
+    assert "there is nothing to undo" in capsys.readouterr().err
+    assert selfmark("map", corrected, "--labels", labels, "--device=cpu") == 0, "the same file teaches a map"
+
+
+def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels, weights = corrected / "corrections" / "labels.json", corrected / "model" / "weights.safetensors"
+    content = json.loads(labels.read_text())
+    for annotation in content["annotations"]:
+        for landmark in range(2, 16):
+            annotation["keypoints"][3 * landmark : 3 * landmark + 3] = [0, 0, 0]
+    moved = content["annotations"][0]["keypoints"]
+    for annotation in content["annotations"][1:]:  # confirmed where the detector found them
+        for landmark in range(2):
+            x, y = annotation["keypoints"][3 * landmark : 3 * landmark + 2]
+            annotation["keypoints"][3 * landmark : 3 * landmark + 2] = [x - SHIFT[0], y - SHIFT[1]]
+    moved[:2] = [moved[0] - SHIFT[0] + 1.5, moved[1] - SHIFT[1]]
+    moved[3:5] = [moved[3] - SHIFT[0] - 1.5, moved[4] - SHIFT[1]]
+    labels.write_text(json.dumps(content))
+    before = weights.read_bytes()
+    assert selfmark("refine", corrected, *FAST) == 0
+    assert "the detector stays as it was" in capsys.readouterr().out.replace("\n", " ")
+    assert weights.read_bytes() == before
+    assert not (corrected / "model-original").exists()
+
+
+def test_problems_are_reported(corrected: Path, labeled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(corrected / "corrections")
+    foreign = labeled / "labels.json"
+    for arguments, message in (
+        ([corrected], "nothing was corrected yet: correct some images with 'selfmark correct"),
+        ([corrected, "--labels", foreign], "has no point with the name of a landmark"),
+        (["demo", "--labels", foreign], "the demo model inside selfmark cannot be refined"),
+    ):
+        assert selfmark("refine", *arguments, "--device=cpu") == 2
+        assert message in capsys.readouterr().err
+    encoder = load_encoder("efficientnet-lite0")
+    with pytest.raises(InputError, match="no head that could be trained"):
+        split_network(ZeroShotPsi(encoder, torch.zeros(4, encoder.part_channels), Features()))
+
+
+def test_landmarks_without_labels_stay(quick_run: Path) -> None:
+    detector = Detector.load(quick_run)
+    network = split_network(detector.psi)
+    pixels = torch.randint(
+        0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    xy, present = torch.full((3, 4, 2), 20.0), torch.tensor([[True, False, False, False]] * 3)
+    generator = torch.Generator().manual_seed(0)
+    config = Config()
+    examples = describe_views(
+        network, LabeledPixels(pixels, xy, present), 2, replace(Augment(), rotation=0.0), None, generator
+    )
+    plain = examples.features[::2].float()
+    settings = replace(config.refinement, iterations=60, keep_weight=20.0)
+    head = train_head(network, examples, None, settings, sigma=2.0, generator=generator)
+    with torch.no_grad():
+        before, after = network.read(network.head, plain), network.read(head, plain)
+    changes = (after - before).square().mean(dim=(0, 2, 3))
+    assert changes[1:].max() < 0.3 * changes[0]
+    target = draw_gaussians(torch.tensor([(20 + 0.5) / 4 - 0.5] * 2), 16, 2.0)
+    assert (after[:, 0] - target).square().mean() < 0.5 * (before[:, 0] - target).square().mean()

@@ -22,7 +22,7 @@ TINY = config.preset("tiny")
 # Settings that must fit together: a network of depth 1 allows every multiple of 8 pixels, and so on.
 FLEXIBLE = {"network.depth": 1, "network.norm_groups": 1, "warmup.bootstrap": "detector-descriptors"}
 # A value at its limit is refused if it contradicts another setting.
-CONTRADICTIONS = ("must be a multiple of", "M must be at least K", "auto_k.max_images must be")
+CONTRADICTIONS = ("must be a multiple of", "M must be at least K", "auto_k.max_images must be", "of memory")
 NOT_NUMBERS = (".nan", ".inf", "1.0e+300")
 
 
@@ -174,3 +174,27 @@ def _settings_in(node: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(node, list):
         for item in node:
             yield from _settings_in(item)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"images.size": 4_096}, "landmarks in images of 4,096 px take about"),
+        (
+            {"images.size": 1_024, "K": 10_000, "M": 10_000},
+            "10,000 landmarks in images of 1,024 px",
+        ),
+        ({"images.size": 1_024, "runtime.batch": 4_096}, "lower runtime.batch"),
+        ({"images.size": 1_024, "stage2.batch": 4_096}, "lower stage2.batch"),
+    ],
+)
+def test_settings_that_need_too_much_memory_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=f"{words}.*") as error:
+        config.override(config.preset("fast"), changes)
+    assert "GiB allowed" in str(error.value)
+
+
+def test_usual_sizes_fit_into_memory() -> None:
+    for name in config.PRESETS:
+        for size, K in ((1_024, 100), (512, 500), (256, 2_000)):
+            config.override(config.preset(name), {"images.size": size, "K": K, "M": K})

@@ -59,6 +59,7 @@ def _limit_memory_and_time() -> Iterator[None]:
         ("names", ["a"] * 20_000, "20000 landmark names; 1 to 10,000 are allowed"),
         ("names", ["a" * 2_000] * 4, "is not a valid landmark name"),
         ("images.size", 10**9, "images.size must be between"),
+        ("images.size", 4_096, "landmarks in images of 4,096 px take about .* GiB of memory per image"),
         ("images.max_megapixels", 1e12, "max_megapixels"),
         ("network.channels", 10**9, "network.channels must be between"),
         ("network.depth", 10**6, "network.depth must be between"),

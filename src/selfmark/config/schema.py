@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from selfmark.config.limits import above, between, check_limits, fraction, require
+from selfmark.config.memory import ENCODER_CHANNELS, check_batch_memory, check_image_memory
 from selfmark.config.method_settings import (
     DVE,
     AutoLink,
@@ -552,6 +553,7 @@ class Config:
         check_limits(self)
         check_model(self.images, self.network)
         _check_combinations(self)
+        _check_memory(self)
 
     @property
     def map_size(self) -> int:
@@ -588,6 +590,20 @@ def check_model(images: Images, network: Network) -> None:
         f"network.channels must be a multiple of 8 x norm_groups ({8 * network.norm_groups}), "
         f"not {network.channels}",
     )
+
+
+def _check_memory(config: Config) -> None:
+    """Raise if an image or a training batch would take far too much memory."""
+    channels = ENCODER_CHANNELS if config.uses_features else config.network.channels
+    cells, size = config.map_size, config.images.size
+    check_image_memory(config.K, size, channels, cells, 1 + config.flip.test)
+    for name, images in (
+        ("runtime.batch", 2 * config.runtime.batch),
+        ("stage2.batch", config.stage2.batch),
+        ("student.batch", config.student.batch),
+        ("methods.batch", config.methods.batch),
+    ):
+        check_batch_memory(name, images, config.K, channels, cells)
 
 
 def _check_combinations(config: Config) -> None:

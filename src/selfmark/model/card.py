@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from selfmark._version import __version__
 from selfmark.config import (
+    STRIDE,
     Features,
     Images,
     Network,
@@ -27,6 +28,7 @@ from selfmark.config import (
     section_from_dict,
 )
 from selfmark.config.limits import check_limits
+from selfmark.config.memory import ENCODER_CHANNELS, check_image_memory
 from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import FORMAT, read_json, require_format, write_json
@@ -188,6 +190,9 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
         architecture = values.get("architecture", "hourglass")  # missing in cards of selfmark 0.1
         if architecture not in get_args(Architecture):
             raise ValueError(f"unknown value {reprlib.repr(architecture)} of 'architecture'")
+        channels = ENCODER_CHANNELS if architecture in ("encoder", "zero-shot") else network.channels
+        passes = 1 + bool(values["flip_test"])
+        check_image_memory(len(names), images.size, channels, images.size // STRIDE, passes)
         softmax = values.get("softmax", "space")
         if softmax not in get_args(Softmax):
             raise ValueError(f"unknown value {reprlib.repr(softmax)} of 'softmax'")

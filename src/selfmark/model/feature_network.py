@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.config import STRIDE, Features, Student
+from selfmark.config.memory import ENCODER_CHANNELS, feature_bytes
 from selfmark.features.cells import append_places
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
 from selfmark.model.backend import Backend
 from selfmark.model.plain_backend import PLAIN_BACKEND
-
-_MEMORY_FACTOR = 48  # memory of an encoder's feature maps, as a multiple of its float32 input images
 
 
 class FeaturePsi(nn.Module):
@@ -113,7 +112,7 @@ def sharpen_similarity(similarity: Tensor, sharpness: float) -> Tensor:
 
 def bytes_per_feature_image(size: int) -> int:
     """Return the memory that one image of `size` pixels takes in a pass of an encoder without gradients."""
-    return _MEMORY_FACTOR * 3 * size**2 * torch.float32.itemsize
+    return feature_bytes(ENCODER_CHANNELS, size // STRIDE)
 
 
 def enlarge_maps(maps: Tensor) -> Tensor:

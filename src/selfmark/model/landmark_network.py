@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from selfmark.config import DEFAULT_FEATURES, Runtime
+from selfmark.config import DEFAULT_FEATURES, STRIDE, Runtime
+from selfmark.config.memory import heatmap_bytes
 from selfmark.features.cells import described_channels
 from selfmark.features.direction import template_shape
 from selfmark.features.encoder import Encoder
@@ -126,7 +127,14 @@ def prepare_landmark_network(
 
 
 def bytes_per_network_image(card: ModelCard) -> int:
-    """Return the memory that one image takes in a pass of the card's network without gradients."""
+    """Return the memory that one image takes in a pass of the card's network without gradients.
+
+    Usually this is the memory of the feature maps; with very many landmarks, their heatmaps take more.
+    """
+    return max(_network_bytes(card), heatmap_bytes(len(card.names), card.images.size // STRIDE))
+
+
+def _network_bytes(card: ModelCard) -> int:
     if card.architecture in ("hourglass", "soft-argmax", "embedding"):
         return bytes_per_image(card.network, card.images.size)
     return bytes_per_feature_image(card.images.size)

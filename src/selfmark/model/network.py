@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.config import STRIDE, Network, Runtime
+from selfmark.config.memory import feature_bytes
 from selfmark.model.backend import Backend
 from selfmark.model.plain_backend import PLAIN_BACKEND, create_plain_backend
 from selfmark.run.devices import uses_bf16
@@ -220,11 +221,8 @@ class Psi(nn.Module):
 
 
 def bytes_per_image(settings: Network, size: int) -> int:
-    """Return the memory that one image of `size` pixels takes in a pass without gradients.
-
-    This is roughly the size of nine feature maps with all channels.
-    """
-    return 9 * settings.channels * (size // STRIDE) ** 2 * torch.float32.itemsize
+    """Return the memory that one image of `size` pixels takes in a pass without gradients."""
+    return feature_bytes(settings.channels, size // STRIDE)
 
 
 def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:

@@ -1,0 +1,68 @@
+"""Memory that networks take, estimated from the settings, and its limits.
+
+Few weights can need much memory: the heatmaps of 10,000 landmarks in an image of 1,024 px take 2.6 GB, and
+several copies of them exist at a time.
+"""
+
+from __future__ import annotations
+
+from selfmark.errors import InputError
+
+MAX_IMAGE_BYTES = 2 << 30
+"""Memory that one image, with its mirror image, may take in a forward pass."""
+
+MAX_BATCH_BYTES = 256 << 30
+"""Memory that the batch of a training step may take without its gradients."""
+
+ENCODER_CHANNELS = 256
+"""An encoder takes as much memory as an hourglass with this many channels."""
+
+_FLOAT_BYTES = 4
+_FEATURE_MAPS = 9  # feature maps with all channels that exist at a time, as measured
+_HEATMAP_COPIES = 3  # of all landmarks, as measured
+
+
+def feature_bytes(channels: int, cells: int) -> int:
+    """Return the memory of the feature maps of one image, `cells` x `cells` each, without gradients."""
+    return _FEATURE_MAPS * channels * cells**2 * _FLOAT_BYTES
+
+
+def heatmap_bytes(landmarks: int, cells: int) -> int:
+    """Return the memory of the heatmaps of one image."""
+    return _HEATMAP_COPIES * landmarks * cells**2 * _FLOAT_BYTES
+
+
+def check_image_memory(landmarks: int, size: int, channels: int, cells: int, passes: int) -> None:
+    """Raise if one image would take more than `MAX_IMAGE_BYTES`.
+
+    Args:
+        landmarks: number of landmarks K.
+        size: side of the image, pixels, for the message.
+        channels: channels of the network, or `ENCODER_CHANNELS`.
+        cells: side of the heatmaps.
+        passes: 2 if the mirror image is processed too, otherwise 1.
+    """
+    needed = passes * (feature_bytes(channels, cells) + heatmap_bytes(landmarks, cells))
+    if needed > MAX_IMAGE_BYTES:
+        raise InputError(
+            f"config: {landmarks:,} landmarks in images of {size:,} px take about {needed / 2**30:.1f} GiB "
+            f"of memory per image, more than the {MAX_IMAGE_BYTES >> 30} GiB allowed: lower K or images.size"
+        )
+
+
+def check_batch_memory(name: str, images: int, landmarks: int, channels: int, cells: int) -> None:
+    """Raise if a batch of training images would take more than `MAX_BATCH_BYTES`.
+
+    Args:
+        name: setting of the batch, for the message.
+        images: images in a batch.
+        landmarks: number of landmarks K.
+        channels: channels of the network, or `ENCODER_CHANNELS`.
+        cells: side of the heatmaps.
+    """
+    needed = images * (feature_bytes(channels, cells) + heatmap_bytes(landmarks, cells))
+    if needed > MAX_BATCH_BYTES:
+        raise InputError(
+            f"config: a batch of {images:,} images takes about {needed / 2**30:,.0f} GiB of memory, more than "
+            f"the {MAX_BATCH_BYTES >> 30} GiB allowed: lower {name}"
+        )

@@ -107,6 +107,11 @@ def workspace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFact
     for image in scene.images:
         video.write(image[..., ::-1])
     video.release()
+    (folder / "mirror").mkdir()
+    for index, image in enumerate(scene.images):
+        cv2.imwrite(
+            str(folder / "mirror" / f"{index:03d}.png"), np.concatenate([image, image[::-1]])[..., ::-1]
+        )
     rows = [
         f"{index:03d}.png,{x:.2f},{y:.2f}"
         for index, points in enumerate(scene.xy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +18,14 @@ from selfmark.cli.options import (
     Device,
     Every,
     FindAnimals,
+    Views,
     parse_landmark_count,
     parse_method,
     parse_regions,
     parse_settings,
 )
 from selfmark.cli.path_checks import check_inputs
+from selfmark.errors import InputError
 
 if TYPE_CHECKING:
     from selfmark.run.event_log import Event
@@ -88,6 +91,7 @@ def discover(
     boxes: Boxes = None,
     crop: Crop = "",
     find_animals: FindAnimals = 0,
+    views: Views = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --output.")] = False,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     overrides: Annotated[
@@ -104,6 +108,9 @@ def discover(
 
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.discovery import discover as discover_landmarks
+    from selfmark.multiview.view_boxes import parse_views, read_views
+    from selfmark.multiview.view_runs import discover_views
+    from selfmark.tracking.regions import Regions
     from selfmark.weights_cache import license_notice
 
     observers = parse_observers(watch, logger)
@@ -120,20 +127,22 @@ def discover(
     notice = license_notice(str(settings.get("keypoints.detector", default_detector)))
     if notice:
         print_note(notice)
+    regions = parse_regions(boxes, crop, find_animals)
+    parsed_views = parse_views(views) if views else ()
+    has_views = bool(parsed_views) or (output is not None and resume and bool(read_views(output)))
+    if has_views and regions != Regions():
+        raise InputError("--views cannot be combined with --boxes, --crop or --find-animals")
+    if has_views and (watch or logger):
+        raise InputError("--watch and --logger follow a single run, but --views makes one for each view")
     with ExitStack() as stack:
         observed = observers.attach(stack, output if resume else None)
         display = stack.enter_context(ProgressDisplay(stdout))
         listener = _OutputRecorder([display, observed])
         try:
-            discover_landmarks(
-                inputs or [],
+            run = partial(
+                discover_landmarks,
                 landmarks=parse_landmark_count(landmarks),
-                output=output,
                 preset=preset,
-                settings=settings,
-                every=every,
-                regions=parse_regions(boxes, crop, find_animals),
-                resume=resume,
                 device=device,
                 listener=listener,
                 features=features,
@@ -141,6 +150,15 @@ def discover(
                 verify=verify,
                 recipe=recipe,
             )
+            if has_views:
+                if output is None:
+                    raise InputError("--views needs --output, the folder for the runs of all views")
+                for view_run in discover_views(
+                    inputs or [], parsed_views, output, every, resume, settings, run
+                ):
+                    print_result(f"detector and report of one view: {view_run}")
+                return
+            run(inputs or [], output=output, every=every, regions=regions, resume=resume, settings=settings)
         except KeyboardInterrupt:
             folder = output or listener.output
             print_note(f"stopped; continue with: selfmark discover -o {folder} --resume")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -29,16 +30,26 @@ FindAnimals = Annotated[
     int, typer.Option("--find-animals", help="Track this many animals in front of a fixed camera.", min=0)
 ]
 
+Views = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--views",
+        help="Several views of one animal in each image: NAME=X,Y,W,H for each, e.g. top=0,0,396,200 "
+        "bottom=0,200,396,206.",
+    ),
+]
+
 RENAMED_OPTIONS = {"--normaliser": "--normalizer", "--most": "--max-images"}
 """Options of selfmark 0.1 and their current names; the old ones still work but are not listed."""
+_VIEW = re.compile(r"[^=/]+=[-+.,\d]+")
 
 
 class Command(TyperCommand):
     """A command that also accepts the old names of its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace old option names, then parse as usual."""
-        return super().parse_args(ctx, rename_options(args))
+        """Replace old option names and repeat --views, then parse as usual."""
+        return super().parse_args(ctx, repeat_views(rename_options(args)))
 
 
 def rename_options(arguments: Sequence[str]) -> list[str]:
@@ -53,6 +64,20 @@ def rename_options(arguments: Sequence[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         renamed.append(RENAMED_OPTIONS.get(name, name) + equals + value)
     return renamed + list(arguments[end:])
+
+
+def repeat_views(arguments: Sequence[str]) -> list[str]:
+    """Repeat --views before each of the views that follow it.
+
+    >>> repeat_views(["run", "--views", "a=0,0,5,5", "b=5,0,5,5", "video.mp4"])
+    ['run', '--views', 'a=0,0,5,5', '--views', 'b=5,0,5,5', 'video.mp4']
+    """
+    repeated: list[str] = []
+    for argument in arguments:
+        if _VIEW.fullmatch(argument) and len(repeated) > 1 and "--views" in repeated[-2:-1]:
+            repeated.append("--views")
+        repeated.append(argument)
+    return repeated
 
 
 def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:

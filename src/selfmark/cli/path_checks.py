@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selfmark.images.input_files import require_input, require_readable
 from selfmark.model.card import model_folder, read_card
-from selfmark.run.files import require_run
+from selfmark.run.files import VIEWS_FILE, read_json, require_run
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
@@ -36,6 +36,15 @@ def check_files(*paths: Path | None) -> None:
 def check_model(folder: Path) -> None:
     """Raise if a run folder or model folder contains no model that this version can read."""
     read_card(model_folder(folder))
+
+
+def check_models(folder: Path) -> None:
+    """Raise if a run folder has no readable model; a run with views must have one for each view."""
+    path = folder / VIEWS_FILE
+    for part in (
+        [folder / str(view["name"]) for view in read_json(path)["views"]] if path.exists() else [folder]
+    ):
+        check_model(part)
 
 
 def check_run(folder: Path) -> None:

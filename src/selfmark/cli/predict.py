@@ -18,15 +18,16 @@ from selfmark.cli.options import (
     Every,
     FindAnimals,
     RunFolder,
+    Views,
     parse_regions,
     parse_settings,
 )
-from selfmark.cli.path_checks import check_inputs, check_model
+from selfmark.cli.path_checks import check_inputs, check_models
 from selfmark.errors import InputError, suggest
 
 if TYPE_CHECKING:
     from selfmark.config import Smoothing
-    from selfmark.detector import Prediction
+    from selfmark.detector import Detector, Prediction
     from selfmark.draw.layout import Layout
     from selfmark.model.card import ModelCard
 
@@ -50,6 +51,7 @@ def predict(
     boxes: Boxes = None,
     crop: Crop = "",
     find_animals: FindAnimals = 0,
+    views: Views = None,
     draw: Annotated[
         bool,
         typer.Option(
@@ -103,7 +105,7 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Predict the landmarks of new images or videos, in pixels of those images."""
-    check_model(run)
+    check_models(run)
     check_inputs(inputs)
 
     from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_unreadable_images
@@ -113,8 +115,10 @@ def predict(
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
+    from selfmark.multiview.view_boxes import parse_views
+    from selfmark.multiview.view_detector import load_view_detector
     from selfmark.run.guarded_files import make_folders
-    from selfmark.tracking.regions import locate_objects
+    from selfmark.tracking.regions import Regions, locate_objects
     from selfmark.trajectories.smoothed_predictions import (
         check_smoothable,
         smooth_predictions,
@@ -124,7 +128,12 @@ def predict(
     write = get_writer(format)
     if mapped and min_trust is not None:
         raise InputError("--min-trust cannot be used with --mapped, because mapped points have no trust")
-    detector = load_detector(run, runtime, device)
+    regions = parse_regions(boxes, crop, find_animals)
+    used_views = parse_views(views) if views else ()
+    view_detector = load_view_detector(run, used_views, lambda path: load_detector(path, runtime, device))
+    if view_detector is not None and (mapped or regions != Regions()):
+        raise InputError(f"{run} has views: leave out --mapped, --boxes, --crop and --find-animals")
+    detector: Detector = view_detector or load_detector(run, runtime, device)
     notes = list[str]()
     if min_trust is not None:
         detector.card = _hide_untrusted(detector.card, min_trust, run, notes.append)
@@ -132,7 +141,6 @@ def predict(
         detector = MappedDetector(detector, load_mapping(run, detector))
     config = override(Config(), _qualified_settings(overrides))
     smoothing = _parse_smoothing(smooth, config.smoothing)
-    regions = parse_regions(boxes, crop, find_animals)
     with CountDisplay(stderr, "finding animals", "frames") as display:
         refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append)
     if smoothing is not None:

@@ -31,7 +31,7 @@ from selfmark.config.limits import check_limits
 from selfmark.config.memory import ENCODER_CHANNELS, check_image_memory
 from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
-from selfmark.run.files import FORMAT, read_json, require_format, write_json
+from selfmark.run.files import FORMAT, VIEWS_FILE, read_json, require_format, require_run, write_json
 
 _MAX_LANDMARKS = 10_000  # a model.json with more is rejected
 MAX_NAME_LENGTH = 1_000  # characters of the name of a landmark
@@ -90,6 +90,8 @@ def read_card(folder: Path) -> ModelCard:
     """Read the model card of a model folder."""
     path = folder / "model.json"
     if not path.exists():
+        if (folder / VIEWS_FILE).exists():
+            require_run(folder)
         raise InputError(
             f"{folder} is an unfinished run; finish it with 'selfmark discover -o {folder} --resume'"
             if (folder / "run.json").exists()

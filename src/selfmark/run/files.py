@@ -28,6 +28,9 @@ from selfmark.run.guarded_files import (
 
 FORMAT = 1  # version of run folders and models; increased if older versions of selfmark cannot read them
 
+VIEWS_FILE = "views.json"
+"""File of a folder that has one run for each view of an image, and no model of its own."""
+
 
 # --- atomic writes -----------------------------------------------------------------------------------
 
@@ -247,6 +250,10 @@ def require_run(folder: Path) -> None:
     """Raise if a folder is not a run folder, or if a newer version of selfmark wrote it."""
     path = folder / "run.json"
     if not path.exists():
+        views = folder / VIEWS_FILE
+        if views.exists():
+            runs = ", ".join(str(folder / str(view["name"])) for view in read_json(views)["views"])
+            raise InputError(f"{folder} has a run for each view; this command takes one of them: {runs}")
         raise InputError(f"{folder} is not a run folder")
     require_format(read_json(path), path)
 

@@ -1,0 +1,117 @@
+"""Views of an image: names and boxes, as given by the user and as stored in a run folder."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from selfmark.errors import InputError
+from selfmark.image_ref import Box, ImageRef
+from selfmark.images.video import probe_video
+from selfmark.run.files import FORMAT, VIEWS_FILE, read_json, require_format, write_json
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a view names a folder
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of every image that shows the animal from one side.
+
+    Attributes:
+        name: Name of the view, which starts the names of its landmarks.
+        box: x, y, width and height in pixels of the image, measured from pixel corners.
+    """
+
+    name: str
+    box: Box
+
+
+def parse_views(texts: Sequence[str]) -> tuple[View, ...]:
+    """Parse views given as NAME=X,Y,WIDTH,HEIGHT.
+
+    >>> parse_views(["top=0,0,100,50", "bottom=0,50,100,50"])[1]
+    View(name='bottom', box=(0.0, 50.0, 100.0, 50.0))
+    """
+    views = []
+    for text in texts:
+        name, _, numbers = text.partition("=")
+        try:
+            x, y, width, height = (float(word) for word in numbers.split(","))
+        except ValueError:
+            x = y = width = height = float("nan")
+        if not (_NAME.fullmatch(name) and width > 0 and height > 0 and abs(x) < 1e9 and abs(y) < 1e9):
+            raise InputError(
+                f"--views takes NAME=X,Y,WIDTH,HEIGHT in pixels for each view, not '{text}'; a name has "
+                "letters, digits, - and _"
+            )
+        views.append(View(name, (x, y, width, height)))
+    return check_views(views)
+
+
+def check_views(views: Iterable[View]) -> tuple[View, ...]:
+    """Return the views; raise if there are fewer than two, or if two have the same name or overlap."""
+    checked = tuple(views)
+    if len(checked) < 2:
+        raise InputError("--views needs at least two views; for a single part of the image, use --crop")
+    for first, second in itertools.combinations(checked, 2):
+        if first.name.lower() == second.name.lower():
+            raise InputError(f"two views are called '{second.name}'; give each view a name of its own")
+        if _overlap(first.box, second.box):
+            raise InputError(f"the views '{first.name}' and '{second.name}' overlap; make them smaller")
+    return checked
+
+
+def require_inside(views: Sequence[View], refs: Iterable[ImageRef]) -> None:
+    """Raise if a view is not entirely inside every image and video; unreadable files are ignored."""
+    for path, is_video in dict.fromkeys((ref.path, ref.frame is not None) for ref in refs):
+        size = _image_size(path, is_video)
+        if size is None:
+            continue
+        for view in views:
+            x, y, width, height = view.box
+            if x < 0 or y < 0 or x + width > size[0] or y + height > size[1]:
+                raise InputError(
+                    f"the view '{view.name}' ({x:g},{y:g},{width:g},{height:g}) is not inside {path}, which "
+                    f"has {size[0]} x {size[1]} pixels"
+                )
+
+
+def write_views(views: Sequence[View], folder: Path) -> None:
+    """Write views.json into a run folder."""
+    write_json({"format": FORMAT, "views": [asdict(view) for view in views]}, folder / VIEWS_FILE)
+
+
+def read_views(folder: Path) -> tuple[View, ...]:
+    """Return the views of a run folder; empty if it is a run without views."""
+    path = folder / VIEWS_FILE
+    if not path.exists():
+        return ()
+    values = read_json(path)
+    require_format(values, path)
+    try:
+        texts = [f"{view['name']}={','.join(str(float(n)) for n in view['box'])}" for view in values["views"]]
+        return parse_views(texts)
+    except (KeyError, TypeError, ValueError, InputError) as error:
+        raise InputError(f"{path} is not a valid list of views: {error}") from error
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return all(a[i] < b[i] + b[i + 2] and b[i] < a[i] + a[i + 2] for i in (0, 1))
+
+
+def _image_size(path: Path, is_video: bool) -> tuple[int, int] | None:
+    """Return width and height of an upright image or frame from the file header; None if unreadable."""
+    try:
+        if is_video:
+            return probe_video(path).size
+        with Image.open(path) as image:
+            width, height = image.size
+            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # EXIF orientation: turned by 90 degrees
+            return (height, width) if turned else (width, height)
+    except (InputError, OSError, ValueError, SyntaxError):
+        return None

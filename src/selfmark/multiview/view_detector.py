@@ -1,0 +1,111 @@
+"""Predict the landmarks of all views of an image as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from selfmark.detector import Detector, Prediction
+from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
+from selfmark.model.card import ModelCard
+from selfmark.model.colors import palette
+from selfmark.multiview.view_boxes import View, read_views, require_inside
+from selfmark.points import Landmarks
+
+
+class ViewDetector(Detector):
+    """The detectors of all views of a run, which predict one object with the landmarks of all views.
+
+    views:  name and box of each view
+    card:   names, skeleton and trust of all landmarks; `top_3` is landmark 3 of the view `top`
+    """
+
+    def __init__(self, views: Sequence[View], detectors: Sequence[Detector]) -> None:
+        """Combine one detector per view."""
+        card = merge_cards([view.name for view in views], [detector.card for detector in detectors])
+        first = detectors[0]
+        super().__init__(first.psi, card, first.device, first.runtime)
+        self.views = tuple(views)
+        self._detectors = tuple(detectors)
+
+    def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
+        """Yield the landmarks of whole images batch by batch, in pixels of the images.
+
+        Raises:
+            InputError: A view is outside an image, or an image has a box.
+        """
+        if any(ref.box is not None for ref in refs):
+            raise InputError("images with views cannot have boxes; use images and videos without boxes")
+        require_inside(self.views, refs)
+        parts = [
+            detector.predict([replace(ref, box=view.box) for ref in refs], batch)
+            for view, detector in zip(self.views, self._detectors, strict=True)
+        ]
+        for predictions in zip(*parts, strict=True):
+            landmarks = [prediction.landmarks for prediction in predictions]
+            yield Prediction(
+                tuple(replace(ref, box=None) for ref in predictions[0].refs),
+                predictions[0].sizes,
+                Landmarks(
+                    np.concatenate([part.xy for part in landmarks], axis=1),
+                    np.concatenate([part.score for part in landmarks], axis=1),
+                    self.card.names,
+                ),
+            )
+
+
+def load_view_detector(
+    folder: Path, views: Sequence[View], load: Callable[[Path], Detector]
+) -> ViewDetector | None:
+    """Load the detectors of a run with views; None if the run has no views.
+
+    Args:
+        folder: Run folder.
+        views: Views given by the user, which replace the stored ones; may be empty.
+        load: Loads the detector of one run folder.
+
+    Raises:
+        InputError: The run has no views although some were given, or has views of other names.
+    """
+    stored = read_views(folder)
+    if not stored:
+        if views:
+            raise InputError(f"{folder} was not discovered with --views, so it cannot predict with --views")
+        return None
+    names, given = [view.name for view in stored], {view.name: view for view in views}
+    if views and set(given) != set(names):
+        raise InputError(f"the views of {folder} are {', '.join(names)}, not {', '.join(given)}")
+    used = [given.get(view.name, view) for view in stored]
+    return ViewDetector(used, [load(folder / name) for name in names])
+
+
+def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
+    """Return the card of the landmarks of all views.
+
+    Mirror partners, skeletons and hidden landmarks stay within their view. Trust and verdict are kept only if
+    they were measured in every view; the verdict is the worst one.
+    """
+    offsets = np.cumsum([0, *(len(card.names) for card in cards)]).tolist()[:-1]
+    placed = list(zip(views, cards, offsets, strict=True))
+    colors = [color for card in cards for color in card.colors or [""] * len(card.names)]
+    defaults = palette(len(colors))
+    verdicts = [card.verdict for card in cards]
+    worst = next((verdict for verdict in ("failed", "usable", "good") if verdict in verdicts), None)
+    return replace(
+        cards[0],
+        names=tuple(
+            f"{view}_{name.removeprefix('landmark_')}" for view, card, _ in placed for name in card.names
+        ),
+        mirror=tuple(partner + offset for _, card, offset in placed for partner in card.mirror),
+        skeleton=tuple((a + offset, b + offset) for _, card, offset in placed for a, b in card.skeleton),
+        colors=tuple(color or default for color, default in zip(colors, defaults, strict=True)),
+        hidden=tuple(index + offset for _, card, offset in placed for index in card.hidden),
+        confirmed=tuple(index + offset for _, card, offset in placed for index in card.confirmed),
+        unpaired=tuple(index + offset for _, card, offset in placed for index in card.unpaired),
+        trust=tuple(t for card in cards for t in card.trust) if all(card.trust for card in cards) else (),
+        verdict=None if None in verdicts else worst,
+    )

@@ -1,0 +1,73 @@
+"""Discovery in several views: one run for each view, in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from selfmark.errors import InputError
+from selfmark.images.sources import list_images
+from selfmark.multiview.view_boxes import View, read_views, require_inside, write_views
+from selfmark.tracking.regions import Regions
+
+# A network sees a view and nothing else: neither a margin nor a square around it may show another view.
+VIEW_SETTINGS: dict[str, Any] = {"images.aspect": "stretched", "images.margin": 0.0}
+
+
+def discover_views(
+    inputs: Sequence[str | Path],
+    views: Sequence[View],
+    output: Path,
+    every: int,
+    resume: bool,
+    settings: Mapping[str, Any],
+    discover: Callable[..., Any],
+) -> list[Path]:
+    """Discover landmarks in each view, in the run folders `output`/VIEW.
+
+    Args:
+        inputs: Images and videos, see `images.sources.list_images`.
+        views: The views; empty to resume with those of `output`.
+        output: Folder for the runs and views.json.
+        every: Use every n-th frame of each video.
+        resume: Continue the runs in `output`; finished ones are kept.
+        settings: Settings of all runs, by dotted name; new runs also get those of `VIEW_SETTINGS`.
+        discover: Runs one discovery; called with `inputs`, `output`, `every`, `regions`, `resume` and
+            `settings`.
+
+    Returns:
+        The run folders, one for each view.
+
+    Raises:
+        InputError: The folder is in use, there is nothing to resume, or a view is outside an image.
+    """
+    stored = read_views(output)
+    if resume and not stored:
+        raise InputError(f"{output} has no run with views to resume; leave out --resume to start one")
+    if resume and views and tuple(views) != stored:
+        raise InputError(f"--views cannot change when {output} is resumed; leave it out or start a new run")
+    if not resume:
+        if output.exists() and any(output.iterdir()):
+            raise InputError(f"{output} is not empty; choose another folder with -o, or add --resume")
+        require_inside(views, list_images(inputs, every))
+        output.mkdir(parents=True, exist_ok=True)
+        write_views(views, output)
+    folders = []
+    for view in stored if resume else views:
+        folder = output / view.name
+        folders.append(folder)
+        if resume and (folder / "report" / "index.html").exists():
+            continue
+        is_started = (folder / "run.json").exists()
+        if resume and not is_started and not inputs:
+            raise InputError(f"the view '{view.name}' of {output} was not started; give the images as well")
+        discover(
+            inputs=inputs,
+            output=folder,
+            every=every,
+            regions=Regions(crop=view.box),
+            resume=is_started,
+            settings=settings if is_started else {**VIEW_SETTINGS, **settings},
+        )
+    return folders

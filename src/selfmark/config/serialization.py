@@ -42,6 +42,8 @@ _ADDED_LATER = (
     ("stage2", "cutout_color"),
     ("augment", "border"),
     ("augment", "noise_fraction"),
+    ("tracking", "max_outside"),
+    ("tracking", "max_missing"),
 )
 
 

@@ -63,6 +63,6 @@ def check_batch_memory(name: str, images: int, landmarks: int, channels: int, ce
     needed = images * (feature_bytes(channels, cells) + heatmap_bytes(landmarks, cells))
     if needed > MAX_BATCH_BYTES:
         raise InputError(
-            f"config: a batch of {images:,} images takes about {needed / 2**30:,.0f} GiB of memory, more than "
-            f"the {MAX_BATCH_BYTES >> 30} GiB allowed: lower {name}"
+            f"config: a batch of {images:,} images takes about {needed / 2**30:,.0f} GiB of memory, more "
+            f"than the {MAX_BATCH_BYTES >> 30} GiB allowed: lower {name}"
         )

@@ -81,7 +81,8 @@ def test_discover_and_predict_each_animal_of_a_video(
     rows = _rows(out / "landmarks.csv")
     assert {(row["instance"], row["track"]) for row in rows} == {("0", "1"), ("1", "2")}
     assert len(rows) == 24 * QUICK["K"]
-    assert sorted(path.name for path in out.iterdir()) == ["arena_landmarks.mp4", "landmarks.csv"]
+    names = ["arena_landmarks.mp4", "landmarks.csv", "predictions.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
 
 
 def test_landmarks_lie_inside_the_crop(quick_run: Path, arena: Path, tmp_path: Path) -> None:

@@ -274,6 +274,11 @@ class Detector:
 
     # --- files --------------------------------------------------------------------------------------
 
+    def stored_tensors(self) -> dict[str, Tensor]:
+        """Return everything that was learned: the weights, and the ONNX model of features `onnx:FILE`."""
+        onnx_model = find_onnx_model(self.psi)
+        return dict(self.psi.state_dict()) | ({} if onnx_model is None else {"onnx": onnx_model})
+
     def save(self, folder: Path) -> None:
         """Write weights.safetensors, then model.json, so that a model.json never lacks its weights."""
         make_folders(folder)
@@ -338,10 +343,7 @@ def detector_fingerprint(detector: Detector) -> str:
     if card.architecture == "soft-argmax":
         parts.append(card.softmax)
     digest = hashlib.sha256(json.dumps(parts).encode())
-    tensors = dict(detector.psi.state_dict())
-    onnx_model = find_onnx_model(detector.psi)
-    if onnx_model is not None:
-        tensors["onnx"] = onnx_model
+    tensors = detector.stored_tensors()
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
         digest.update(tensor.cpu().contiguous().numpy().tobytes())

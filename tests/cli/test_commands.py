@@ -174,7 +174,7 @@ def test_predict_writes_the_chosen_format(
 ) -> None:
     assert selfmark("predict", finished_run, photos, "-o", tmp_path, "--format", name, "--device=cpu") == 0
     assert (tmp_path / file).is_file()
-    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert {path.name for path in tmp_path.iterdir()} == {file, "predictions.json"}
 
 
 def test_predict_with_invalid_input(

@@ -84,6 +84,36 @@ def test_landmarks_of_low_trust_are_not_drawn(tmp_path: Path) -> None:
     assert (similarity > 0.9).all(), "only landmark 0 is drawn"
 
 
+def test_results_of_another_model_are_kept(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, out = tmp_path / "first", tmp_path / "second", tmp_path / "out"
+    make_model(first)
+    make_model(
+        second, names=tuple(f"part {index}" for index in range(16))
+    )  # the same model under other names
+    image = photos / "000.png"
+    assert predict(first, image, "-o", out) == 0
+    assert predict(second, image, "-o", out, "--format=coco") == 0
+    record = json.loads((out / "predictions.json").read_text())
+    assert (record["run"], record["output_format"], record["smoothing"]) == (str(second), "coco", "none")
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    detector = Detector.load(second)
+    with torch.no_grad():
+        next(iter(detector.psi.parameters())).mul_(2)
+    detector.save(second)
+    capsys.readouterr()
+    assert predict(second, image, "-o", out) == 2
+    error = capsys.readouterr().err.strip()
+    assert "has results of another model" in error
+    assert "--overwrite" in error
+    assert "\n" not in error
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    assert predict(second, image, "-o", out, "--overwrite") == 0
+    assert predict(second, image, "-o", out) == 0
+    assert predict(first, image, "-o", out) == 2
+
+
 @pytest.mark.parametrize("runtime", ["onnx", "onnx-int8"])
 def test_trust_is_known_to_every_runtime(runtime: str, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx")

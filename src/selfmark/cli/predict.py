@@ -94,6 +94,9 @@ def predict(
     mapped: Annotated[
         bool, typer.Option("--mapped", help="Output your own points, as learned by 'selfmark map'.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace results of another model in the output folder.")
+    ] = False,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,10 +113,12 @@ def predict(
 
     from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_unreadable_images
     from selfmark.config import Config, override
+    from selfmark.detector import detector_fingerprint
     from selfmark.draw.labeled_photos import FOLDER, draw_photos
     from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
+    from selfmark.export.result_record import require_same_model, write_record
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     from selfmark.multiview.view_boxes import parse_views
     from selfmark.multiview.view_detector import load_view_detector
@@ -139,6 +144,9 @@ def predict(
         detector.card = _hide_untrusted(detector.card, min_trust, run, notes.append)
     if mapped:
         detector = MappedDetector(detector, load_mapping(run, detector))
+    model = detector_fingerprint(detector)
+    if not overwrite:
+        require_same_model(output, model)
     config = override(Config(), _qualified_settings(overrides))
     smoothing = _parse_smoothing(smooth, config.smoothing)
     with CountDisplay(stderr, "finding animals", "frames") as display:
@@ -164,6 +172,7 @@ def predict(
             if has_photos:
                 predictions = draw_photos(predictions, refs, card, output, layout)
             path = write(predictions, card, output)
+            write_record(output, model, run, format, card)
         except OSError as error:
             raise InputError(f"cannot write to {output}: {error.strerror}") from error
     print_result(f"{counted.images} images, {display.rate:.1f} per second: {path}")

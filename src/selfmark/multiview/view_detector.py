@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from selfmark.detector import Detector, Prediction
 from selfmark.errors import InputError
@@ -31,6 +32,14 @@ class ViewDetector(Detector):
         super().__init__(first.psi, card, first.device, first.runtime)
         self.views = tuple(views)
         self._detectors = tuple(detectors)
+
+    def stored_tensors(self) -> dict[str, Tensor]:
+        """Return everything that the detectors of all views have learned."""
+        return {
+            f"{view.name}.{name}": tensor
+            for view, detector in zip(self.views, self._detectors, strict=True)
+            for name, tensor in detector.stored_tensors().items()
+        }
 
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
         """Yield the landmarks of whole images batch by batch, in pixels of the images.

@@ -1,0 +1,48 @@
+"""A record of which model made the results in a folder, so that no other model replaces them unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfmark._version import __version__
+from selfmark.errors import InputError
+from selfmark.export.trust_entries import smoothing_method
+from selfmark.model.card import ModelCard
+from selfmark.run.files import FORMAT, read_json, write_json
+
+RECORD = "predictions.json"
+"""File of an output folder that says how its results were made."""
+
+
+def require_same_model(folder: Path, model: str) -> None:
+    """Raise if a folder has results of another model.
+
+    Args:
+        folder: Output folder, which need not exist.
+        model: Fingerprint of the model that is about to write results, see `detector_fingerprint`.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        return
+    try:
+        record = dict(read_json(path))
+    except (InputError, TypeError, ValueError):  # not a record of ours
+        return
+    if record.get("model") not in (None, model):
+        raise InputError(
+            f"{folder} has results of another model ({record.get('run', 'unknown')}); choose another folder "
+            "with -o, or add --overwrite"
+        )
+
+
+def write_record(folder: Path, model: str, run: Path, format: str, card: ModelCard) -> None:
+    """Write predictions.json: the model and its run folder, the format, and how landmarks were smoothed."""
+    values = {
+        "format": FORMAT,
+        "selfmark": __version__,
+        "run": str(run),
+        "model": model,
+        "output_format": format,
+        "smoothing": smoothing_method(card) or "none",
+    }
+    write_json(values, folder / RECORD)

@@ -72,13 +72,16 @@ def test_every_name_has_a_method() -> None:
 
 
 @pytest.mark.parametrize("method", _NAMES)
-def test_a_method_trains_resumes_and_predicts(method: Method, labeled: Path, tmp_path: Path) -> None:
+def test_a_method_trains_resumes_and_predicts(
+    method: Method, labeled: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     def interrupt(event: dict[str, Any]) -> None:
         if event["event"] == "train" and event["stage"] in ("method", "stage 2") and event["iteration"] == 6:
             raise KeyboardInterrupt
 
     photos, whole, parts = labeled / "images", tmp_path / "whole", tmp_path / "parts"
     detector = _discover(photos, whole, method, iterations=8)
+    request.getfixturevalue("without_report")
     with pytest.raises(KeyboardInterrupt):
         _discover(photos, parts, method, iterations=8, listener=interrupt)
     resumed = discover(output=parts, resume=True, device="cpu")

@@ -70,6 +70,13 @@ def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, pref
     Raises:
         InputError: if a name is unknown or a value does not have the type of its field.
     """
+    return cls(**convert_fields(cls, values, source, prefix))
+
+
+def convert_fields(
+    cls: type[Any], values: Mapping[str, Any], source: str, prefix: str = ""
+) -> dict[str, Any]:
+    """Check the values of some fields of a dataclass and convert them; arguments as in `build_dataclass`."""
     if not isinstance(values, Mapping):
         raise InputError(
             f"{source}: '{prefix.rstrip('.')}' must contain settings, not {reprlib.repr(values)}"
@@ -79,13 +86,11 @@ def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, pref
     if unknown:
         known = [prefix + name for name in hints]
         raise InputError(f"{source}: {describe_unknown_setting(prefix + unknown[0], known)}")
-    return cls(
-        **{
-            item.name: _convert(hints[item.name], values[item.name], source, prefix + item.name)
-            for item in fields(cls)
-            if item.name in values
-        }
-    )
+    return {
+        item.name: _convert(hints[item.name], values[item.name], source, prefix + item.name)
+        for item in fields(cls)
+        if item.name in values
+    }
 
 
 def _convert(hint: Any, value: Any, source: str, name: str) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import yaml
 
-from selfmark.config.parsing import build_dataclass, describe_unknown_setting, parse_yaml
+from selfmark.config.parsing import build_dataclass, convert_fields, describe_unknown_setting, parse_yaml
 from selfmark.config.renamed import current_name, rename_settings
 from selfmark.config.schema import Config, Images
 from selfmark.errors import InputError
@@ -49,25 +50,31 @@ _ADDED_LATER = (
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Convert a config to plain dictionaries and lists, ready for YAML or JSON."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        return [plain(item) for item in value] if isinstance(value, tuple) else value
-
-    result: dict[str, Any] = plain(dataclasses.asdict(config))
+    result: dict[str, Any] = _to_plain(config)
     return result
+
+
+def _to_plain(value: Any) -> Any:
+    """Convert a section, or the value of a setting, to dictionaries and lists."""
+    if dataclasses.is_dataclass(value):
+        return {item.name: _to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+@functools.cache
+def _default_settings() -> dict[str, Any]:
+    return to_dict(Config())
 
 
 def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
     Digests are computed from these settings. Left out are the settings for features if the run uses none, the
-    settings of `_ADDED_LATER` that have their defaults, and those of the verification, of smoothing and of
+    settings of `_ADDED_LATER` that have their defaults, and those of the verification, smoothing, refinement and
     other methods.
     """
     values = _omit_later_defaults(to_dict(config))
-    unused = {"verification", "smoothing", *_METHOD_SECTIONS}
+    unused = {"verification", "smoothing", "refinement", *_METHOD_SECTIONS}
     if config.is_from_another_paper:
         unused -= {"methods", config.method}
     if not config.uses_features:
@@ -79,7 +86,7 @@ def used_settings(config: Config) -> dict[str, Any]:
 
 def _omit_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Return the sections, leaving out the settings of `_ADDED_LATER` that have their defaults."""
-    defaults = to_dict(Config())
+    defaults = _default_settings()
     return {
         section: {
             name: value
@@ -142,7 +149,10 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     Raises:
         InputError: if a setting does not exist or cannot have the value.
     """
-    values = to_dict(config)
+    # Only the sections that change are converted: planning the paper's tables overrides thousands of configs.
+    tops = {current_name(key).split(".")[0] for key in changes}
+    known = [item.name for item in dataclasses.fields(config) if item.name in tops]
+    values = {name: _to_plain(getattr(config, name)) for name in known}
     for key, value in changes.items():
         name = current_name(key)
         *path, last = name.split(".")
@@ -150,11 +160,11 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
         for part in path:
             section = section.get(part, {}) if isinstance(section, dict) else {}
         if not isinstance(section, dict) or last not in section:
-            raise InputError(describe_unknown_setting(key, _dotted_names(values)))
+            raise InputError(describe_unknown_setting(key, _dotted_names(to_dict(config))))
         section[last] = (
             parse_yaml(value, f"the value of {name}") if isinstance(value, str) and value else value
         )
-    return from_dict(values, "settings")
+    return dataclasses.replace(config, **convert_fields(Config, values, "settings"))
 
 
 def _dotted_names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

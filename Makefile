@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test readers browser lint style types imports docs build check-wheel slow clean
+.PHONY: install demo test readers browser lint style types imports docs build check-wheel slow fuzz clean
 
 install: $(VENV)/.installed
 
@@ -58,6 +58,12 @@ build: install
 # Install the built wheel into an empty environment and run the demo; SKIP_DEMO=1 only asks for the version.
 check-wheel: build
 	sh scripts/check_wheel.sh dist/*.whl
+
+# Corrupt files for so many minutes and read them; a file that causes an error is added to tests/fuzz/corpus.
+MINUTES ?= 10
+SEED ?= 0
+fuzz: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) --out fuzz.json
 
 slow: install
 	$(BIN)/python -m pytest -m "slow"

@@ -1,12 +1,17 @@
-"""Fuzz every file reader: python -m tests.fuzz COUNT SEED OUTPUT.json.
+"""Fuzz every file reader, and every writer that a reader reads back.
 
-COUNT corrupted files are divided between the readers; slow readers get fewer. Readers may only raise errors
-of selfmark. Other errors are printed, the files that caused them are kept beside OUTPUT, and the exit code
-is 1.
+    python -m tests.fuzz --minutes 10 --seed 1 --out fuzz.json
+
+Valid files are corrupted and read for the given time; slow readers get fewer files. Files that a reader
+accepts are corrupted further. Readers may only raise errors of selfmark, and what is written must be read
+back unchanged. Other errors are printed, the files that caused them are added to tests/fuzz/corpus,
+which the test suite reads, and the exit code is 1.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -18,11 +23,16 @@ import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from selfmark.errors import SelfmarkError
 from tests.fuzz.readers import Reader, make_pictures, readers
+
+CORPUS = Path(__file__).parent / "corpus"
+_ROUND = 200  # files per reader before the next one has its turn
+_MAX_ACCEPTED = 200  # accepted files of a reader that are corrupted further
 
 
 @dataclass
@@ -35,16 +45,29 @@ class FuzzResult:
     slowest_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
     failing_inputs: list[bytes] = field(default_factory=list)
+    accepted: list[bytes] = field(default_factory=list)
 
 
-def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> FuzzResult:
-    """Let a reader read its valid files, which must succeed, and then `count` corrupted ones."""
-    result, path = FuzzResult(), folder / reader.file
-    for content in reader.seeds:
-        path.write_bytes(content)
-        reader.read(path)
+def fuzz(
+    reader: Reader, folder: Path, count: int, rng: random.Random, result: FuzzResult | None = None
+) -> FuzzResult:
+    """Let a reader read its valid files, which must succeed, and then `count` corrupted ones.
+
+    Args:
+        reader: the reader.
+        folder: folder for its file.
+        count: number of corrupted files.
+        rng: source of the corruption.
+        result: result of earlier rounds, to which this one is added; None for the first round.
+    """
+    path = folder / reader.file
+    if result is None:
+        result = FuzzResult()
+        for content in reader.seeds:
+            path.write_bytes(content)
+            reader.read(path)
     for _ in range(count):
-        content = rng.choice(reader.seeds)
+        content = rng.choice((*reader.seeds, *result.accepted))
         corrupted = rng.choice(reader.mutators)(content, rng)
         path.write_bytes(corrupted)
         start = time.perf_counter()
@@ -52,6 +75,8 @@ def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> FuzzRe
         try:
             reader.read(path)
             result.read += 1
+            if len(corrupted) < 4 * len(content) and rng.random() < 0.1:
+                result.accepted = [*result.accepted, corrupted][-_MAX_ACCEPTED:]
         except SelfmarkError:
             result.refused += 1
         except BaseException as error:
@@ -62,6 +87,20 @@ def fuzz(reader: Reader, folder: Path, count: int, rng: random.Random) -> FuzzRe
         result.slowest_seconds = max(result.slowest_seconds, time.perf_counter() - start)
     path.unlink()
     return result
+
+
+def corpus_files(reader: Reader, kind: str) -> list[Path]:
+    """Return the files of the corpus for a reader: those that once caused an error."""
+    return sorted((CORPUS / kind.replace(" ", "-")).glob(f"*-{reader.file}"))
+
+
+def add_to_corpus(kind: str, reader: Reader, content: bytes) -> Path:
+    """Store a file that caused an error."""
+    folder = CORPUS / kind.replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:12]}-{reader.file}"
+    path.write_bytes(content)
+    return path
 
 
 def describe_machine() -> dict[str, object]:
@@ -76,44 +115,66 @@ def describe_machine() -> dict[str, object]:
     }
 
 
-def main(count: int, seed: int, output: Path) -> int:
+def fuzz_all(minutes: float, seed: str) -> tuple[dict[str, FuzzResult], int]:
+    """Fuzz all readers in turn; return their results and the peak memory in megabytes."""
     warnings.simplefilter("ignore")
-    results: dict[str, FuzzResult] = {}
     start = time.perf_counter()
+    results: dict[str, FuzzResult] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_pictures(folder)
         targets = readers(folder)
-        for number, (kind, reader) in enumerate(targets.items()):
-            num_files = round(count / reader.cost / sum(1 / other.cost for other in targets.values()))
-            results[kind] = fuzz(reader, folder, num_files, random.Random(f"{seed} {kind}"))
-            print(kind, results[kind].inputs, "inputs,", len(results[kind].failures), "failures", flush=True)
-            for index, (reason, content) in enumerate(
-                zip(results[kind].failures[:20], results[kind].failing_inputs[:20], strict=True)
-            ):
-                print("  ", reason, flush=True)
-                output.with_name(f"failure-{number}-{index}").write_bytes(content)
-    summary = {
-        "seed": seed,
-        "inputs": sum(result.inputs for result in results.values()),
-        "failures": sum(len(result.failures) for result in results.values()),
-        "readers": {
-            kind: {
-                "inputs": result.inputs,
-                "read": result.read,
-                "refused": result.refused,
-                "failures": len(result.failures),
-                "slowest_seconds": round(result.slowest_seconds, 3),
-            }
-            for kind, result in results.items()
-        },
-        "seconds": round(time.perf_counter() - start),
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "made_on": describe_machine(),
+        rngs = {kind: random.Random(f"{seed} {kind}") for kind in targets}
+        while time.perf_counter() - start < 60 * minutes:
+            for kind, reader in targets.items():
+                count = max(1, _ROUND // reader.cost)
+                reported = len(results[kind].failures) if kind in results else 0
+                results[kind] = fuzz(reader, folder, count, rngs[kind], results.get(kind))
+                for reason, content in zip(
+                    results[kind].failures[reported:], results[kind].failing_inputs[reported:], strict=True
+                ):
+                    print(f"{kind}: {reason} ({add_to_corpus(kind, reader, content)})", flush=True)
+    return results, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fuzz every reader and writer.")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    start, made_on = time.perf_counter(), describe_machine()
+    seeds = [f"{arguments.seed} {number}" for number in range(arguments.processes)]
+    with ProcessPoolExecutor(arguments.processes) as executor:
+        parts = list(executor.map(fuzz_all, [arguments.minutes] * len(seeds), seeds))
+    results = {kind: [part[kind] for part, _ in parts] for kind in parts[0][0]}
+    counts = {
+        kind: {
+            "inputs": sum(part.inputs for part in group),
+            "read": sum(part.read for part in group),
+            "refused": sum(part.refused for part in group),
+            "failures": sum(len(part.failures) for part in group),
+            "slowest_seconds": round(max(part.slowest_seconds for part in group), 3),
+        }
+        for kind, group in results.items()
     }
-    output.write_text(json.dumps(summary, indent=1) + "\n")
+    summary = {
+        "seed": arguments.seed,
+        "processes": arguments.processes,
+        "inputs": sum(count["inputs"] for count in counts.values()),
+        "failures": sum(count["failures"] for count in counts.values()),
+        "readers": counts,
+        "seconds": round(time.perf_counter() - start),
+        "peak_megabytes": max(megabytes for _, megabytes in parts),
+        "made_on": made_on,
+    }
+    text = json.dumps(summary, indent=1) + "\n"
+    if arguments.out:
+        arguments.out.write_text(text)
+    print(text)
     return 1 if summary["failures"] else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))
+    sys.exit(main())

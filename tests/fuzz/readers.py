@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import random
+import struct
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 import yaml
@@ -17,14 +19,25 @@ from PIL import Image
 
 from selfmark.config import Images, Network, preset, to_dict
 from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.images.box_files import read_boxes
 from selfmark.images.decode import read_image
+from selfmark.images.mp4_header import check_mp4_header
 from selfmark.images.sources import list_images
+from selfmark.images.video import read_frames
 from selfmark.keypoints.points_file import read_points_file
-from selfmark.model.card import ModelCard, read_card
-from selfmark.run.config_file import read_config
+from selfmark.model.card import ModelCard
+from selfmark.paper.datasets.numpy_files import load_arrays
+from selfmark.paper.datasets.torch7_files import read_tensor
 from selfmark.run.files import FORMAT
-from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.run.tensor_files import write_tensors
 from tests.fuzz.mutate import Mutator, change_bytes, change_json
+from tests.fuzz.round_trips import (
+    round_trip_card,
+    round_trip_config,
+    round_trip_edits,
+    round_trip_tables,
+    round_trip_tensors,
+)
 
 PICTURES = ("a.png", "b.png", "sub/c.png")
 
@@ -71,16 +84,77 @@ def readers(folder: Path) -> dict[str, Reader]:
         "coco as labels": Reader("labels.json", read_labels, _coco(), (change_bytes, change_json)),
         "deeplabcut csv": Reader("labels.csv", read_labels, _dlc(), (change_bytes,)),
         "label studio": Reader("studio.json", read_labels, _studio(), (change_bytes, change_json)),
-        "model.json": Reader(
-            "model.json", lambda path: read_card(path.parent), _model(), (change_bytes, change_json)
-        ),
-        "config.yaml": Reader("config.yaml", read_config, _config(), (change_bytes, _as_json), cost=5),
+        "model.json": Reader("model.json", round_trip_card, _model(), (change_bytes, change_json)),
+        "config.yaml": Reader("config.yaml", round_trip_config, _config(), (change_bytes, _as_json), cost=5),
         "text list": Reader("list.txt", lambda path: list_images([path]), _list(), (change_bytes,)),
         "points csv": Reader(
             "points.csv", lambda path: read_points_file(path, names, regions, 64), _points(), (change_bytes,)
         ),
-        "safetensors": Reader("tensors.safetensors", read_tensors, _tensors(folder), (change_bytes,)),
+        "safetensors": Reader("tensors.safetensors", round_trip_tensors, _tensors(folder), (change_bytes,)),
+        "boxes csv": Reader("boxes.csv", read_boxes, _boxes(), (change_bytes,)),
+        "numpy arrays": Reader("arrays.npz", load_arrays, _arrays(), (change_bytes,)),
+        "torch 7 tensor": Reader("tensor.t7", read_tensor, _torch7(), (change_bytes,)),
+        "mp4 header": Reader("header.mp4", check_mp4_header, _videos(folder), (change_bytes,)),
+        "video": Reader("video.mp4", _read_video, _videos(folder), (change_bytes,), cost=10),
+        "naming edits": Reader("edits.json", round_trip_edits, _edits(), (change_bytes, change_json)),
+        "written tables": Reader(
+            "prediction.json", round_trip_tables, _prediction(), (change_bytes, change_json), cost=2
+        ),
     }
+
+
+def _read_video(path: Path) -> object:
+    return [frame for frame, _ in read_frames(path, [ref.frame or 0 for ref in list_images([path])][:3])]
+
+
+def _boxes() -> tuple[bytes, ...]:
+    return (
+        b"image,x,y,w,h\na.png,1,2,3,4\nsub/c.png,0,0,5.5,5\n",
+        b"video,frame,left,top,width,height,track\nv.mp4,0,1,2,3,4,0\nv.mp4,7,1,2,3,4,1\n",
+    )
+
+
+def _arrays() -> tuple[bytes, ...]:
+    single, several, compressed = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(single, np.arange(12.0).reshape(3, 2, 2))
+    np.savez(several, names=np.array(["a.png", "b.png"]), xy=np.zeros((2, 5, 2)))
+    np.savez_compressed(compressed, xy=np.zeros((20, 5, 2), np.float32))
+    return single.getvalue(), several.getvalue(), compressed.getvalue()
+
+
+def _torch7() -> tuple[bytes, ...]:
+    def named(number: int, name: bytes) -> bytes:
+        version = struct.pack("<ii", 4, number) + struct.pack("<i", 3) + b"V 1"
+        return version + struct.pack("<i", len(name)) + name
+
+    values = np.arange(6, dtype="<f8")
+    tensor = named(1, b"torch.DoubleTensor") + struct.pack("<i5q", 2, 3, 2, 2, 1, 1)
+    return (tensor + named(2, b"torch.DoubleStorage") + struct.pack("<q", 6) + values.tobytes(),)
+
+
+def _videos(folder: Path) -> tuple[bytes, ...]:
+    path = folder / "seed.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, (32, 32))
+    for number in range(4):
+        writer.write(np.full((32, 32, 3), 60 * number, np.uint8))
+    writer.release()
+    content = path.read_bytes()
+    path.unlink()
+    return (content,)
+
+
+def _edits() -> tuple[bytes, ...]:
+    edits = [
+        {"kind": "rename", "landmark": 0, "name": "nose"},
+        {"kind": "pair", "landmark": 1, "partner": 2},
+    ]
+    return (json.dumps(edits).encode(),)
+
+
+def _prediction() -> tuple[bytes, ...]:
+    names = ["nose", "left eye", "=1+1", '"quoted", too', "line\nbreak"]
+    values = {"names": names, "image": "photos/a b.png", "xy": [[1.5, 2], [3, 4], [0, 0], [-1, 9.25], [7, 7]]}
+    return (json.dumps(values).encode(),)
 
 
 def _images() -> tuple[bytes, ...]:
@@ -89,7 +163,7 @@ def _images() -> tuple[bytes, ...]:
     deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
     rotated = Image.Exif()
     rotated[0x0112] = 6  # the tag of the orientation
-    examples = [
+    examples: list[tuple[Image.Image, str, dict[str, Any]]] = [
         (colors, "PNG", {}),
         (colors, "JPEG", {"exif": rotated}),
         (colors, "JPEG", {"progressive": True}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from selfmark.image_ref import Box
 from selfmark.images.coco import read_coco
 from selfmark.images.input_files import parse_box, read_text
 
+_MAX_INDEX = 2**53  # a float holds every whole number up to this
 _COLUMNS = {  # accepted column names of a CSV file
     "image": ("image", "video", "file", "file_name", "filename", "path"),
     "frame": ("frame", "frame_number"),
@@ -57,7 +57,10 @@ def read_boxes(path: Path) -> list[FileBox]:
     elif path.suffix.lower() == ".json":
         boxes = list(_read_coco_boxes(path))
     elif path.suffix.lower() == ".csv":
-        boxes = list(_read_csv(path))
+        try:
+            boxes = list(_read_csv(path))
+        except csv.Error as error:
+            raise InputError(f"{path} is not a table of boxes: {error}") from error
     elif path.suffix.lower() == ".txt":
         boxes = _read_yolo([path])
     else:
@@ -128,7 +131,7 @@ def _parse_index(text: str, field: str, where: str) -> int | None:
     if not text:
         return None
     value = _parse_number(text, where)
-    if math.isnan(value) or value < 0 or value != int(value):
+    if not 0 <= value <= _MAX_INDEX or value != int(value):  # also for NaN
         raise InputError(f"{where}: the {field} must be a whole number of at least 0, not '{text}'")
     return int(value)
 

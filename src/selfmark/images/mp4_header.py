@@ -86,7 +86,8 @@ def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
         (entries,) = struct.unpack(">I", _read(handle, box.start + 4, 4))
         if 8 * entries > box.stop - box.start:
             return int(entries + size)  # more entries than the box has room for
-        counts = np.frombuffer(_read(handle, box.start + 8, 8 * entries), ">u4")[::2]
+        table = _read(handle, box.start + 8, 8 * entries)
+        counts = np.frombuffer(table[: len(table) // 8 * 8], ">u4")[::2]  # the file may end in the table
         return int(counts.sum(dtype=np.uint64))
     if box.kind == b"trun":  # the samples of a fragment
         flags, count = struct.unpack(">II", _read(handle, box.start, 8))

@@ -239,5 +239,7 @@ def _open(path: Path) -> Iterator[Any]:
         if not container.streams.video:
             raise InputError(f"{path} contains no video stream; check that it is the right file")
         stream: Any = container.streams.best("video")
+        if stream is None or stream.codec_context is None:
+            raise InputError(f"{path} has an unknown codec; convert it, for example to MP4 (H.264)")
         check_frame_size(path, stream.codec_context.width, stream.codec_context.height)
         yield container

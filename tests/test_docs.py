@@ -82,6 +82,7 @@ def test_the_docs_show_the_main_commands() -> None:
         "name",
         "correct",
         "refine",
+        "models",
         "evaluate",
         "compare",
         "doctor",
@@ -216,6 +217,8 @@ def test_every_documented_command_runs(
     if name == "check":
         words += [*SHORT, "--preset=tiny"]
         monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
+    if name == "models":
+        monkeypatch.setenv("SELFMARK_CACHE", str(workspace / "cache"))
     if name == "compare":
         words += [*SHORT, "--preset=tiny", "--budget=1s"]
     if name == "reproduce" and "--data" in words:

@@ -24,6 +24,7 @@ from selfmark.inspection.run_estimate import describe_estimate, estimate_run
 from selfmark.methods.mallis2020 import train_with_merging
 from selfmark.methods.training import train_method
 from selfmark.model.card import read_card, write_card
+from selfmark.model_library import copy_model, find_model, model_digest
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import Preview, report_out_of_memory, show_nothing
 from selfmark.report.landmark_pictures import draw_contact_sheet
@@ -31,13 +32,14 @@ from selfmark.report.run_report import build_report
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_open
-from selfmark.run.folder import Listener, Run
+from selfmark.run.folder import Listener, Run, StartingPoint
 from selfmark.run.guarded_files import make_folder
 from selfmark.run.processes import ProcessGroup, is_restarted
 from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
+from selfmark.train.starting_weights import check_start
 from selfmark.verification import hold_out, verify_run
 
 _PREVIEW_IMAGES, _PREVIEW_COLUMNS = 12, 4
@@ -59,6 +61,7 @@ def discover(
     method: Method | None = None,
     verify: bool | None = None,
     recipe: str = AUTO_RECIPE,
+    start_from: str = "",
 ) -> Detector:
     """Discover K landmarks in unlabeled images and train a detector for them.
 
@@ -84,6 +87,8 @@ def discover(
             None does so for the preset `auto` on a GPU.
         recipe: `upright`, `any-orientation`, `side-view` or `many-colors`, settings for a kind of images, or
             `auto`, which decides from the images; `settings` have priority.
+        start_from: a run folder, or a detector that `selfmark models` lists, whose weights the training
+            starts from; empty for random weights.
 
     Returns:
         The trained detector, which is also saved in the run folder.
@@ -93,7 +98,17 @@ def discover(
         TrainingError: if the training fails.
     """
     options = RunOptions(
-        landmarks, output, preset, settings or {}, resume, device, features, method, verify, recipe
+        landmarks,
+        output,
+        preset,
+        settings or {},
+        resume,
+        device,
+        features,
+        method,
+        verify,
+        recipe,
+        start_from,
     )
     with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
         run = opened.run
@@ -254,10 +269,12 @@ def _split_inputs(inputs: RunInputs, config: Config) -> tuple[list[ImageRef], li
 
 
 def _require_same_method(run: Run, options: RunOptions) -> None:
-    """Raise if a run is resumed with other features or another method."""
+    """Raise if a run is resumed with other features, another method or another start."""
+    start = run.start_from()
     pairs = (
         ("--features", options.features, run.config.features.name),
         ("--method", options.method, run.config.method),
+        ("--start-from", options.start_from or None, start["model"] if start else "random weights"),
     )
     for option, requested, used in pairs:
         if requested not in (None, used):
@@ -281,6 +298,13 @@ def _run_folder(inputs: RunInputs, options: RunOptions) -> Path:
     return Path("runs") / (Path(inputs.inputs[0]).stem or "discovery")
 
 
+def _find_start(name: str, config: Config) -> StartingPoint:
+    """Return the detector that a run starts from; raise if it does not exist or does not fit."""
+    folder = find_model(name)
+    check_start(read_card(folder), config, name)
+    return StartingPoint(name, model_digest(folder), partial(copy_model, folder))
+
+
 def _create_run(
     path: Path, inputs: RunInputs, options: RunOptions, device: torch.device, listener: Listener | None
 ) -> None:
@@ -294,7 +318,8 @@ def _create_run(
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)
     config, why = resolve_config(inputs, options, len(refs), device)
     training, held_out = hold_out(refs, config)
-    Run.create(path, config, [str(item) for item in inputs.inputs], training, held_out)
+    start = _find_start(options.start_from, config) if options.start_from else None
+    Run.create(path, config, [str(item) for item in inputs.inputs], training, held_out, start)
     run = Run.open(path, listener)
     for note in notes:
         run.log("note", text=note)

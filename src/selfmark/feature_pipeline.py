@@ -85,6 +85,7 @@ from selfmark.run.folder import Run
 from selfmark.train.checkpoints import load_checkpoint
 from selfmark.train.engine import Phase, build_student_state
 from selfmark.train.objectives import LandmarkTable, RegressionSettings, build_regression_task
+from selfmark.train.starting_weights import start_student
 
 
 class _Candidate(NamedTuple):
@@ -338,6 +339,8 @@ def _train_rounds(
     config, student = run.config, run.config.student
     with seed_weights(config, name):
         psi = FeaturePsi(load_encoder(config.features.name, feed.device), student, config.K)
+    if run.start_from() is not None:
+        run.log("start_from", stage=name, tensors=start_student(psi, run.path))
     prepare_landmark_network(psi, feed.device, config.runtime)
     settings = RegressionSettings.of_student(config)
     best: _Candidate | None = None

@@ -75,6 +75,7 @@ from selfmark.train.objectives import (
 )
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
+from selfmark.train.starting_weights import start_phi
 
 
 class Stage1Result(NamedTuple):
@@ -241,6 +242,8 @@ def run_stage1(
     warmup, rounds = stage1_phases(config)
     with seed_weights(config, "Phi"):
         phi = Phi(config.network)
+    if run.start_from() is not None:
+        run.log("start_from", stage="stage1", tensors=start_phi(phi, run.path))
     prepare_network(phi, feed.device, config.runtime)
     generator = create_generator(config, "stage 1", feed.device)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator, run.group)

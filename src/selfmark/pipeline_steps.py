@@ -148,7 +148,7 @@ def build_card(run: Run, partners: LandmarkPartners, num_images: int) -> ModelCa
         partners: mirror partners of the landmarks.
         num_images: number of training images.
     """
-    config = run.config
+    config, start = run.config, run.start_from()
     return ModelCard(
         names=tuple(f"landmark_{index}" for index in range(config.K)),
         mirror=partners.mirror,
@@ -166,6 +166,7 @@ def build_card(run: Run, partners: LandmarkPartners, num_images: int) -> ModelCa
             "images": num_images,
             "torch": torch.__version__,
             "python": platform.python_version(),
+            **({} if start is None else {"start_from": start}),
         },
     )
 

@@ -51,6 +51,7 @@ class RunOptions:
     method: Method | None = None
     verify: bool | None = None
     recipe: str = AUTO_RECIPE
+    start_from: str = ""
 
 
 def check_request(inputs: RunInputs, options: RunOptions) -> Tracking:

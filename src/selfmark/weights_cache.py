@@ -78,6 +78,7 @@ PUBLISHED_WEIGHTS: dict[str, WeightsFile] = {
 }
 
 _BLOCK = 1 << 20  # bytes copied at a time
+_MAX_DOWNLOAD = 4 << 30  # bytes
 _TIMEOUT = 60.0  # seconds without data before a download fails
 _TRANSFER_ERRORS = (OSError, http.client.HTTPException)  # raised by a failing disk, network or server
 
@@ -147,6 +148,38 @@ def install_weights(name: str, source: str | None) -> Path:
                 f"{digest.hexdigest()[:12]}..., not {published.sha256[:12]}...); nothing was installed"
             )
     return target
+
+
+def fetch_file(url: str, target: Path) -> None:
+    """Download a file; the caller checks its checksum.
+
+    Raises:
+        InputError: if the download fails or the file is larger than any detector.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as stream, open(target, "wb") as handle:
+            while block := stream.read(_BLOCK):
+                handle.write(block)
+                if handle.tell() > _MAX_DOWNLOAD:
+                    raise InputError(f"{url} is larger than {_MAX_DOWNLOAD >> 30} GiB; nothing was installed")
+    except _TRANSFER_ERRORS as error:
+        reason = getattr(error, "reason", error)
+        raise InputError(
+            f"cannot download {url} ({reason}); download it on another machine and give the file"
+        ) from error
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
 def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:

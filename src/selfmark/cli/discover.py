@@ -65,6 +65,12 @@ def discover(
         str,
         typer.Option(help="Kind of images: auto, upright, any-orientation, side-view or many-colors."),
     ] = "auto",
+    start_from: Annotated[
+        str,
+        typer.Option(
+            help="Start from the weights of a detector: a run folder, or a name of 'selfmark models'."
+        ),
+    ] = "",
     verify: Annotated[
         bool | None,
         typer.Option(
@@ -149,6 +155,7 @@ def discover(
                 method=parse_method(method),
                 verify=verify,
                 recipe=recipe,
+                start_from=start_from,
             )
             if has_views:
                 if output is None:

@@ -24,6 +24,7 @@ from selfmark.cli.doctor import doctor
 from selfmark.cli.evaluate import evaluate
 from selfmark.cli.export import export
 from selfmark.cli.map import map_points
+from selfmark.cli.models import app as models_app
 from selfmark.cli.name import name
 from selfmark.cli.options import Command
 from selfmark.cli.predict import predict
@@ -56,6 +57,7 @@ app.command(cls=Command)(reproduce)
 app.command(cls=Command)(report)
 app.command(cls=Command)(weights)
 app.command(cls=Command)(doctor)
+app.add_typer(models_app, name="models")
 app.add_typer(datasets_app, name="datasets")
 
 

@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metad
 
 _SUBFOLDERS = ("points", "checkpoints")
 # Everything that a killed `create` may leave behind; run.json is written last.
-_UNFINISHED_NAMES = {*_SUBFOLDERS, "config.yaml", "images.json", "held_out.json", ".lock"}
+_UNFINISHED_NAMES = {*_SUBFOLDERS, "start", "config.yaml", "images.json", "held_out.json", ".lock"}
 # Settings that may change when a run is resumed: no stored result depends on them.
 _CHANGEABLE = (
     "runtime.",
@@ -64,6 +65,21 @@ _CHANGEABLE = (
     "student.batch",
     "student.lr",
 )
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """A detector that a training starts from.
+
+    Attributes:
+        model: its name, as the user gave it.
+        sha256: checksum that identifies it.
+        copy: copies it into a folder.
+    """
+
+    model: str
+    sha256: str
+    copy: Callable[[Path], None]
 
 
 class Run:
@@ -97,6 +113,7 @@ class Run:
         inputs: Sequence[str],
         refs: Sequence[ImageRef],
         held_out: Sequence[ImageRef] = (),
+        start: StartingPoint | None = None,
     ) -> None:
         """Create a run in a new or empty folder.
 
@@ -106,6 +123,7 @@ class Run:
             inputs: the inputs as given by the user.
             refs: the images.
             held_out: images for the verification, on which the run is not trained.
+            start: the detector that the training starts from; None for random weights.
 
         Raises:
             InputError: if the folder already contains a run or other files, or cannot be written.
@@ -126,6 +144,9 @@ class Run:
                 if held_out:
                     write_json(refs_to_json(held_out), path / "held_out.json")
                 values = {"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}
+                if start is not None:
+                    start.copy(path / "start")
+                    values["start_from"] = {"model": start.model, "sha256": start.sha256}
                 write_json(values, path / "run.json")
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
@@ -186,6 +207,11 @@ class Run:
         """Read the references to the images that the run is not trained on; empty if it is not verified."""
         path = self.path / "held_out.json"
         return _read_refs(path) if path.exists() else []
+
+    def start_from(self) -> dict[str, str] | None:
+        """Return name and checksum of the detector that the training starts from; None for random weights."""
+        record = read_json(self.path / "run.json").get("start_from")
+        return record if isinstance(record, dict) else None
 
     @property
     def verification_path(self) -> Path:

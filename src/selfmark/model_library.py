@@ -1,0 +1,181 @@
+"""Detectors to start from: the packaged one, and those that the user installed from a file or an address.
+
+A detector travels as one .safetensors file: its weights, and its model card as text in the header. It
+contains only numbers and text, so opening one from somebody else runs no code. A file from the internet is
+installed only if its sha256 is the one that the user gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfmark.errors import InputError, suggest
+from selfmark.model.card import ONNX_FEATURES, ModelCard, is_packaged, model_folder, read_card
+from selfmark.run.files import atomic_folder
+from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.weights_cache import cache_folder, fetch_file, file_sha256
+
+_CARD = "selfmark_model"  # key of the header that contains model.json
+_ONNX = "onnx_features"  # tensor with the ONNX model of the features
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A detector of the list.
+
+    Attributes:
+        name: name for `--start-from`.
+        folder: its model folder.
+        card: its model card.
+    """
+
+    name: str
+    folder: Path
+    card: ModelCard
+
+
+def library_folder() -> Path:
+    """Return the folder of installed detectors."""
+    return cache_folder() / "models"
+
+
+def list_models() -> list[ListedModel]:
+    """Return the packaged detector and the installed ones, by name; damaged ones are left out."""
+    packaged = model_folder(Path("demo")) if is_packaged(Path("demo")) else None
+    folders = [] if packaged is None else [("demo", packaged)]
+    if library_folder().is_dir():
+        folders += [(path.name, path) for path in sorted(library_folder().iterdir()) if path.is_dir()]
+    models = []
+    for name, folder in folders:
+        try:
+            models.append(ListedModel(name, folder, read_card(folder)))
+        except InputError:
+            continue
+    return models
+
+
+def find_model(name: str) -> Path:
+    """Return the model folder of a run folder, a model folder, an installed detector or "demo".
+
+    Raises:
+        InputError: if there is no such detector.
+    """
+    if Path(name).exists() or is_packaged(Path(name)):
+        folder = model_folder(Path(name))
+    elif _NAME.fullmatch(name) and (library_folder() / name).is_dir():
+        folder = library_folder() / name
+    else:
+        known = [model.name for model in list_models()]
+        hint = suggest(name, known)
+        raise InputError(
+            f"there is no detector '{name}': give a run folder, or a name that 'selfmark models' lists.{hint}"
+        )
+    read_card(folder)
+    return folder
+
+
+def pack_model(folder: Path, path: Path) -> str:
+    """Write the detector of a run folder or model folder as one file, and return its sha256."""
+    source = model_folder(folder)
+    read_card(source)
+    if path.suffix != ".safetensors":
+        raise InputError(f"the file of a detector must end in .safetensors, unlike {path}")
+    tensors, _ = read_tensors(source / "weights.safetensors")
+    if (source / ONNX_FEATURES).exists():
+        tensors[_ONNX] = read_tensors(source / ONNX_FEATURES)[0]["onnx"]
+    try:
+        card = (source / "model.json").read_text(encoding="utf-8")
+        write_tensors(tensors, {_CARD: card}, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    return file_sha256(path)
+
+
+def install_model(origin: str, name: str, sha256: str = "") -> Path:
+    """Install a detector from a file or an address, and return its folder.
+
+    Nothing is installed unless the file is complete, has the checksum, and contains a usable detector.
+
+    Args:
+        origin: a file of `pack_model`, or its https address.
+        name: name under which it is installed; empty uses the name of the file.
+        sha256: checksum of the file; required for an address.
+
+    Raises:
+        InputError: if the file cannot be read, has another checksum or contains no detector.
+    """
+    is_address = origin.startswith(("https://", "http://"))
+    sha256 = sha256.lower()
+    if sha256 and not _SHA256.fullmatch(sha256):
+        raise InputError(f"--sha256 takes 64 hexadecimal digits, not '{sha256}'")
+    if is_address and not sha256:
+        raise InputError(f"give the checksum of {origin} with --sha256; its publisher should state it")
+    name = name or Path(origin.split("?")[0]).stem
+    if not _NAME.fullmatch(name) or name == "demo":
+        raise InputError(f"'{name}' cannot be the name of a detector: choose letters and digits with --name")
+    target = library_folder() / name
+    if target.exists():
+        raise InputError(f"{target} exists already: choose another name with --name, or delete it")
+    try:
+        library_folder().mkdir(parents=True, exist_ok=True)
+        with atomic_folder(target) as temporary:
+            file = Path(origin)
+            if is_address:
+                file = temporary / "download.safetensors"
+                fetch_file(origin, file)
+            digest = file_sha256(file)
+            if sha256 and digest != sha256:
+                raise InputError(
+                    f"{origin} has the sha256 {digest[:12]}..., not {sha256[:12]}...; nothing was installed"
+                )
+            _unpack(file, origin, temporary)
+            (temporary / "download.safetensors").unlink(missing_ok=True)
+            read_card(temporary)
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {library_folder()} ({error.strerror}); set SELFMARK_CACHE to another folder"
+        ) from error
+    return target
+
+
+def _unpack(file: Path, origin: str, folder: Path) -> None:
+    tensors, metadata = read_tensors(file)
+    if _CARD not in metadata:
+        raise InputError(f"{origin} is not a detector of 'selfmark models save'")
+    onnx_model = tensors.pop(_ONNX, None)
+    if onnx_model is not None:
+        write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
+    write_tensors(tensors, {}, folder / "weights.safetensors")
+    (folder / "model.json").write_text(metadata[_CARD], encoding="utf-8")
+
+
+def describe_model(card: ModelCard) -> str:
+    """Return one line about a detector: landmarks, network, and what it was trained on."""
+    network = card.features.name if card.architecture in ("encoder", "zero-shot") else "no features"
+    images = card.provenance.get("images")
+    trained = f"trained on {images:,} images" if isinstance(images, int) else "training not recorded"
+    return f"{len(card.names)} landmarks, {network}, {card.images.size} px, {trained}"
+
+
+def model_digest(folder: Path) -> str:
+    """Return the sha256 of a detector's weights and network, which identifies it in the records of a run."""
+    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    digest = hashlib.sha256(json.dumps([card.get("network"), card.get("student")], sort_keys=True).encode())
+    digest.update((folder / "weights.safetensors").read_bytes())
+    return digest.hexdigest()
+
+
+def copy_model(folder: Path, target: Path) -> None:
+    """Copy weights and model card of a detector into a folder, replacing what a killed process left there."""
+    shutil.rmtree(target, ignore_errors=True)
+    with atomic_folder(target) as temporary:
+        for name in ("weights.safetensors", ONNX_FEATURES, "model.json"):
+            if (folder / name).exists():
+                shutil.copyfile(folder / name, temporary / name)

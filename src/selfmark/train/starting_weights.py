@@ -1,0 +1,96 @@
+"""Weights of another detector as the start of a training (`discover --start-from`).
+
+A run keeps a copy of that detector in its folder `start`, so that it can be resumed anywhere. All layers are
+copied except the last one, because its maps are landmarks of the other detector, in their order.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from selfmark.config import Config, Features, Network, Student
+from selfmark.errors import InputError
+from selfmark.model.card import ModelCard
+from selfmark.model.feature_network import FeaturePsi
+from selfmark.model.network import Phi
+from selfmark.run.tensor_files import read_tensors
+
+START_FOLDER = "start"
+"""Folder of a run with the detector that its training starts from."""
+
+
+def check_start(card: ModelCard, config: Config, name: str) -> None:
+    """Raise if the training of a run cannot start from the weights of a detector.
+
+    Args:
+        card: card of that detector.
+        config: settings of the run.
+        name: name of the detector, for messages.
+    """
+    if config.method != "self-training":
+        raise InputError(f"--start-from needs the method self-training, not {config.method}")
+    if config.uses_features:
+        wanted = _describe_head(config.features, config.student)
+        is_suitable = card.architecture == "encoder" and _describe_head(card.features, card.student) == wanted
+    else:
+        wanted = _describe_hourglass(config.network)
+        is_suitable = card.architecture == "hourglass" and card.network == config.network
+    if is_suitable:
+        return
+    found = "a network without trained weights"
+    if card.architecture == "encoder":
+        found = _describe_head(card.features, card.student)
+    elif card.architecture != "zero-shot":
+        found = _describe_hourglass(card.network)
+    raise InputError(
+        f"this run trains {wanted}, but {name} has {found}: choose another detector, or its network with "
+        "--features, --preset or --set"
+    )
+
+
+def _describe_head(features: Features, student: Student) -> str:
+    return f"a head of width {student.width} and depth {student.depth} on {features.name}"
+
+
+def _describe_hourglass(network: Network) -> str:
+    return f"an hourglass of {network.channels} channels and depth {network.depth} without features"
+
+
+def start_student(psi: FeaturePsi, run_folder: Path) -> int:
+    """Copy the weights of the detector in RUN/start into a new network; return the number of tensors copied.
+
+    Without that folder, nothing is changed.
+    """
+    stored = {name.removeprefix("psi."): value for name, value in _read_start(run_folder).items()}
+    last = f"head.{len(psi.head) - 1}."
+    return _copy({name: value for name, value in stored.items() if not name.startswith(last)}, psi)
+
+
+def start_phi(phi: Phi, run_folder: Path) -> int:
+    """Copy backbone and head of the detector in RUN/start into Phi; return the number of tensors copied.
+
+    The head of Psi continues the detector head of Phi, so it becomes the detector head again.
+    """
+    stored = {
+        name.replace("head.", "detector.", 1) if name.startswith("head.") else name: value
+        for name, value in _read_start(run_folder).items()
+        if not name.startswith("head.last.")
+    }
+    return _copy(stored, phi)
+
+
+def _read_start(run_folder: Path) -> dict[str, Tensor]:
+    path = run_folder / START_FOLDER / "weights.safetensors"
+    return read_tensors(path)[0] if path.exists() else {}
+
+
+def _copy(stored: dict[str, Tensor], network: torch.nn.Module) -> int:
+    own = network.state_dict()
+    fitting = {
+        name: value for name, value in stored.items() if name in own and own[name].shape == value.shape
+    }
+    network.load_state_dict(own | fitting)
+    return len(fitting)

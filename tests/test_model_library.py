@@ -1,0 +1,119 @@
+"""Detectors to start from: saving, installing and listing them, and training from their weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfmark import discover
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.features.loading import load_encoder
+from selfmark.model.card import read_card
+from selfmark.model.feature_network import FeaturePsi
+from selfmark.model.network import Phi
+from selfmark.run.folder import Run
+from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.train.starting_weights import start_phi, start_student
+from tests.conftest import QUICK, selfmark
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "models"
+
+
+def test_a_detector_is_saved_installed_and_listed(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "toys.safetensors"
+    assert selfmark("models", "save", "demo", file) == 0
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert digest in capsys.readouterr().out
+    assert selfmark("models", "add", file, "--sha256", digest) == 0
+    original, copied = Detector.load("demo"), Detector.load(library / "toys")
+    assert copied.card == original.card
+    pixels = torch.randint(0, 256, (1, 3, 192, 192), dtype=torch.uint8)
+    assert torch.equal(copied.locate(pixels).xy, original.locate(pixels).xy)
+    capsys.readouterr()
+    assert selfmark("models") == 0
+    listed = capsys.readouterr().out
+    assert "16 landmarks, efficientnet-lite0, 192 px" in listed
+    assert listed.index("demo") < listed.index("toys")
+
+
+def test_unusable_detectors_are_refused(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.safetensors"
+    write_tensors({"a": torch.zeros(1)}, {}, other)
+    text = tmp_path / "text.safetensors"
+    text.write_text("hello")
+    forged = tmp_path / "forged.safetensors"
+    write_tensors({"a": torch.zeros(1)}, {"selfmark_model": json.dumps({"format": 1})}, forged)
+    for arguments, message in (
+        ([other], "is not a detector of 'selfmark models save'"),
+        ([text], "is damaged and cannot be read"),
+        ([forged], "model.json"),
+        ([tmp_path / "missing.safetensors"], "cannot read"),
+        ([other, "--sha256", "0" * 64], "has the sha256"),
+        ([other, "--sha256", "12"], "takes 64 hexadecimal digits"),
+        ([other, "--name", "../x"], "cannot be the name of a detector"),
+        (["https://127.0.0.1:9/x.safetensors"], "give the checksum"),
+        (["https://127.0.0.1:9/x.safetensors", "--sha256", "0" * 64], "cannot download"),
+    ):
+        assert selfmark("models", "add", *arguments) == 2
+        assert message in capsys.readouterr().err
+    assert list(library.iterdir()) == [], "nothing is left behind"
+
+
+def test_training_starts_from_the_weights_of_a_detector(
+    quick_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: dict[str, Any] = QUICK | {"K": 3}
+    run = tmp_path / "run"
+    discover(photos, output=run, preset="tiny", settings=settings, device="cpu", start_from=str(quick_run))
+    record = json.loads((run / "run.json").read_text())["start_from"]
+    assert record["model"] == str(quick_run)
+    assert read_card(run / "model").provenance["start_from"] == record
+    events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    (event,) = [event for event in events if event["event"] == "start_from"]
+    config = Run.open(run).config
+    phi = Phi(config.network)
+    assert event["tensors"] == start_phi(phi, run)
+    stored, _ = read_tensors(quick_run / "model" / "weights.safetensors")
+    for name, value in phi.state_dict().items():
+        if name.startswith("backbone."):
+            assert torch.equal(value, stored[name])
+    assert torch.equal(phi.detector.mix.weight, stored["head.mix.weight"])
+    assert not torch.equal(phi.detector.last.weight[0], stored["head.last.weight"][0])
+    again = ["--resume", "--device=cpu", "--start-from", "demo"]
+    assert selfmark("discover", "-o", run, *again) == 2
+    assert "--start-from cannot change when a run is resumed" in capsys.readouterr().err
+    for model, message in (
+        ("demo", "but demo has a head of width 128 and depth 2 on efficientnet-lite0"),
+        ("dem", "there is no detector 'dem'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            discover(photos, output=tmp_path / "no", preset="tiny", settings=settings, start_from=model)
+        assert not (tmp_path / "no").exists(), "nothing is left behind"
+
+
+def test_a_head_starts_from_all_layers_but_the_last(tmp_path: Path) -> None:
+    demo = Detector.load("demo")
+    demo.save(tmp_path / "start")
+    assert isinstance(demo.psi, FeaturePsi)
+    psi = FeaturePsi(load_encoder("efficientnet-lite0"), demo.card.student, 16)
+    last = len(psi.head) - 1
+    before = psi.head[last].weight.detach().clone()
+    assert start_student(psi, tmp_path) == 2 * (last // 2)
+    for index in range(0, last, 2):
+        assert torch.equal(psi.head[index].weight, demo.psi.head[index].weight)
+    assert torch.equal(psi.head[last].weight, before)
+    assert start_student(psi, tmp_path / "elsewhere") == 0

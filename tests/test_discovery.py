@@ -20,6 +20,7 @@ from selfmark.images.store import load_store
 from selfmark.report.run_report import build_report
 from selfmark.run.folder import Event, Run
 from selfmark.run.locks import exclusive
+from selfmark.tracking.regions import Regions
 from tests.conftest import QUICK
 
 
@@ -118,6 +119,41 @@ def test_only_some_settings_may_change_when_a_run_is_resumed(run_folder: Path) -
         pass
     unchanged = Run.open(run_folder).config
     assert unchanged.M == override(preset("tiny"), QUICK).M
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "problem"),
+    [
+        (RunInputs([]), {"landmarks": 9}, "-k cannot change when a run is resumed: .* uses 4, not 9"),
+        (RunInputs([]), {"landmarks": "auto"}, "-k cannot change .* uses 4, not auto"),
+        (RunInputs([]), {"preset": "fast"}, "--preset cannot change .* uses tiny, not fast"),
+        (RunInputs([]), {"recipe": "side-view"}, "--recipe cannot change .* uses auto, not side-view"),
+        (RunInputs([]), {"verify": True}, "--verify cannot change .* uses none, not True"),
+        (RunInputs([], every=2), {}, "--every cannot change .* uses 1, not 2"),
+        (RunInputs([], regions=Regions(animals=2)), {}, "--find-animals cannot change .* uses 0, not 2"),
+        (RunInputs([], regions=Regions(crop=(0, 0, 9, 9.5))), {}, "--crop .* uses none, not 0,0,9,9.5"),
+        (RunInputs([], regions=Regions(boxes="b.csv")), {}, "--boxes .* uses none, not b.csv"),
+    ],
+)
+def test_other_options_are_refused_when_a_run_is_resumed(
+    inputs: RunInputs, options: dict[str, Any], problem: str, run_folder: Path
+) -> None:
+    with pytest.raises(InputError, match=problem), open_run(inputs, _resume(run_folder, **options), None):
+        pass
+
+
+def test_the_same_options_may_be_given_again_when_a_run_is_resumed(photos: Path, tmp_path: Path) -> None:
+    inputs = RunInputs([photos], 3, Regions(crop=(4, 4, 40, 40)))
+    options = {"landmarks": 5, "recipe": "side-view", "verify": False}
+    settings = {name: value for name, value in QUICK.items() if name != "K"}
+    with open_run(inputs, _options(tmp_path / "run", settings=settings, **options), None):
+        pass
+    again = _resume(tmp_path / "run", preset="tiny", **options)
+    for given in (inputs, inputs._replace(inputs=[])):
+        with open_run(given, again, None) as opened:
+            assert opened.run.config.K == 5
+    with pytest.raises(InputError, match=r"--crop .* uses 4,4,40,40, not 4,4,40,41"):
+        open_run(inputs._replace(regions=Regions(crop=(4, 4, 40, 41))), again, None).__enter__()
 
 
 def test_a_locked_run_is_refused(run_folder: Path) -> None:

@@ -18,6 +18,7 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.feature_pipeline import train_feature_detector
+from selfmark.features.loading import resolve_features
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore
 from selfmark.inspection.run_estimate import describe_estimate, estimate_run
@@ -35,7 +36,7 @@ from selfmark.run.files import atomic_open
 from selfmark.run.folder import Listener, Run, StartingPoint
 from selfmark.run.guarded_files import make_folder
 from selfmark.run.processes import ProcessGroup, is_restarted
-from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
+from selfmark.run_plan import RunInputs, RunOptions, check_request, request_options, resolve_config
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
@@ -251,12 +252,13 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
     if not resume:
         group.run_on_leader(lambda: _create_run(path, inputs, options, device, listener))
     run = Run.open(path, listener, group)
+    if options.resume:  # Processes that torchrun restarted have the options the run was created with.
+        _require_same_options(run, inputs, options)
     if resume and inputs.inputs and _split_inputs(inputs, run.config)[0] != run.refs():
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
         with run.lock():
-            if options.resume:  # Processes that torchrun restarted have the options the run was created with.
-                _require_same_method(run, options)
+            if options.resume:
                 run.change_settings(options.settings)
             yield OpenedRun(run, device, not resume)
     finally:
@@ -268,20 +270,39 @@ def _split_inputs(inputs: RunInputs, config: Config) -> tuple[list[ImageRef], li
     return hold_out(locate_objects(*inputs, config.tracking), config)
 
 
-def _require_same_method(run: Run, options: RunOptions) -> None:
-    """Raise if a run is resumed with other features, another method or another start."""
-    start = run.start_from()
-    pairs = (
-        ("--features", options.features, run.config.features.name),
-        ("--method", options.method, run.config.method),
-        ("--start-from", options.start_from or None, start["model"] if start else "random weights"),
-    )
-    for option, requested, used in pairs:
-        if requested not in (None, used):
+def _require_same_options(run: Run, inputs: RunInputs, options: RunOptions) -> None:
+    """Raise if a run is resumed with options that differ from those it was created with.
+
+    Options that were left out, which have their defaults, are not compared.
+    """
+    config, stored, start = run.config, run.read_options(), run.start_from()
+    used: dict[str, tuple[Any, Any, Any]] = {  # requested value, default, and value of the run
+        "--features": (options.features, None, config.features.name),
+        "--method": (options.method, None, config.method),
+        "--preset": (options.preset, "auto", config.preset),
+        "--verify": (options.verify, None, config.verification.enabled),
+        "--start-from": (options.start_from, "", start["model"] if start else "random weights"),
+    }
+    defaults = request_options(RunInputs(()), RunOptions())
+    for name, requested in request_options(inputs, options).items():
+        used[name] = (requested, defaults[name], stored.get(name, "another value"))
+    if stored.get("-k") is None:  # the number of the preset or of --set
+        used["-k"] = (options.landmarks, None, config.K or "auto")
+    if options.features is not None:
+        used["--features"] = (resolve_features(options.features), None, config.features.name)
+    for name, (requested, default, value) in used.items():
+        if requested not in (default, value):
             raise InputError(
-                f"{option} cannot change when a run is resumed: {run.path} uses {used}; leave it out or "
-                "start a new run"
+                f"{name} cannot change when a run is resumed: {run.path} uses {_describe_option(value)}, not "
+                f"{_describe_option(requested)}; leave it out or start a new run"
             )
+
+
+def _describe_option(value: Any) -> str:
+    """Return the value of an option as on the command line."""
+    if value is None or value is False:
+        return "none"
+    return ",".join(f"{item:g}" for item in value) if isinstance(value, list) else str(value)
 
 
 def _as_list(inputs: str | Path | Sequence[str | Path]) -> list[str | Path]:
@@ -319,7 +340,8 @@ def _create_run(
     config, why = resolve_config(inputs, options, len(refs), device)
     training, held_out = hold_out(refs, config)
     start = _find_start(options.start_from, config) if options.start_from else None
-    Run.create(path, config, [str(item) for item in inputs.inputs], training, held_out, start)
+    given, request = [str(item) for item in inputs.inputs], request_options(inputs, options)
+    Run.create(path, config, given, training, held_out, start, request)
     run = Run.open(path, listener)
     for note in notes:
         run.log("note", text=note)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from selfmark.config import Config
+from selfmark.config import DEFAULT_FEATURES, Config
 from selfmark.config.schedule import stage_iterations
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.landmark_count import count_landmarks, explain_count, sample_images
@@ -175,9 +175,10 @@ def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config
     detector, min_landmarks = config.keypoints.detector, config.K or min(config.auto_k.candidates)
     max_per_image = int(points.counts(num_images).max()) if len(points) else 0
     if max_per_image < min_landmarks and not config.merges_clusters:
+        smallest = "" if config.K else ", the smallest number that is tried,"
         return (
-            f"K={min_landmarks} is more than the {max_per_image} points that '{detector}' found in any "
-            "image: lower K, or raise keypoints.max_points"
+            f"K={min_landmarks}{smallest} is more than the {max_per_image} points that '{detector}' found in "
+            f"any image: {_advise_on_few_keypoints(max_per_image, config)}"
         )
     if len(points) < config.M:
         return (
@@ -185,6 +186,22 @@ def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config
             "give more images or lower M"
         )
     return ""
+
+
+def _advise_on_few_keypoints(max_per_image: int, config: Config) -> str:
+    """Return what to do if no image has as many keypoints as landmarks are wanted."""
+    settings = config.keypoints
+    advice = [f"use -k {max_per_image} or less"] if config.K and max_per_image else []
+    # The limit applies before outliers are removed. An image that keeps fewer points did not reach it.
+    if max_per_image >= round((1 - settings.outlier_fraction) * settings.max_points):
+        advice.append(f"raise keypoints.max_points, now {settings.max_points}")
+    elif settings.detector == "file":
+        advice.append("give more points in the file")
+    else:
+        advice.append("try another --detector")
+    if not config.uses_features and not config.is_from_another_paper:
+        advice.append(f"use pretrained features, which need no keypoints (--features {DEFAULT_FEATURES})")
+    return ", or ".join(advice)
 
 
 def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:

@@ -54,6 +54,23 @@ class RunOptions:
     start_from: str = ""
 
 
+def request_options(inputs: RunInputs, options: RunOptions) -> dict[str, Any]:
+    """Return the options that the settings of a run do not show, by name, as JSON values.
+
+    >>> request_options(RunInputs(["a.mp4"], 2, Regions(crop=(0, 0, 9, 9))), RunOptions())["--crop"]
+    [0, 0, 9, 9]
+    """
+    regions = inputs.regions or Regions()
+    return {
+        "--every": inputs.every,
+        "--boxes": None if regions.boxes is None else str(regions.boxes),
+        "--crop": None if regions.crop is None else list(regions.crop),
+        "--find-animals": regions.animals,
+        "--recipe": options.recipe,
+        "-k": options.landmarks,
+    }
+
+
 def check_request(inputs: RunInputs, options: RunOptions) -> Tracking:
     """Raise if a new run cannot have these inputs or this number of landmarks.
 

@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 from selfmark.run.files import atomic_open
 from selfmark.run.guarded_files import create_file, make_folders, physical_memory, read_bytes
 
@@ -226,7 +226,10 @@ def license_notice(name: str) -> str | None:
 
 def _find_published(name: str) -> WeightsFile:
     if name not in PUBLISHED_WEIGHTS:
-        raise InputError(f"there are no weights for '{name}'; choose from {', '.join(PUBLISHED_WEIGHTS)}")
+        raise InputError(
+            f"there are no weights for '{name}'; choose from {', '.join(PUBLISHED_WEIGHTS)}."
+            f"{suggest(name, PUBLISHED_WEIGHTS)}"
+        )
     return PUBLISHED_WEIGHTS[name]
 
 

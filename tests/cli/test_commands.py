@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -62,6 +63,34 @@ def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["predikt"], "predict"),
+        (["predict", "demo", "photos", "--format=parquett"], "parquet"),
+        (["predict", "demo", "photos", "--runtime=onx"], "onnx"),
+        (["discover", "photos", "--preset=tinny"], "tiny"),
+        (["discover", "photos", "--set=augment.rotaton=1"], "augment.rotation"),
+        (["discover", "photos", "--detector=sfit"], "sift"),
+        (["discover", "photos", "--logger=tensorbord"], "tensorboard"),
+        (["weights", "superpoin"], "superpoint"),
+    ],
+)
+def test_a_similar_name_is_suggested(
+    arguments: list[str],
+    suggestion: str,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").symlink_to(photos)
+    assert selfmark(*arguments) == 2
+    assert f"Did you mean '{suggestion}'?" in error_line(capsys)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_too_few_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = sorted(photos.iterdir())[:5]
     assert selfmark("discover", *few, "-o", tmp_path / "run", *OPTIONS) == 2
@@ -75,8 +104,11 @@ def test_more_landmarks_than_points_found(
     options = [*OPTIONS, "--set=K=60", "--set=M=60"]
     assert selfmark("discover", photos, "-o", tmp_path / "run", *options) == 2
     text = error_line(capsys)
-    assert "K=60 is more than the" in text
-    assert "selfmark" in text
+    found = int(re.search(r"K=60 is more than the (\d+) points that 'selfmark' found in any image", text)[1])
+    assert f"use -k {found} or less, or" in text
+    limit = 40  # the preset's keypoints.max_points; raising it helps only if images reach it
+    assert ("raise keypoints.max_points" in text) == (found >= round(0.6 * limit))
+    assert "--features efficientnet-lite0" in text
     assert not (tmp_path / "run").exists()
 
 
@@ -184,6 +216,8 @@ def test_predict_with_invalid_input(
     assert "contains no model" in error_line(capsys)
     assert selfmark("predict", finished_run, photos, "-o", tmp_path / "out", "--format=papyrus") == 2
     assert "unknown format 'papyrus'" in error_line(capsys)
+    assert selfmark("predict", tmp_path / "nosuch", photos, "-o", tmp_path / "out") == 2
+    assert "nosuch does not exist; check the path" in error_line(capsys)
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"")
     assert selfmark("predict", finished_run, bad, "-o", tmp_path / "out", "--device=cpu") == 2

@@ -104,7 +104,9 @@ def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
-            raise mismatch("one of " + ", ".join(map(str, arguments)))
+            names = [str(argument) for argument in arguments]
+            hint = suggest(value, names) if isinstance(value, str) else ""
+            raise InputError(f"{mismatch('one of ' + ', '.join(names))}{'.' if hint else ''}{hint}")
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):

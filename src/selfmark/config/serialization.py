@@ -70,8 +70,8 @@ def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
     Digests are computed from these settings. Left out are the settings for features if the run uses none, the
-    settings of `_ADDED_LATER` that have their defaults, and those of the verification, smoothing, refinement and
-    other methods.
+    settings of `_ADDED_LATER` that have their defaults, and those of the verification, smoothing, refinement
+    and other methods.
     """
     values = _omit_later_defaults(to_dict(config))
     unused = {"verification", "smoothing", "refinement", *_METHOD_SECTIONS}

@@ -12,6 +12,7 @@ from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.evaluation.dlc_labels import read_dlc_labels
 from selfmark.evaluation.image_matching import match_annotations
+from selfmark.evaluation.label_sizes import require_matching_sizes
 from selfmark.evaluation.label_studio_labels import read_label_studio_labels
 from selfmark.evaluation.normalizers import declared_normalizer
 from selfmark.image_ref import ImageRef
@@ -42,12 +43,17 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: in
         raise InputError(f"{path}: no annotation has a visible point; set v to 1 or 2 where one is annotated")
     without_points = [annotations[row] for row in sorted(set(range(len(annotations))) - set(kept_rows))]
     crowds = [annotation for annotation in file.annotations if annotation.is_crowd()]
-    refs, match_notes = match_annotations(file, [annotations[row] for row in kept_rows], images)
+    kept = [annotations[row] for row in kept_rows]
+    refs, match_notes = match_annotations(file, kept, images)
+    size_notes = require_matching_sizes(
+        objects.select(kept_rows), [file.image_of(annotation) for annotation in kept], refs
+    )
     notes = (
         *_note_left_out(path, crowds, "crowd"),
         *_note_left_out(path, without_points, "no visible point"),
         *objects.notes,
         *match_notes,
+        *size_notes,
     )
     return replace(objects.select(kept_rows), refs=refs, notes=notes)
 

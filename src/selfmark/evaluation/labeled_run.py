@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -40,27 +40,29 @@ class LabeledRun:
     predictions: CachedPredictions
 
 
-def join_labels(
+def read_labeled_inputs(inputs: LabeledInputs, config: Config) -> AnnotatedObjects:
+    """Read a label file and find its images."""
+    return read_ground_truth(inputs.labels, list_images(inputs.images), config.evaluation.min_visibility)
+
+
+def predict_labeled(
     run: Run,
     detector: Detector,
     stage1: Stage1Finder,
-    inputs: LabeledInputs,
-    config: Config,
+    truth: AnnotatedObjects,
     on_progress: Progress | None,
 ) -> LabeledRun:
-    """Read a label file and predict the landmarks of its images; unreadable images are left out."""
-    truth = read_ground_truth(inputs.labels, list_images(inputs.images), config.evaluation.min_visibility)
+    """Predict the landmarks of annotated objects; unreadable images are left out."""
     predictions = load_or_predict(run, detector, stage1, truth.refs, on_progress)
     return LabeledRun(truth.select(predictions.rows), predictions)
 
 
-def keep_common_points(train: LabeledRun, test: LabeledRun) -> tuple[LabeledRun, LabeledRun]:
+def keep_common_points(
+    train: AnnotatedObjects, test: AnnotatedObjects
+) -> tuple[AnnotatedObjects, AnnotatedObjects]:
     """Keep only the points that are annotated in both data sets, because only these can be compared."""
-    names = common_points(train.truth, test.truth)
-    return (
-        replace(train, truth=train.truth.select_points(names)),
-        replace(test, truth=test.truth.select_points(names)),
-    )
+    names = common_points(train, test)
+    return train.select_points(names), test.select_points(names)
 
 
 def split_in_half(labeled: LabeledRun, settings: Evaluation) -> tuple[LabeledRun, LabeledRun]:

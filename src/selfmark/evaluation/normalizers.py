@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from selfmark.annotations import AnnotatedObjects
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 from selfmark.evaluation.nme import box_normalizer
 from selfmark.images.coco import CocoCategory
 from selfmark.points import FloatArray
@@ -64,6 +65,37 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
             "normalizer, or leave the entry out"
         )
     return lengths
+
+
+def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
+    """Return the objects for which a normalizer can be measured, with a note about the others.
+
+    No prediction is needed for this, so that a wrong normalizer is reported before minutes of work.
+
+    Args:
+        truth: N objects.
+        spec: see `normalizer_lengths`.
+
+    Raises:
+        InputError: If the normalizer is unknown, or cannot be measured for any object.
+    """
+    # Only "side" depends on the regions, and it can always be measured.
+    lengths = unchecked_lengths(truth, spec, np.ones((len(truth), 4)))
+    is_usable = np.isfinite(lengths) & (lengths > 0)
+    if is_usable.all():
+        return truth
+    first = truth.describe(int(np.flatnonzero(~is_usable)[0])).removeprefix(f"{truth.source}: ")
+    reason = "its points or box are missing, not visible or without extent"
+    if not is_usable.any():
+        raise InputError(
+            f"{truth.source}: the normalizer '{spec}' cannot be measured for any object, first {first}: "
+            f"{reason}; choose another one with --normalizer"
+        )
+    note = (
+        f"{truth.source}: {int((~is_usable).sum())} of {len(truth)} annotations were left out, because the "
+        f"normalizer '{spec}' cannot be measured there, first {first}: {reason}"
+    )
+    return replace(truth.select(is_usable), notes=(*truth.notes, note))
 
 
 def unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
@@ -135,7 +167,7 @@ def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] |
     if not spec.startswith(POINTS_PREFIX):
         raise InputError(
             f"unknown normalizer '{spec}'; choose one of {', '.join(NAMED_SPECS)}, or {POINTS_PREFIX}A,B for "
-            "the distance between two points"
+            f"the distance between two points.{suggest(spec, NAMED_SPECS)}"
         )
     given = spec.removeprefix(POINTS_PREFIX)
     # Names may contain commas, so each comma is tried as the separator.

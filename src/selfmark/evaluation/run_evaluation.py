@@ -15,27 +15,34 @@ from typing import Any
 import numpy as np
 
 from selfmark._version import __version__
+from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, override
 from selfmark.detector import Detector
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 from selfmark.evaluation import protocol
 from selfmark.evaluation.advice import advise
 from selfmark.evaluation.cached_predictions import Progress, run_fingerprint
 from selfmark.evaluation.completion import complete_landmarks
-from selfmark.evaluation.detector_precision import detector_precisions, run_keypoint_precision
+from selfmark.evaluation.detector_precision import (
+    detector_precisions,
+    run_keypoint_precision,
+    settings_for_detector,
+)
 from selfmark.evaluation.label_free import run_label_free_checks
 from selfmark.evaluation.labeled_run import (
     LabeledInputs,
     LabeledRun,
     build_examples,
-    join_labels,
     keep_common_points,
+    predict_labeled,
+    read_labeled_inputs,
     split_in_half,
 )
 from selfmark.evaluation.nme import box_normalizer, forward_prediction
 from selfmark.evaluation.normalizers import (
     default_normalizer,
     is_available,
+    keep_measurable,
     part_groups,
     unchecked_lengths,
 )
@@ -130,16 +137,17 @@ def evaluate_run(
         if options.by or inputs.train_labels or options.normalizer or options.detectors:
             raise InputError("--by, --train-labels, --normalizer and --detectors need --labels")
     else:
-        join = partial(join_labels, run, detector, stage1, config=config, on_progress=on_progress)
-        test = join(LabeledInputs(images, Path(inputs.labels)))
-        if inputs.train_labels is None:
+        # All files and options are checked before minutes of prediction.
+        train_truth, test_truth, spec = _read_label_files(inputs, options, config)
+        for name in options.detectors:
+            settings_for_detector(name, config)
+        predict = partial(predict_labeled, run, detector, stage1, on_progress=on_progress)
+        test = predict(test_truth)
+        if train_truth is None:
             train, test = split_in_half(test, config.evaluation)
         else:
-            train_images = images if inputs.train_images is None else _as_list(inputs.train_images)
-            train = join(LabeledInputs(train_images, Path(inputs.train_labels)))
-            train, test = keep_common_points(train, test)
+            train = predict(train_truth)
         refs = test.truth.refs
-        spec = options.normalizer or default_normalizer(test.truth)
         metrics |= _measure(train, test, spec, options.by, config)
         precisions = _run_precision(run, train, spec, config)
         if options.detectors:
@@ -156,6 +164,35 @@ def evaluate_run(
     except OSError as error:
         raise InputError(f"cannot write to {target}: {error.strerror}") from error
     return metrics
+
+
+def _read_label_files(
+    inputs: EvaluationInputs, options: EvaluationOptions, config: Config
+) -> tuple[AnnotatedObjects | None, AnnotatedObjects, str]:
+    """Read the labels, and leave out objects whose normalizer cannot be measured.
+
+    Returns:
+        The objects to fit regressors on, None if they are taken from those to test on; the objects to test
+        on; and the normalizer.
+    """
+    images = _as_list(inputs.images)
+    assert inputs.labels is not None
+    test, train = read_labeled_inputs(LabeledInputs(images, Path(inputs.labels)), config), None
+    if inputs.train_labels is not None:
+        train_images = images if inputs.train_images is None else _as_list(inputs.train_images)
+        train = read_labeled_inputs(LabeledInputs(train_images, Path(inputs.train_labels)), config)
+        train, test = keep_common_points(train, test)
+    spec = options.normalizer or default_normalizer(test)
+    for name in options.by:
+        _require_field(test, name)
+    return None if train is None else keep_measurable(train, spec), keep_measurable(test, spec), spec
+
+
+def _require_field(truth: AnnotatedObjects, name: str) -> None:
+    if name not in truth.fields:
+        known = ", ".join(truth.fields) or "none"
+        hint = suggest(name, truth.fields)
+        raise InputError(f"{truth.source} has no field '{name}' to break down by; it has: {known}.{hint}")
 
 
 def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
@@ -284,9 +321,7 @@ def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> Float
 
 def _groups(test: LabeledRun, name: str) -> list[str]:
     """Return the group of each test image: its value of a field, or the quartile if there are many values."""
-    if name not in test.truth.fields:
-        known = ", ".join(test.truth.fields) or "none"
-        raise InputError(f"{test.truth.source} has no field '{name}' to break down by; it has: {known}")
+    _require_field(test.truth, name)
     values = test.truth.fields[name]
     numeric = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     if len(numeric) < len(values) or len(set(values)) <= _MAX_GROUPS:

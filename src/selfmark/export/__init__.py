@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from selfmark.detector import Prediction
-from selfmark.errors import InputError
+from selfmark.errors import InputError, suggest
 from selfmark.export.coco_keypoints import write_coco
 from selfmark.export.coco_results import write_coco_results
 from selfmark.export.csv_table import write_csv
@@ -48,7 +48,9 @@ FORMATS: dict[str, Writer] = {
 def get_writer(name: str) -> Writer:
     """Return the writer of a format; it leaves out the landmarks that the model card hides."""
     if name not in FORMATS:
-        raise InputError(f"unknown format '{name}'; choose one of {', '.join(FORMATS)}")
+        raise InputError(
+            f"unknown format '{name}'; choose one of {', '.join(FORMATS)}.{suggest(name, FORMATS)}"
+        )
     return partial(_write_visible, FORMATS[name])
 
 

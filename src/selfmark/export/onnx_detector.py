@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
-from selfmark.errors import DamagedFile, InputError, require_package
+from selfmark.errors import DamagedFile, InputError, require_package, suggest
 from selfmark.export.onnx_export import CROP_XY, CROPS, FILES, INSTALL, Precision
 from selfmark.export.onnx_metadata import MODEL, remove_checksum
 from selfmark.model.card import model_folder
@@ -25,7 +25,9 @@ RuntimeName = Literal["torch", "onnx", "onnx-int8"]
 def load_detector(folder: str | Path, runtime: str = "torch", device: str = "auto") -> Detector:
     """Load the detector of a run for the runtime `torch`, `onnx` or `onnx-int8`; the last two use the CPU."""
     if runtime not in get_args(RuntimeName):
-        raise InputError(f"unknown runtime '{runtime}'; choose one of {', '.join(get_args(RuntimeName))}")
+        names = get_args(RuntimeName)
+        hint = suggest(runtime, names)
+        raise InputError(f"unknown runtime '{runtime}'; choose one of {', '.join(names)}.{hint}")
     if runtime == "torch":
         return Detector.load(folder, select_device(device))
     if device not in ("auto", "cpu"):

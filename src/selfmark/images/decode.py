@@ -63,6 +63,20 @@ def read_image(path: Path, max_megapixels: float) -> Pixels:
     return decode_image(path, max_megapixels, lambda size: 1.0).pixels
 
 
+def read_image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an upright image from its header, without decoding it.
+
+    Raises:
+        UnreadableImage: if the file is not an image.
+    """
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            width, height = image.size
+            return (height, width) if _read_orientation(image) in _SIDEWAYS else (width, height)
+    except Exception as error:  # see `decode_image`
+        raise UnreadableImage(_describe(error)) from error
+
+
 def decode_image(
     path: Path, max_megapixels: float, max_reduction: Callable[[tuple[int, int]], float]
 ) -> DecodedImage:

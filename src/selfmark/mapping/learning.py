@@ -18,6 +18,7 @@ from selfmark.evaluation.nme import mean_error, nan_mean
 from selfmark.evaluation.normalizers import (
     canonical_name,
     default_normalizer,
+    keep_measurable,
     normalizer_lengths,
     unchecked_lengths,
 )
@@ -71,6 +72,8 @@ def learn_map(
     detector = Detector.load(folder, select_device(device))
     refs = list_images(images) if images else list_labeled_images(labels, folder)
     truth = read_ground_truth(labels, refs)
+    if normalizer:
+        truth = keep_measurable(truth, normalizer)
     predicted = detector.predict_network_pixels(truth.refs)
     truth = truth.select(predicted.rows)
     mapping = _learn(detector, truth, predicted, normalizer, _read_skeleton(labels, truth.names))

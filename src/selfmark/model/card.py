@@ -31,7 +31,15 @@ from selfmark.config.limits import check_limits
 from selfmark.config.memory import ENCODER_CHANNELS, check_image_memory
 from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
-from selfmark.run.files import FORMAT, VIEWS_FILE, read_json, require_format, require_run, write_json
+from selfmark.run.files import (
+    FORMAT,
+    VIEWS_FILE,
+    read_json,
+    require_folder,
+    require_format,
+    require_run,
+    write_json,
+)
 
 _MAX_LANDMARKS = 10_000  # a model.json with more is rejected
 MAX_NAME_LENGTH = 1_000  # characters of the name of a landmark
@@ -92,6 +100,7 @@ def read_card(folder: Path) -> ModelCard:
     if not path.exists():
         if (folder / VIEWS_FILE).exists():
             require_run(folder)
+        require_folder(folder)
         raise InputError(
             f"{folder} is an unfinished run; finish it with 'selfmark discover -o {folder} --resume'"
             if (folder / "run.json").exists()

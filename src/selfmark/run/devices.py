@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -62,14 +61,6 @@ def images_per_pass(max_images: int, image_bytes: int, device: torch.device) -> 
 def uses_bf16(runtime: Runtime, device: torch.device) -> bool:
     """Return True if networks run under bf16 autocast on this device."""
     return runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
-
-
-def total_memory() -> int | None:
-    """Return the memory of this machine in bytes; None if the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:

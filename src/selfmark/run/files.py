@@ -246,6 +246,12 @@ def read_json(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> Any:
         raise InputError(f"{path} is not valid JSON: {error}") from error
 
 
+def require_folder(folder: Path) -> None:
+    """Raise if a folder does not exist."""
+    if not folder.exists():
+        raise InputError(f"{folder} does not exist; check the path of the run folder")
+
+
 def require_run(folder: Path) -> None:
     """Raise if a folder is not a run folder, or if a newer version of selfmark wrote it."""
     path = folder / "run.json"
@@ -254,6 +260,7 @@ def require_run(folder: Path) -> None:
         if views.exists():
             runs = ", ".join(str(folder / str(view["name"])) for view in read_json(views)["views"])
             raise InputError(f"{folder} has a run for each view; this command takes one of them: {runs}")
+        require_folder(folder)
         raise InputError(f"{folder} is not a run folder")
     require_format(read_json(path), path)
 

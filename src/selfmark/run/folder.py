@@ -1,7 +1,7 @@
 """The run folder, which stores everything about one discovery.
 
 config.yaml            all settings
-run.json               format, version of selfmark, inputs as given by the user
+run.json               format, version of selfmark, inputs and options as given by the user
 images.json            references to the images, in order
 held_out.json          references to images that a verified run is not trained on
 verification.json      agreement with a second run (only of verified runs)
@@ -114,6 +114,7 @@ class Run:
         refs: Sequence[ImageRef],
         held_out: Sequence[ImageRef] = (),
         start: StartingPoint | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a run in a new or empty folder.
 
@@ -124,6 +125,7 @@ class Run:
             refs: the images.
             held_out: images for the verification, on which the run is not trained.
             start: the detector that the training starts from; None for random weights.
+            options: options of the command that the settings do not show, by name, as JSON values.
 
         Raises:
             InputError: if the folder already contains a run or other files, or cannot be written.
@@ -147,7 +149,7 @@ class Run:
                 if start is not None:
                     start.copy(path / "start")
                     values["start_from"] = {"model": start.model, "sha256": start.sha256}
-                write_json(values, path / "run.json")
+                write_json(values | {"options": dict(options or {})}, path / "run.json")
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
 
@@ -193,6 +195,11 @@ class Run:
         with self.report_disk_errors():
             if self.group.is_leader:
                 write_config(self.config, self.path / "config.yaml")
+
+    def read_options(self) -> dict[str, Any]:
+        """Read the options that the settings do not show, by name; empty for runs of earlier versions."""
+        options = read_json(self.path / "run.json").get("options", {})
+        return options if isinstance(options, dict) else {}
 
     @property
     def model_folder(self) -> Path:

@@ -10,7 +10,7 @@ from selfmark.detector import Detector
 from selfmark.draw.primitives import draw_disc
 from selfmark.errors import InputError
 from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
-from selfmark.evaluation.labeled_run import LabeledInputs, build_examples, join_labels
+from selfmark.evaluation.labeled_run import build_examples, predict_labeled
 from selfmark.evaluation.normalizers import default_normalizer
 from selfmark.evaluation.protocol import matched_landmarks
 from selfmark.evaluation.stage1_landmarks import Stage1
@@ -68,7 +68,7 @@ def draw_matched_sheet(task: MeasurementTask) -> Results:
     """Draw only the landmarks that match annotated points; the images for fitting decide which match."""
     run = Run.open(task.run_folder)
     detector, stage1 = Detector.load(task.run_folder, task.device), Stage1.load(run, task.device)
-    labeled = join_labels(run, detector, stage1, LabeledInputs([task.fit], task.fit), task.config, None)
+    labeled = predict_labeled(run, detector, stage1, read_labels(task.fit, task.config), None)
     examples = build_examples(
         labeled.truth,
         labeled.predictions.xy,

@@ -1,0 +1,122 @@
+"""Labels of other images and lengths that cannot be measured are noticed before anything is predicted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cv2
+import numpy as np
+import pytest
+
+from selfmark.errors import InputError
+from selfmark.evaluation import labeled_run
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.normalizers import keep_measurable
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.images.sources import list_images
+from tests.conftest import selfmark
+
+
+def _write_labels(path: Path, sizes: list[tuple[int, int] | None], points: list[list[float]]) -> Path:
+    """Write a COCO file of images 000.png, 001.png, ... with two points a and b each."""
+    images: list[dict[str, Any]] = []
+    for number, size in enumerate(sizes):
+        image = {"id": number, "file_name": f"{number:03d}.png"}
+        images.append(image if size is None else image | {"width": size[0], "height": size[1]})
+    annotations = [
+        {"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints}
+        for number, keypoints in enumerate(points)
+    ]
+    category = {"id": 1, "name": "animal", "keypoints": ["a", "b"]}
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": [category]}))
+    return path
+
+
+INSIDE = [10, 10, 2, 30, 40, 2]
+
+
+def test_stated_sizes_that_differ_are_refused(photos: Path, tmp_path: Path) -> None:
+    refs = list_images([photos])  # 64 x 64 pixels
+    same = _write_labels(tmp_path / "same.json", [(64, 64)] * 4, [INSIDE] * 4)
+    assert read_ground_truth(same, refs).notes == ()
+    other = _write_labels(tmp_path / "other.json", [(64, 64), *[(640, 480)] * 3], [INSIDE] * 4)
+    with pytest.raises(
+        InputError, match=r"other.json belongs to other images.*'001.png' has 640 x 480.*3 of 4"
+    ):
+        read_ground_truth(other, refs)
+    one = _write_labels(tmp_path / "one.json", [*[(64, 64)] * 3, (640, 480)], [INSIDE] * 4)
+    (note,) = read_ground_truth(one, refs).notes
+    assert "1 of 4 images checked do not fit their labels, first '003.png'" in note
+
+
+def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path: Path) -> None:
+    refs = list_images([photos])
+    border = [-3, 10, 2, 66, 40, 2]  # a little outside, as clicks at the border are
+    assert (
+        read_ground_truth(_write_labels(tmp_path / "a.json", [None] * 2, [INSIDE, border]), refs).notes == ()
+    )
+    outside = [300, 200, 2, 310, 205, 2]
+    with pytest.raises(InputError, match=r"belongs to other images.*point at 300, 200.*64 x 64 pixels"):
+        read_ground_truth(_write_labels(tmp_path / "b.json", [None] * 2, [outside, outside]), refs)
+
+
+def test_the_size_of_a_rotated_photo_may_be_stated_before_its_rotation(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "000.png"), np.zeros((40, 80, 3), np.uint8))
+    refs = list_images([tmp_path / "000.png"])
+    for size in ((80, 40), (40, 80)):
+        assert len(read_ground_truth(_write_labels(tmp_path / "l.json", [size], [INSIDE]), refs)) == 1
+
+
+def test_objects_without_a_measurable_normalizer_are_left_out_and_counted(
+    photos: Path, tmp_path: Path
+) -> None:
+    points = [INSIDE, [10, 10, 2, 0, 0, 0], INSIDE, [10, 10, 2, 10, 10, 2]]
+    truth = read_ground_truth(
+        _write_labels(tmp_path / "l.json", [(64, 64)] * 4, points), list_images([photos])
+    )
+    kept = keep_measurable(truth, "points:a,b")
+    assert [ref.path.name for ref in kept.refs] == ["000.png", "002.png"]
+    assert "2 of 4 annotations were left out, because the normalizer 'points:a,b'" in kept.notes[-1]
+    assert keep_measurable(truth, "side") is truth
+    with pytest.raises(InputError, match="cannot be measured for any object"):
+        keep_measurable(truth.select([1, 3]), "points:a,b")
+    with pytest.raises(InputError, match=r"unknown normalizer 'torsos'.*Did you mean 'torso'"):
+        keep_measurable(truth, "torsos")
+
+
+def test_everything_is_checked_before_anything_is_predicted(
+    quick_run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def predict(*_: object) -> NoReturn:
+        raise AssertionError("something was predicted")
+
+    monkeypatch.setattr(labeled_run, "load_or_predict", predict)
+    labels = _write_labels(tmp_path / "labels.json", [(64, 64)] * 8, [INSIDE] * 8)
+    other = _write_labels(tmp_path / "other.json", [(640, 480)] * 8, [INSIDE] * 8)
+    for inputs, options, problem in (
+        (EvaluationInputs(photos, other), {}, "other.json belongs to other images"),
+        (EvaluationInputs(photos, labels, None, other), {}, "other.json belongs to other images"),
+        (EvaluationInputs(photos, labels, None, tmp_path / "no.json"), {}, "no.json"),
+        (EvaluationInputs(photos, labels), {"normalizer": "torso"}, "does not name the points"),
+        (EvaluationInputs(photos, labels), {"by": ["pose"]}, "has no field 'pose'"),
+        (EvaluationInputs(photos, labels), {"detectors": ["sfit"]}, "Did you mean 'sift'"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            evaluate_run(quick_run, inputs, EvaluationOptions(**options), tmp_path / "out", "cpu")
+
+
+def test_the_command_counts_what_it_leaves_out(
+    quick_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = [*[INSIDE] * 10, *[[10, 10, 2, 0, 0, 0]] * 2]
+    labels = _write_labels(tmp_path / "labels.json", [(64, 64)] * 12, points)
+    run = tmp_path / "run"
+    shutil.copytree(quick_run, run)  # predictions are stored in the run folder
+    options = ["--labels", labels, "--normalizer=points:a,b", "-o", tmp_path / "out", "--device=cpu"]
+    assert selfmark("evaluate", run, photos, *options, "--set=draws=1", "--set=num_samples=6") == 0
+    assert "2 of 12 annotations were left out" in capsys.readouterr().err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["train_images_used"] + metrics["test_images_used"] == 10

@@ -394,7 +394,7 @@ def confirmed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: Path) -> None:
     assert read_card(confirmed / "model").provenance["landmarks"] == "keypoints"
     stages = [event["stage"] for event in _events(confirmed, "train")]
-    assert list(dict.fromkeys(stages)) == ["student", "warm-up", "round", "keypoints"]
+    assert list(dict.fromkeys(stages)) == ["warm-up", "round", "keypoints"]
     used, found = (
         load_file(confirmed / "points" / f"{name}.safetensors")
         for name in ("landmarks", "keypoint-landmarks")
@@ -410,7 +410,7 @@ def test_landmarks_do_not_come_from_keypoints_otherwise(photos: Path, tmp_path: 
     detector = _discover(photos, output, KEYPOINTS | {"features.max_unexplained": 0})
     assert detector.card.provenance["landmarks"] != "keypoints"
     stages = [event["stage"] for event in _events(output, "train")]
-    assert list(dict.fromkeys(stages)) == ["student", "warm-up", "round"]
+    assert list(dict.fromkeys(stages)) == ["warm-up", "round", "student"]
     assert isinstance(load_stage1_finder(Run.open(output), "cpu"), ZeroShotStage1)
 
 
@@ -423,7 +423,7 @@ def test_stage_1_ends_early_if_its_landmarks_are_not_confirmed_after_the_warm_up
     detector = _discover(photos, output, settings)
     assert detector.card.provenance["landmarks"] != "keypoints"
     stages = [event["stage"] for event in _events(output, "train")]
-    assert list(dict.fromkeys(stages)) == ["student", "warm-up"]
+    assert list(dict.fromkeys(stages)) == ["warm-up", "student"]
     expected = _tensors(output)
     discover(output=output, resume=True, device="cpu")
     assert all(torch.equal(value, expected[name]) for name, value in _tensors(output).items())

@@ -7,10 +7,10 @@
       -> zero-shot landmarks: K clusters of the object's cells
       -> for upright objects: keypoints, clustered by their features, as more exact labels (see
          `feature_labels`)
-      -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
       -> for upright objects, optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are
-         more precise where keypoints recur on the same part. They are used if the landmarks above confirm
-         them.
+         more precise where keypoints recur on the same part. They are the labels if the zero-shot landmarks
+         confirm them.
+      -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
       -> detector, which turns images itself if the training images were turned
 
 Features tell which part a location belongs to, but not exactly where the part is; training on deformed
@@ -136,7 +136,7 @@ def train_feature_detector(
         centroids, first, labels = find_feature_labels(run, encoder, images)
         on_preview("zero-shot", images.feed.pixels, first.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:
-            # Stage 1 needs these keypoints after a long training; if they cannot be computed, fail before it.
+            # Stage 1 needs these keypoints; if they cannot be computed, fail while the run can be deleted.
             load_first_keypoints(run, store, device)
 
     result = _Candidate(
@@ -147,9 +147,9 @@ def train_feature_detector(
         _find_partners(first, run.config),
     )
     if run.config.method == "self-training":
-        result = _train_on_feature_labels(run, images, labels, result, on_preview)
-        if run.config.features.runs_stage1:
-            result = _try_keypoint_labels(run, images, result, on_preview)
+        is_tried = run.config.features.runs_stage1
+        trained = _try_keypoint_labels(run, images, result, on_preview) if is_tried else None
+        result = trained or _train_on_feature_labels(run, images, labels, result, on_preview)
     _store_landmarks(run, result, centroids, images)
     psi = result.psi if directions is None else _turn_images_first(run, result.psi, directions)
     card = replace(
@@ -182,7 +182,7 @@ def _plan(config: Config) -> dict[str, int]:
         return {"rounds": 0, "stage1": 0, "stage2": 0, "student": 0, "student_rounds": 0}
     plan = {"rounds": 0, "stage1": 0, "stage2": 0}
     if config.features.runs_stage1:
-        plan = plan_iterations(config) | {"stage2": student}
+        plan = plan_iterations(config) | {"stage2": 0}
     return plan | {"student": student, "student_rounds": config.student.rounds}
 
 
@@ -243,24 +243,24 @@ def _train_on_feature_labels(
 
 
 def _try_keypoint_labels(
-    run: Run, images: UsedImages, current: _Candidate, on_preview: Preview
-) -> _Candidate:
-    """Return a detector trained on the landmarks of Stage 1, or the current one if that is not possible."""
+    run: Run, images: UsedImages, start: _Candidate, on_preview: Preview
+) -> _Candidate | None:
+    """Return a detector trained on the landmarks of Stage 1; None if that is not possible."""
     points = turn_keypoints(load_first_keypoints(run, images.store, images.feed.device), images)
     reason = explain_lack_of_keypoints(points, len(images.feed), run.config)
     if not reason:
         try:
-            return _train_on_keypoint_labels(run, images, points, current, on_preview)
+            return _train_on_keypoint_labels(run, images, points, start, on_preview)
         except CollapsedTraining as error:
             reason = str(error)
     run.log("note", text=f"landmarks from keypoints are left out: {reason}")
-    return current
+    return None
 
 
 def _train_on_keypoint_labels(
-    run: Run, images: UsedImages, points: Keypoints, current: _Candidate, on_preview: Preview
-) -> _Candidate:
-    """Run the paper's Stage 1 and train on its landmarks, if the current landmarks explain them."""
+    run: Run, images: UsedImages, points: Keypoints, start: _Candidate, on_preview: Preview
+) -> _Candidate | None:
+    """Run the paper's Stage 1 and train on its landmarks, if the zero-shot landmarks explain them."""
     config, feed = run.config, images.feed
 
     def tabulate(phi: Phi, rounds_done: int) -> tuple[LandmarkTable, LandmarkPartners]:
@@ -272,22 +272,22 @@ def _train_on_keypoint_labels(
 
     def check_warmup(phi: Phi) -> None:
         table, _ = tabulate(phi, 0)
-        if not _confirms(run, images, current, table, "warm-up", config.features.max_unexplained_warmup):
+        if not _confirms(run, images, start, table, "warm-up", config.features.max_unexplained_warmup):
             raise _Unconfirmed
 
     try:
         phi = run_stage1(run, used_store(images), feed, points, check_warmup, on_preview)
     except _Unconfirmed:
-        return current
+        return None
     table, partners = tabulate(phi, config.rounds.count)
-    if not _confirms(run, images, current, table, "keypoints", config.features.max_unexplained):
-        return current
+    if not _confirms(run, images, start, table, "keypoints", config.features.max_unexplained):
+        return None
 
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
         return table if number < config.features.keypoint_label_rounds else _build_table(found, config)
 
     trained = _train_rounds(run, "keypoints", feed, table, label_next_round, lambda *_: False, on_preview)
-    return current if trained is None else trained._replace(source="keypoints", partners=partners)
+    return None if trained is None else trained._replace(source="keypoints", partners=partners)
 
 
 class _Unconfirmed(Exception):
@@ -295,19 +295,19 @@ class _Unconfirmed(Exception):
 
 
 def _confirms(
-    run: Run, images: UsedImages, current: _Candidate, table: LandmarkTable, stage: str, limit: float
+    run: Run, images: UsedImages, start: _Candidate, table: LandmarkTable, stage: str, limit: float
 ) -> bool:
-    """Return True if the error of predicting labels from the current landmarks is at most the limit.
+    """Return True if the error of predicting labels from the zero-shot landmarks is at most the limit.
 
     Args:
         run: the run, which logs the result.
         images: the training images.
-        current: the landmarks that may confirm the labels.
+        start: the zero-shot landmarks.
         table: the labels.
         stage: name of the check in the log.
         limit: highest error, relative to guessing the mean.
     """
-    unexplained = compare_landmarks(current.found.xy, table.xy, images.matrix, table.present)
+    unexplained = compare_landmarks(start.found.xy, table.xy, images.matrix, table.present)
     is_kept = unexplained <= limit
     run.log("agreement", stage=stage, round=0, unexplained=round(unexplained, 4), is_kept=is_kept)
     return is_kept

@@ -20,11 +20,11 @@ def _after(*events: dict[str, Any]) -> float | None:
 
 
 PAPER = {"event": "plan", "stages": {"warm-up": 10, "round": 20, "stage 2": 30}}
-FEATURES = {"event": "plan", "stages": {"student": 20, "warm-up": 10, "round": 10, "keypoints": 20}}
+FEATURES = {"event": "plan", "stages": {"warm-up": 10, "round": 10, "student": 20}}
 ESTIMATE = {
     "event": "estimate",
     "after": 7.0,
-    "seconds_per_iteration": {"student": 1.0, "warm-up": 2.0, "round": 2.0, "keypoints": 1.0},
+    "seconds_per_iteration": {"warm-up": 2.0, "round": 2.0, "student": 1.0},
 }
 
 
@@ -42,24 +42,29 @@ def test_each_stage_has_its_own_pace() -> None:
 
 
 def test_the_estimate_counts_until_a_stage_has_started() -> None:
-    assert _after(ESTIMATE, FEATURES) == 20 + 20 + 20 + 20 + 7
-    steps = (_train("student", 1, 5, 0, 10, 30.0), _train("student", 1, 10, 0, 10, 50.0))
-    assert _after(ESTIMATE, FEATURES, *steps) == 10 * 4 + 20 + 20 + 20 + 7
+    assert _after(ESTIMATE, FEATURES) == 20 + 20 + 20 + 7
+    steps = (_train("warm-up", 0, 4, 0, 10, 30.0), _train("warm-up", 0, 8, 0, 10, 46.0))
+    assert _after(ESTIMATE, FEATURES, *steps) == 2 * 4 + 20 + 20 + 7
 
 
 def test_stages_that_end_early_take_no_more_time() -> None:
-    undone = {"event": "agreement", "stage": "student", "is_kept": False}
-    assert _after(ESTIMATE, FEATURES, undone) == 60 + 7
     contradicted = {"event": "agreement", "stage": "warm-up", "is_kept": False}
-    assert _after(ESTIMATE, FEATURES, undone, contradicted) == 7
-    kept = {"event": "agreement", "stage": "student", "is_kept": True}
-    assert _after(ESTIMATE, FEATURES, kept) == 80 + 7
+    assert _after(ESTIMATE, FEATURES, contradicted) == 20 + 7
+    undone = {"event": "agreement", "stage": "student", "is_kept": False}
+    assert _after(ESTIMATE, FEATURES, contradicted, undone) == 7
+    kept = {"event": "agreement", "stage": "warm-up", "is_kept": True}
+    assert _after(ESTIMATE, FEATURES, kept) == 60 + 7
     assert _after(ESTIMATE, FEATURES, {"event": "done"}) == 0
+
+
+def test_rounds_on_landmarks_of_keypoints_are_those_that_were_planned() -> None:
+    steps = (_train("keypoints", 1, 5, 0, 10, 30.0), _train("keypoints", 1, 10, 0, 10, 50.0))
+    assert _after(ESTIMATE, FEATURES, *steps) == 10 * 4 + 7
 
 
 def test_a_resumed_round_and_the_verification() -> None:
     resumed = (_train("student", 1, 6, 0, 10, 60.0), _train("student", 1, 7, 0, 10, 1.0))
-    assert _after(ESTIMATE, FEATURES, *resumed, _train("student", 1, 9, 0, 10, 5.0)) == 11 * 2 + 60 + 7
+    assert _after(ESTIMATE, FEATURES, *resumed, _train("student", 1, 9, 0, 10, 5.0)) == 11 * 2 + 7
     progress = {"event": "progress", "stage": SECOND_TRAINING, "of": 100}
     second = ({**progress, "time": 50.0, "done": 10}, {**progress, "time": 70.0, "done": 20})
     assert _after(ESTIMATE, FEATURES, *second) == 80 * 2.0

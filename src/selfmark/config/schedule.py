@@ -58,6 +58,4 @@ def stage_iterations(config: Config) -> dict[str, int]:
     if not config.uses_features:
         return stage1 | {"stage 2": config.stage2.iterations}
     student = config.student.rounds * config.student.iterations
-    if not config.features.runs_stage1:
-        return {"student": student}
-    return {"student": student, **stage1, "keypoints": student}
+    return {**(stage1 if config.features.runs_stage1 else {}), "student": student}

@@ -137,9 +137,9 @@ class Features:
     keypoint_landmarks: bool = True  # upright: also run Stage 1; use its landmarks if confirmed
     keypoint_label_rounds: int = between(1, 100, 2)  # number of first rounds trained on labeled keypoints
     # end Stage 1 after the warm-up if more than this is unexplained
-    max_unexplained_warmup: float = between(0, 1_000_000_000, 0.9)
+    max_unexplained_warmup: float = between(0, 1_000_000_000, 0.95)
     # Stage 1 is confirmed up to this unexplained fraction of its landmarks
-    max_unexplained: float = between(0, 1_000_000_000, 0.7)
+    max_unexplained: float = between(0, 1_000_000_000, 0.78)
     # undo a round if more of the zero-shot landmarks is unexplained
     max_unexplained_start: float = between(0, 1_000_000_000, 0.9)
     max_noise_ratio: float = above(0, 1_000, 1.25)  # undo a round if its reverse error grows by this factor

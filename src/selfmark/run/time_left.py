@@ -12,9 +12,10 @@ SECOND_TRAINING = "training a second detector"
 # Stages that end early if landmarks are not confirmed, by the stage of the event that says so.
 _ENDED_STAGES = {
     "student": ("student",),
-    "warm-up": ("warm-up", "round", "keypoints"),
-    "keypoints": ("warm-up", "round", "keypoints"),
+    "warm-up": ("warm-up", "round"),
+    "keypoints": ("warm-up", "round"),
 }
+_PLANNED_STAGES = {"keypoints": "student"}  # stages that are planned under another name
 
 
 @dataclass
@@ -66,7 +67,7 @@ class TimeLeft:
         return left + self._after
 
     def _count(self, event: Mapping[str, Any]) -> None:
-        stage, number = event["stage"], event["round"]
+        stage, number = _PLANNED_STAGES.get(event["stage"], event["stage"]), event["round"]
         if stage not in self._planned:
             return
         length = event["stop"] - event["start"]

@@ -152,12 +152,7 @@ def describe_step(step: str) -> str:
     """
     found = _ROUND.fullmatch(step)
     if found:
-        kinds = {
-            "student": "after round",
-            "keypoints": "from keypoints, round",
-            "round": "keypoints of round",
-        }
-        return f"{kinds[found[1]]} {found[2]}"
+        return f"{_ROUND_CAPTIONS[found[1]]} {found[2]}"
     return {"zero-shot": "first landmarks", "stage-1": "landmarks of Stage 1"}.get(step, step)
 
 

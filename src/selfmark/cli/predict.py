@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -118,6 +119,7 @@ def predict(
     from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
+    from selfmark.export.output_files import describe_os_error
     from selfmark.export.result_record import require_same_model, write_record
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     from selfmark.multiview.view_boxes import parse_views
@@ -167,14 +169,16 @@ def predict(
             card = detector.card
             if smoothing is not None:
                 predictions, card = smooth_predictions(predictions, smoothing), smoothed_card(card, smoothing)
-            if videos:
-                predictions = draw_videos(predictions, refs, card, output, every, trail, layout)
-            if has_photos:
-                predictions = draw_photos(predictions, refs, card, output, layout)
-            path = write(predictions, card, output)
+            with ExitStack() as drawings:  # If writing fails, they remove their unfinished files.
+                if videos:
+                    drawn = draw_videos(predictions, refs, card, output, every, trail, layout)
+                    predictions = drawings.enter_context(closing(drawn))
+                if has_photos:
+                    predictions = draw_photos(predictions, refs, card, output, layout)
+                path = write(predictions, card, output)
             write_record(output, model, run, format, card)
         except OSError as error:
-            raise InputError(f"cannot write to {output}: {error.strerror}") from error
+            raise InputError(f"cannot write to {output}: {describe_os_error(error)}") from error
     print_result(f"{counted.images} images, {display.rate:.1f} per second: {path}")
     for video in videos.values():
         print_result(f"labeled video: {video}")

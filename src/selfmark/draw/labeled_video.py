@@ -7,7 +7,7 @@ the length of the video.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,7 +49,7 @@ def draw_videos(
     every: int,
     trail: float,
     layout: Layout = _PLAIN,
-) -> Iterator[Prediction]:
+) -> Generator[Prediction, None, None]:
     """Pass predictions through, and draw each video into `folder`/VIDEO_landmarks.mp4 on the way.
 
     Hidden landmarks are not drawn. Landmarks of low trust are drawn as rings.
@@ -140,6 +140,7 @@ class _LabeledVideo:
         self._max_history = max(1, round(options.trail * self._rate)) + 1
         self._zoom = 1
         self._writer: VideoWriter | None = None
+        self._num_written = 0
         self._frame_size = (0, 0)  # width and height of the enlarged frames
         self._size = (0, 0)  # width and height of the pictures written
         self._tracks: dict[Any, _TrackState] = {}
@@ -206,6 +207,18 @@ class _LabeledVideo:
             for predicted in [(pending.predicted.astype(np.float64) + 0.5) * self._zoom - 0.5]
         ]
 
+    def _read_back(self, path: Path) -> None:
+        """Raise unless the video has all its frames: OpenCV does not report a full disk."""
+        try:
+            frames = probe_video(path).frames
+        except InputError:
+            frames = 0
+        if frames != self._num_written:
+            raise InputError(
+                f"cannot write {self._target}: only {frames} of {self._num_written} frames can be read back; "
+                "is the disk full?"
+            )
+
     def _open(self, frame: Pixels) -> VideoWriter:
         """Return the writer; at the first frame, choose the frame size and create the file."""
         if self._writer is None:
@@ -216,7 +229,8 @@ class _LabeledVideo:
             self._size = (width + width % 2, height + height % 2)  # encoders need even sides
             try:
                 make_folders(self._target.parent)
-                temporary = self._files.enter_context(atomic_write(self._target, keep_suffix=True))
+                file = atomic_write(self._target, keep_suffix=True, verify=self._read_back)
+                temporary = self._files.enter_context(file)
                 self._writer = open_video_writer(temporary, self._size, self._rate)
             except OSError as error:
                 raise InputError(f"cannot write {self._target}: {error.strerror or error}") from error
@@ -229,6 +243,7 @@ class _LabeledVideo:
         writer = self._open(frame)
         drawn = compose_picture(self._enlarge(frame), objects, before, self._options.style)
         writer.write(_fit(drawn, self._size), float(self._seconds[number]))
+        self._num_written += 1
 
     def _enlarge(self, frame: Pixels) -> Pixels:
         """Enlarge a frame, then cut or pad it, because frames may differ in size from the first one."""

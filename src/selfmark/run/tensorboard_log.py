@@ -10,7 +10,7 @@ from PIL import Image
 
 from selfmark.errors import InputError, require_package
 from selfmark.run.event_log import Event
-from selfmark.run.guarded_files import open_to_read
+from selfmark.run.guarded_files import make_folder, open_to_read
 
 FOLDER = "tensorboard"
 _PICTURE_SIDE = 1_000  # pixels; TensorBoard stores PNG, which takes a second for a large picture
@@ -35,6 +35,7 @@ class TensorBoardLog:
         from torch.utils.tensorboard import SummaryWriter
 
         try:
+            make_folder(run / FOLDER)  # It must not be a link.
             self._writer = SummaryWriter(str(run / FOLDER))
         except OSError as error:
             raise InputError(f"cannot write to {run / FOLDER}: {error.strerror}") from error

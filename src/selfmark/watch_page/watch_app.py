@@ -6,10 +6,11 @@ import threading
 from pathlib import Path
 
 from fastapi import FastAPI, HTTPException
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from selfmark.local_page.page_files import NO_STORE, add_page
+from selfmark.run.guarded_files import read_bytes
 from selfmark.watch_page.run_state import RunState
 
 _PAGE = Path(__file__).parent / "page"
@@ -45,10 +46,10 @@ class WatchApp:
             return JSONResponse(state, headers=NO_STORE)
 
         @app.get("/preview/{step}")
-        async def get_preview(step: str) -> FileResponse:
+        async def get_preview(step: str) -> Response:
             path = self._state.preview_path(step)
             if path is None or not path.exists():
                 raise HTTPException(404)
-            return FileResponse(path, media_type="image/jpeg", headers=_CACHE_FOREVER)
+            return Response(read_bytes(path), media_type="image/jpeg", headers=_CACHE_FOREVER)
 
         return app

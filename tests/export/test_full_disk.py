@@ -1,0 +1,94 @@
+"""A full disk while results are written: one sentence, and no file is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from selfmark.draw import labeled_video, video_writer
+from selfmark.draw.labeled_video import draw_videos
+from selfmark.errors import InputError
+from selfmark.export import FORMATS, nwb, sleap
+from selfmark.export.hdf5_files import save_hdf5
+from selfmark.image_ref import ImageRef
+from tests.export.fakes import CARD, make_predictions
+
+OBJECTS = 1500
+
+
+@pytest.fixture(scope="module")
+def full_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Mount a file system of 64 KiB."""
+    folder = tmp_path_factory.mktemp("disk")
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=100", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("needs permission to mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def _known_videos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make up what the formats ask about videos that do not exist."""
+    for module in (sleap, nwb):
+        monkeypatch.setattr(module, "count_frames", lambda path: OBJECTS)
+    info = SimpleNamespace(rate=25.0, seconds=np.arange(OBJECTS) / 25, frames=OBJECTS)
+    monkeypatch.setattr(nwb, "probe_video", lambda path: info)
+
+
+@pytest.mark.usefixtures("_known_videos")
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_no_format_leaves_a_file_on_a_full_disk(name: str, full_disk: Path) -> None:
+    uses_images = name in ("ultralytics", "label-studio", "lightning-pose")
+    refs = [
+        (ImageRef(Path(f"set/{i}.jpg")) if uses_images else ImageRef(Path("x.mp4"), i), (320, 200))
+        for i in range(OBJECTS)
+    ]
+    (full_disk / "old.txt").write_text("old")
+    with pytest.raises((InputError, OSError)) as caught:
+        FORMATS[name](make_predictions(refs, 500), CARD, full_disk)
+    message = str(caught.value)
+    assert "No space left on device" in message
+    assert "\n" not in message
+    assert [path.name for path in full_disk.iterdir()] == ["old.txt"]
+
+
+@pytest.mark.parametrize("writer", ["PyAV", "OpenCV"])
+def test_no_labeled_video_is_left_on_a_full_disk(
+    writer: str, full_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, frames = (64, 64), 60
+    pixels = np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
+    info = SimpleNamespace(rate=25.0, seconds=np.arange(frames) / 25, frames=frames)
+    real = labeled_video.probe_video
+    clip = Path("clip.mp4")
+    monkeypatch.setattr(labeled_video, "probe_video", lambda path: info if path == clip else real(path))
+    monkeypatch.setattr(labeled_video, "read_frames", lambda path, numbers: ((i, pixels) for i in numbers))
+    if writer == "OpenCV":
+        monkeypatch.setattr(labeled_video, "open_video_writer", video_writer._OpenCVWriter)
+    refs = [ImageRef(clip, frame) for frame in range(frames)]
+    predictions = make_predictions([(ref, size) for ref in refs], 10)
+    with (
+        pytest.raises((InputError, OSError)) as caught,
+        closing(draw_videos(predictions, refs, replace(CARD, trust=()), full_disk, 1, 0.0)) as drawn,
+    ):
+        list(drawn)
+    assert "\n" not in str(caught.value)
+    assert not list(full_disk.glob("*.mp4"))
+
+
+def test_a_crash_of_the_hdf5_library_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="crashed \\(SIGKILL\\)"):
+        save_hdf5(tmp_path / "a.h5", lambda path: os.kill(os.getpid(), 9))
+    with pytest.raises(OSError, match="cannot read it back"):
+        save_hdf5(tmp_path / "a.h5", lambda path: path.write_text("not HDF5") and None)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        save_hdf5(tmp_path / "a.h5", lambda path: 1 / 0 and None)

@@ -67,7 +67,7 @@ def load_or_predict(
     path = run.path / "predictions" / f"{_digest(_listing(refs))[:16]}.safetensors"
     fingerprint = _digest(run_fingerprint(run, detector.card), _file_states(refs))
     if path.exists():
-        cached = _read(path, fingerprint)
+        cached = _read(path, fingerprint, len(refs), len(detector.names))
         if cached is not None:
             return cached
     predictions = _predict(run, detector, stage1, refs, on_progress)
@@ -125,16 +125,33 @@ def _write(predictions: CachedPredictions, path: Path, fingerprint: str) -> None
     write_tensors(tensors, {"fingerprint": fingerprint, "skipped": json.dumps(predictions.skipped)}, path)
 
 
-def _read(path: Path, fingerprint: str) -> CachedPredictions | None:
+def _read(path: Path, fingerprint: str, num_refs: int, num_landmarks: int) -> CachedPredictions | None:
     """Read cached predictions; None if they are damaged, or the model, settings or images have changed."""
     try:
         tensors, metadata = read_tensors(path)
         if metadata.get("fingerprint") != fingerprint:
             return None
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        return CachedPredictions(**arrays, skipped=tuple(json.loads(metadata["skipped"])))
+        cached = CachedPredictions(**arrays, skipped=tuple(json.loads(metadata["skipped"])))
+        return cached if _is_usable(cached, num_refs, num_landmarks) else None
     except (InputError, KeyError, TypeError, ValueError):
         return None
+
+
+def _is_usable(cached: CachedPredictions, num_refs: int, num_landmarks: int) -> bool:
+    """Return True if shapes and values are possible; landmarks that Stage 1 did not find are NaN."""
+    count, rows = len(cached.rows), cached.rows
+    shapes = {"rows": (), "xy": (num_landmarks, 2), "score": (num_landmarks,), "regions": (4,)}
+    return (
+        all(
+            getattr(cached, name).shape == (count, *shape) and np.isfinite(getattr(cached, name)).all()
+            for name, shape in shapes.items()
+        )
+        and cached.stage1.ndim == 3
+        and cached.stage1.shape[::2] == (count, 2)
+        and bool(((rows >= 0) & (rows < num_refs)).all())
+        and all(isinstance(name, str) for name in cached.skipped)
+    )
 
 
 def _listing(refs: Sequence[ImageRef]) -> str:

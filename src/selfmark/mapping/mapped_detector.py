@@ -24,7 +24,7 @@ from selfmark.mapping.point_map import PointMap
 from selfmark.model.card import model_folder
 from selfmark.points import FloatArray
 from selfmark.run.files import FORMAT, read_json, require_format, write_json
-from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 
 TENSORS, DESCRIPTION = "map.safetensors", "map.json"
 
@@ -114,8 +114,9 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
     if values.get("model") != detector_fingerprint(detector):
         raise InputError(f"{path} was learned on another model than the one in this folder: {advice}")
     try:
+        require_finite(tensors, path.with_name(TENSORS))
         return _mapping_from_json(values, PointMap(**arrays), len(detector.names))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise InputError(f"{path} is not a usable map: {error}; {advice}") from error
 
 

@@ -34,7 +34,7 @@ def build_count_section(
             y_label="score",
             lines=(
                 ("score", K, score),
-                (f"chosen: {chosen}", np.array([float(chosen)]), score[chosen == K]),
+                (f"chosen: {chosen}", K[chosen == K], score[chosen == K]),
             ),
         ),
         ReportCurves(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from selfmark.config import to_dict
 from selfmark.detector import Detector
+from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import run_fingerprint
 from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks, load_stage1_finder
 from selfmark.images.store import ImageStore, load_store
@@ -19,8 +22,10 @@ from selfmark.points import FloatArray
 from selfmark.report import metrics_text
 from selfmark.report.embedding import embed_in_plane, is_tsne_available
 from selfmark.report.page import ReportData, write_report
+from selfmark.run.event_log import LOG_NAME
 from selfmark.run.files import read_json
 from selfmark.run.folder import Run
+from selfmark.run.json_schema import is_text
 from selfmark.run.tensor_files import read_tensors
 from selfmark.sampling import evenly_spaced
 
@@ -56,7 +61,7 @@ def build_report(
     shown = evenly_spaced(len(store), _MAX_EXAMPLES)
     located = detector.locate(store.pixels[shown])
     cluster_xy, cluster_label = _embed_stage1_points(run, detector, store.pixels)
-    checks = metrics.get("unlabelled")
+    numbers = _collect_metrics(metrics, len(detector.names), folder / "metrics.json")
     data = ReportData(
         title=run.path.resolve().name,
         names=detector.names,
@@ -71,24 +76,67 @@ def build_report(
         hidden=detector.card.hidden,
         detection=_detection_rate(run),
         history=tuple(run.events()),
-        headline_numbers=(*metrics_text.headline_numbers(metrics), *_run_numbers(run, detector.card)),
+        headline_numbers=(*numbers.headline_numbers, *_run_numbers(run, detector.card)),
         settings=to_dict(run.config),
-        tables=metrics_text.metric_tables(metrics),
-        curves=metrics_text.metric_curves(metrics),
+        tables=numbers.tables,
+        curves=numbers.curves,
         cluster_xy=cluster_xy,
         cluster_label=cluster_label,
         cluster_note="" if is_tsne_available() else _PROJECTION_NOTE,
-        trust=None if checks is None else np.array(checks["trust"], np.float64),
-        order=None if checks is None else np.array(checks["order"], np.int64),
-        facts=() if checks is None else metrics_text.landmark_facts(metrics),
-        notes=(*metrics.get("advice", ()), *metrics.get("notes", ())),
+        trust=numbers.trust,
+        order=numbers.order,
+        facts=numbers.facts,
+        notes=numbers.notes,
     )
     return write_report(data, folder / "report")
+
+
+@dataclass(frozen=True)
+class _ShownMetrics:
+    """What the report shows of metrics.json; see `ReportData`."""
+
+    headline_numbers: tuple[Any, ...]
+    tables: Any
+    curves: Any
+    trust: FloatArray | None
+    order: npt.NDArray[np.int64] | None
+    facts: Any
+    notes: tuple[str, ...]
+
+
+def _collect_metrics(metrics: dict[str, Any], num_landmarks: int, path: Path) -> _ShownMetrics:
+    """Return what the report shows of the metrics.
+
+    Raises:
+        InputError: if the file does not contain what an evaluation writes.
+    """
+    try:
+        checks = metrics.get("unlabelled")
+        trust = None if checks is None else np.array(checks["trust"], np.float64)
+        order = None if checks is None else np.array(checks["order"], np.int64)
+        facts = () if checks is None else metrics_text.landmark_facts(metrics)
+        notes = (*metrics.get("advice", ()), *metrics.get("notes", ()))
+        if trust is not None and (trust.shape != (num_landmarks,) or len(facts) != num_landmarks):
+            raise ValueError(f"the checks are not those of {num_landmarks} landmarks")
+        if order is not None and sorted(order.tolist()) != list(range(num_landmarks)):
+            raise ValueError("'order' does not name each landmark once")
+        if not all(map(is_text, notes)):
+            raise ValueError("the notes are not text")
+        headline = tuple(metrics_text.headline_numbers(metrics))
+        tables, curves = metrics_text.metric_tables(metrics), metrics_text.metric_curves(metrics)
+        return _ShownMetrics(headline, tuple(tables), tuple(curves), trust, order, facts, notes)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"{path} is not the result of an evaluation ({type(error).__name__}: {str(error)[:200]}): run "
+            "'selfmark evaluate' again"
+        ) from error
 
 
 def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
     """Return the metrics of the last evaluation; only a note if model or settings have changed since."""
     metrics: dict[str, Any] = read_json(path) if path.exists() else {}
+    if not isinstance(metrics, dict):
+        raise InputError(f"{path} is not the result of an evaluation: run 'selfmark evaluate' again")
     if metrics and metrics.get("model") != run_fingerprint(run, detector.card):
         return {
             "notes": [f"{path.name} belongs to an earlier state of this run. Run 'selfmark evaluate' again."]
@@ -107,9 +155,12 @@ def _embed_stage1_points(
 
 def _detection_rate(run: Run) -> FloatArray:
     """Return the fraction [K] of the training images in which Stage 1 found each landmark."""
-    tensors, _ = read_tensors(run.path / "points" / "landmarks.safetensors")
-    label = tensors["label"].numpy()
-    rate: FloatArray = np.bincount(label[label >= 0], minlength=run.config.K) / _num_images(run)
+    path = run.path / "points" / "landmarks.safetensors"
+    label = read_tensors(path)[0].get("label")
+    if label is None or label.dtype != torch.int64 or label.ndim != 1 or (label >= run.config.K).any():
+        raise InputError(f"{path} does not belong to this run: it has no labels of {run.config.K} landmarks")
+    found = label[label >= 0].numpy()
+    rate: FloatArray = np.bincount(found, minlength=run.config.K) / _num_images(run)
     return rate
 
 
@@ -124,11 +175,14 @@ def _run_numbers(run: Run, card: ModelCard) -> tuple[tuple[str, str, str], ...]:
 def _feature_entry(card: ModelCard) -> tuple[tuple[str, str, str], ...]:
     """Return an entry for the pretrained features with which the landmarks were found, if any."""
     features = card.provenance.get("features")
-    if not isinstance(features, dict):
+    if not isinstance(features, dict) or not {"name", "training_data", "license"} <= set(features):
         return ()
     note = f"Pretrained: {features['training_data']}. License: {features['license']}."
     return (("Features", str(features["name"]), note),)
 
 
 def _num_images(run: Run) -> int:
-    return next(int(event["used"]) for event in reversed(run.events()) if event["event"] == "images")
+    counts = [int(event["used"]) for event in run.events() if event["event"] == "images"]
+    if not counts or counts[-1] == 0:
+        raise InputError(f"{run.path / LOG_NAME} does not say how many images the run has")
+    return counts[-1]

@@ -3,26 +3,87 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from selfmark.run.guarded_files import MAX_TEXT_BYTES, open_to_read
+from selfmark.run.json_schema import (
+    Check,
+    is_bool,
+    is_count,
+    is_dict_of,
+    is_list_of,
+    is_none_or,
+    is_number,
+    is_text,
+    require_fields,
+)
 
 Event = dict[str, Any]
 
 LOG_NAME = "log.jsonl"
 
+# Fields that readers of the log rely on, by event.
+_FIELDS: dict[str, dict[str, Check]] = {
+    "start": {
+        "images": is_count,
+        "K": lambda value: is_count(value) or is_text(value),  # a number, or "auto"
+        "preset": is_text,
+        "device": is_text,
+    },
+    "images": {"used": is_count},
+    "skipped": {"name": is_text},
+    "plan": {"rounds": is_count},
+    "progress": {"stage": is_text, "round": is_count, "done": is_count, "of": is_count},
+    "train": {
+        "stage": is_text,
+        "round": is_count,
+        "iteration": is_count,
+        "start": is_count,
+        "stop": is_count,
+        "seconds": is_number,
+        "loss": lambda loss: is_dict_of(is_none_or(is_number))(loss) and "total" in loss,
+    },
+    "recovery": {"round": is_count},
+    "landmark_count": {"K": is_count, "why": is_text},
+    "merge": {"iteration": is_count, "before": is_count, "after": is_count},
+    "agreement": {"stage": is_text, "is_kept": is_bool},
+    "estimate": {"seconds_per_iteration": is_dict_of(is_number), "after": is_number, "text": is_text},
+    "preview": {"path": is_text},
+    "survey": {"sentences": is_list_of(is_text)},
+    "note": {"text": is_text},
+    "advice": {"text": is_text},
+    "verdict": {"verdict": is_text, "text": is_text},
+}
+_TRIAL = ("K", "score", "error", "detection", "separation", "agreement")
+# Fields of any event that are checked where they exist.
+_OPTIONAL: dict[str, Check] = {
+    "time": is_number,
+    "stages": is_dict_of(is_count),
+    "student_rounds": is_count,
+    "step": lambda value: is_text(value) and re.fullmatch(r"[\w-]+", value) is not None,  # a file name
+    "trials": is_list_of(
+        lambda trial: isinstance(trial, dict) and all(is_number(trial.get(name)) for name in _TRIAL)
+    ),
+}
+
 
 def parse_events(text: str) -> list[Event]:
-    """Return the events of lines of JSON; skip a line that was cut off when the process was killed."""
+    """Return the events of lines of JSON.
+
+    Skip a line that was cut off when the process was killed, and an event without the fields that readers
+    rely on.
+    """
     events: list[Event] = []
     for line in text.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+            require_fields(event, {"event": is_text}, _OPTIONAL)
+            require_fields(event, _FIELDS.get(event["event"], {}))
+        except (ValueError, RecursionError):
             continue
-        if isinstance(event, dict) and "event" in event:
-            events.append(event)
+        events.append(event)
     return events
 
 

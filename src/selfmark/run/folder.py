@@ -45,13 +45,20 @@ from selfmark.run.files import (
 )
 from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder
 from selfmark.run.image_list import refs_from_json, refs_to_json
+from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, require_fields
 from selfmark.run.locks import exclusive
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 
 Listener = Callable[[Event], None]
 TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata
 
+# Numbers in verification.json; see `evaluation.second_run`.
+_ERRORS = dict.fromkeys(
+    ("images", "forward", "guessing_forward", "backward", "guessing_backward", "second_run_images"),
+    is_none_or(is_number),
+)
+_MAX_IMAGES = 1 << 31  # more than any run has
 _SUBFOLDERS = ("points", "checkpoints")
 # Everything that a killed `create` may leave behind; run.json is written last.
 _UNFINISHED_NAMES = {*_SUBFOLDERS, "start", "config.yaml", "images.json", "held_out.json", ".lock"}
@@ -230,6 +237,10 @@ class Run:
         if not self.verification_path.exists():
             return None
         content: dict[str, Any] = read_json(self.verification_path)
+        with _report_content_errors(self.verification_path):
+            require_fields(content, {"backward_shares": is_list_of(is_none_or(is_number))}, _ERRORS)
+            if len(content["backward_shares"]) != self.config.K:
+                raise ValueError(f"it has {len(content['backward_shares'])} landmarks, not {self.config.K}")
         return content
 
     # --- log ------------------------------------------------------------------------------------
@@ -285,7 +296,7 @@ class Run:
         self.group.run_on_leader(ensure_file)
         tensors, _ = read_tensors(path)
         with _report_content_errors(path):
-            return Keypoints(**tensors)
+            return _check_keypoints(Keypoints(**tensors), path)
 
     def load_or_compute_labels(
         self,
@@ -327,8 +338,9 @@ class Run:
         with _report_content_errors(path):
             label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
             centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
-            points = Keypoints(**tensors).to(device)
-            return LabeledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
+            points = _check_keypoints(Keypoints(**tensors), path).to(device)
+            labeled = LabeledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
+            return _check_labels(labeled, path)
 
     def load_or_compute_tensors(
         self, name: str, device: torch.device, compute: Callable[[], dict[str, torch.Tensor]]
@@ -390,7 +402,8 @@ class Run:
         chosen = read_json(self._landmark_count_path)
         require_format(chosen, self._landmark_count_path)
         with _report_content_errors(self._landmark_count_path):
-            self.config = with_landmarks(self.config, int(chosen["K"]))
+            require_fields(chosen, {"K": is_count})
+            self.config = with_landmarks(self.config, chosen["K"])
 
     # --- checkpoints ----------------------------------------------------------------------------
 
@@ -512,6 +525,36 @@ def _keypoints_to_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def _check_keypoints(points: Keypoints, path: Path) -> Keypoints:
+    """Return keypoints that were read from a file, if their types and values are possible."""
+    tensors = {"xy": points.xy, "score": points.score}
+    if points.descriptor is not None:
+        if points.descriptor.ndim != 2:
+            raise ValueError("descriptor must be [P, D]")
+        tensors["descriptor"] = points.descriptor
+    if points.image_index.dtype != torch.int64 or not all(t.is_floating_point() for t in tensors.values()):
+        raise ValueError("image_index must be int64 and everything else a float")
+    if len(points) and not 0 <= int(points.image_index.min()) <= int(points.image_index.max()) < _MAX_IMAGES:
+        raise ValueError("image_index is not the number of an image")
+    require_finite(tensors, path)
+    return points
+
+
+def _check_labels(labeled: LabeledPoints, path: Path) -> LabeledPoints:
+    """Return labels that were read from a file, if their shapes and values are possible."""
+    count = (len(labeled.points),)
+    for label in (labeled.label, labeled.mirrored_label):
+        if label.shape != count or label.dtype != torch.int64:
+            raise ValueError("labels must be [P] int64")
+        if len(label) and not -1 <= int(label.min()) <= int(label.max()) < labeled.clusters:
+            raise ValueError(f"labels must be -1 to {labeled.clusters - 1}")
+    if labeled.centroids is not None:
+        if labeled.centroids.ndim != 2 or len(labeled.centroids) != labeled.clusters:
+            raise ValueError(f"centroids must be [{labeled.clusters}, D]")
+        require_finite({"centroids": labeled.centroids}, path)
+    return labeled
+
+
 def _is_unused(folder: Path) -> bool:
     """Return True if a folder is empty or has only what a killed `create` left behind."""
     if not folder.is_dir() or any(path.is_symlink() for path in folder.iterdir()):
@@ -536,5 +579,6 @@ def _report_content_errors(path: Path) -> Iterator[None]:
     """Convert errors caused by unexpected content of a file to an InputError."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{path} does not belong to this run: {error}") from error
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{path} does not belong to this run: {reason}") from error

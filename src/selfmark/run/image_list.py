@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.image_ref import ImageRef
+from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, is_text, require_fields
 
 
 def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
@@ -19,14 +20,39 @@ def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
 
 
 def refs_from_json(entries: Any) -> list[ImageRef]:
-    """Convert the result of `refs_to_json` back to image references."""
-    return [
-        ImageRef(
-            Path(entry["path"]),
-            entry["frame"],
-            tuple(entry["box"]) if entry["box"] else None,
-            entry.get("track"),  # missing in early runs
-            tuple(entry["film"]) if entry.get("film") else None,
-        )
-        for entry in entries
-    ]
+    """Convert the result of `refs_to_json` back to image references.
+
+    Raises:
+        ValueError: if the values are not image references.
+    """
+    if not isinstance(entries, list):
+        raise ValueError("a list of images was expected")
+    return [_ref_from_json(entry) for entry in entries]
+
+
+def _ref_from_json(entry: Any) -> ImageRef:
+    require_fields(
+        entry,
+        {"path": _is_path, "frame": is_none_or(is_count), "box": is_none_or(_is_box)},
+        {"track": is_none_or(is_count), "film": is_none_or(_is_clip)},  # missing in early runs
+    )
+    box, clip = entry["box"], entry.get("film")
+    return ImageRef(
+        Path(entry["path"]),
+        entry["frame"],
+        tuple(box) if box else None,
+        entry.get("track"),
+        tuple(clip) if clip else None,
+    )
+
+
+def _is_path(value: Any) -> bool:
+    return is_text(value) and value != ""
+
+
+def _is_box(value: Any) -> bool:
+    return is_list_of(is_number)(value) and len(value) == 4 and min(value[2:]) >= 0
+
+
+def _is_clip(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and is_text(value[0]) and is_count(value[1])

@@ -131,7 +131,9 @@ class RunState:
         if event["is_kept"]:
             return
         if event["stage"] == "student":
-            self._previews[f"student-{event['round']}"] = "worse than the first landmarks, so it was undone"
+            self._previews[f"student-{event.get('round', 0)}"] = (
+                "worse than the first landmarks, so it was undone"
+            )
         else:
             self._messages.append("landmarks from keypoints contradict the others and are not used")
 

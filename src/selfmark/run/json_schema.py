@@ -1,0 +1,85 @@
+"""Checks of values that were read from JSON files of a run folder, which may have been written by anyone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_MAX_NUMBER = 1e15  # larger numbers are not counts, times or errors; whole numbers up to it are exact
+
+Check = Callable[[Any], bool]
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a finite number of a reasonable size; True and False are no numbers.
+
+    >>> is_number(2.5), is_number(True), is_number(1e300), is_number(float("nan"))
+    (True, False, False, False)
+    """
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
+
+
+def is_count(value: Any) -> bool:
+    """Return True for a whole number that is not negative.
+
+    >>> is_count(0), is_count(-1), is_count(2.0)
+    (True, False, False)
+    """
+    return isinstance(value, int) and is_number(value) and value >= 0
+
+
+def is_text(value: Any) -> bool:
+    """Return True for a string that files and terminals can show: without lone surrogates and null bytes."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_bool(value: Any) -> bool:
+    """Return True for True and False."""
+    return isinstance(value, bool)
+
+
+def is_list_of(check: Check) -> Check:
+    """Return a check for lists of which all items pass.
+
+    >>> is_list_of(is_count)([1, 2]), is_list_of(is_count)([1, "2"])
+    (True, False)
+    """
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def is_dict_of(check: Check) -> Check:
+    """Return a check for dictionaries of which all values pass.
+
+    >>> is_dict_of(is_number)({"total": 0.5}), is_dict_of(is_number)([0.5])
+    (True, False)
+    """
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+def is_none_or(check: Check) -> Check:
+    """Return a check for null and for what passes another check."""
+    return lambda value: value is None or check(value)
+
+
+def require_fields(values: Any, fields: dict[str, Check], optional: dict[str, Check] | None = None) -> None:
+    """Raise a ValueError unless a value is a dictionary whose fields pass their checks.
+
+    Args:
+        values: value from a JSON file.
+        fields: checks of the fields that it must have.
+        optional: checks of fields that it may have.
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"a JSON object was expected, not {str(values)[:40]!r}")
+    for name, check in (fields | (optional or {})).items():
+        if name not in values:
+            if name in fields:
+                raise ValueError(f"'{name}' is missing")
+        elif not check(values[name]):
+            raise ValueError(f"{str(values[name])[:40]!r} is not a valid value of '{name}'")

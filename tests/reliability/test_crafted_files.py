@@ -1,0 +1,159 @@
+"""Crafted files of a run: every reader returns, or raises an error of selfmark."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from selfmark.detector import Detector
+from selfmark.errors import InputError, SelfmarkError
+from selfmark.evaluation.stage1_landmarks import load_stage1_finder
+from selfmark.mapping.mapped_detector import load_mapping
+from selfmark.naming.shown_images import select_images
+from selfmark.report import page, run_report
+from selfmark.run.files import read_json, write_json
+from selfmark.run.folder import Run
+from selfmark.run.tensor_files import write_tensors
+from selfmark.watch_page.run_state import RunState
+
+VALUES: tuple[Any, ...] = (
+    None, -1, 0, 10**400, 1e308, float("nan"), True, "", "x", "\ud800", "\0", [], {}, [[]], {"a": None},
+    [1] * 5,
+)  # fmt: skip
+
+
+def mutate(value: Any, rng: random.Random) -> Any:
+    """Return a copy in which one value, anywhere, is replaced, removed or repeated."""
+    value = copy.deepcopy(value)
+    places = list(_places(value))
+    if not places or rng.random() < 0.05:
+        return rng.choice(VALUES)
+    container, key = rng.choice(places)
+    action = rng.random()
+    if action < 0.2:
+        del container[key]
+    elif action < 0.3 and isinstance(container, list):
+        container.append(container[key])
+    else:
+        container[key] = copy.deepcopy(rng.choice(VALUES))
+    return value
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _places(value[key])
+
+
+def _show_log(run: Run) -> None:
+    events = run.events()
+    page.build_rounds_section(events)
+    page.build_count_section(events)
+    page.charts.loss_charts(events)
+    state = RunState(run.path)
+    state.update()
+    json.dumps(state.to_json(), allow_nan=False)
+    run_report._num_images(run)
+
+
+def _show_metrics(run: Run) -> None:
+    path = run.path / "metrics.json"
+    metrics = read_json(path)
+    if isinstance(metrics, dict):
+        run_report._collect_metrics(metrics, 4, path)
+
+
+# Readers of a file with the number of crafted files to read.
+READERS: dict[str, tuple[int, Callable[[Run], object]]] = {
+    "run.json": (20, lambda run: Run.open(run.path)),
+    "images.json": (100, lambda run: (run.refs(), select_images(run.path, (), 3))),
+    "held_out.json": (100, lambda run: run.held_out_refs()),
+    "verification.json": (100, lambda run: run.read_verification()),
+    "landmark_count.json": (40, lambda run: run.apply_landmark_count()),
+    "metrics.json": (200, _show_metrics),
+    "model/model.json": (30, lambda run: Detector.load(run.path)),
+    "log.jsonl": (200, _show_log),
+}
+CONTENT: dict[str, Any] = {
+    "verification.json": {
+        "images": 3,
+        "forward": 1.5,
+        "backward": 2.0,
+        "backward_shares": [0.5, None, 1.0, 2.0],
+    },
+    "landmark_count.json": {"format": 1, "K": 4, "why": "x", "trials": []},
+}
+EXTRA_EVENTS: list[dict[str, Any]] = [
+    {"event": "landmark_count", "K": 4, "why": "x", "trials": [
+        {"K": 4, "score": 1, "error": 0, "detection": 1, "separation": 1, "agreement": 1}
+    ]},
+    {"event": "estimate", "seconds_per_iteration": {"round": 0.1}, "after": 3, "text": "x"},
+    {"event": "agreement", "stage": "student", "is_kept": True},
+    {"event": "plan", "rounds": 2, "stages": {"round": 4}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_crafted_json_files(name: str, finished: Path) -> None:
+    path, rng, run = finished / name, random.Random(name), Run.open(finished)
+    if name == "log.jsonl":
+        content: Any = (run.events() + EXTRA_EVENTS)[-30:]
+    elif name in CONTENT:
+        content = CONTENT[name]
+    else:
+        content = json.loads((finished / name.replace("held_out", "images")).read_text())
+        content = content[:3] if isinstance(content, list) else content
+    count, read = READERS[name]
+    messages = []
+    for _ in range(count):
+        crafted = mutate(content, rng)
+        lines = crafted if name == "log.jsonl" and isinstance(crafted, list) else [crafted]
+        path.write_text("\n".join(map(json.dumps, lines)))
+        try:
+            read(run)
+        except SelfmarkError as error:
+            messages.append(str(error))
+    assert len(messages) > 2
+    assert not any("\n" in message for message in messages)
+
+
+def test_crafted_points(finished: Path) -> None:
+    path = finished / "points" / "landmarks.safetensors"
+    tensors, rng = load_file(path), random.Random(0)
+    metadata = {"clusters": "4"}
+    changes: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda t: t[:-1], lambda t: t[None], lambda t: t.double(), lambda t: t.bool(), lambda t: t * 0 - 7,
+        lambda t: t * 0 + 10**9, lambda t: t.float() / 0, lambda t: torch.tensor(1), lambda t: t[:0],
+    ]  # fmt: skip
+    num_refused, run = 0, Run.open(finished)
+    for name in tensors:
+        for change in (*changes, None):
+            crafted = dict(tensors)
+            crafted.pop(name)
+            if change is not None:
+                crafted[name] = change(tensors[name]).contiguous()
+            write_tensors(crafted, metadata if rng.random() < 0.9 else {"clusters": "x"}, path)
+            try:
+                load_stage1_finder(run, "cpu")
+                run_report._detection_rate(run)
+            except InputError as error:
+                num_refused += "landmarks.safetensors" in str(error)
+    assert num_refused > 4 * len(tensors)
+
+
+def test_crafted_maps(finished: Path) -> None:
+    detector = Detector.load(finished)
+    write_json({"format": 1, "numbers": "x", "model": "y"}, finished / "model" / "map.json")
+    for crafted in ({}, {"weights": torch.zeros(3)}, {"weights": torch.full((8, 8), float("nan"))}):
+        write_tensors(crafted, {}, finished / "model" / "map.safetensors")
+        with pytest.raises(InputError):
+            load_mapping(finished, detector)

@@ -10,13 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from selfmark.errors import InputError, suggest
 from selfmark.model.card import ONNX_FEATURES, ModelCard, is_packaged, model_folder, read_card
-from selfmark.run.files import atomic_folder
+from selfmark.run.files import atomic_folder, read_json, read_text, write_text
+from selfmark.run.guarded_files import (
+    copy_file,
+    make_folders,
+    physical_memory,
+    read_bytes,
+    remove_file,
+    remove_folder,
+)
 from selfmark.run.tensor_files import read_tensors, write_tensors
 from selfmark.weights_cache import cache_folder, fetch_file, file_sha256
 
@@ -91,7 +98,7 @@ def pack_model(folder: Path, path: Path) -> str:
     if (source / ONNX_FEATURES).exists():
         tensors[_ONNX] = read_tensors(source / ONNX_FEATURES)[0]["onnx"]
     try:
-        card = (source / "model.json").read_text(encoding="utf-8")
+        card = read_text(source / "model.json")
         write_tensors(tensors, {_CARD: card}, path)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
@@ -124,7 +131,7 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
     if target.exists():
         raise InputError(f"{target} exists already: choose another name with --name, or delete it")
     try:
-        library_folder().mkdir(parents=True, exist_ok=True)
+        make_folders(library_folder())
         with atomic_folder(target) as temporary:
             file = Path(origin)
             if is_address:
@@ -136,7 +143,7 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
                     f"{origin} has the sha256 {digest[:12]}..., not {sha256[:12]}...; nothing was installed"
                 )
             _unpack(file, origin, temporary)
-            (temporary / "download.safetensors").unlink(missing_ok=True)
+            remove_file(temporary / "download.safetensors")
             read_card(temporary)
     except OSError as error:
         raise InputError(
@@ -153,7 +160,7 @@ def _unpack(file: Path, origin: str, folder: Path) -> None:
     if onnx_model is not None:
         write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
     write_tensors(tensors, {}, folder / "weights.safetensors")
-    (folder / "model.json").write_text(metadata[_CARD], encoding="utf-8")
+    write_text(metadata[_CARD], folder / "model.json")
 
 
 def describe_model(card: ModelCard) -> str:
@@ -166,16 +173,16 @@ def describe_model(card: ModelCard) -> str:
 
 def model_digest(folder: Path) -> str:
     """Return the sha256 of a detector's weights and network, which identifies it in the records of a run."""
-    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    card = read_json(folder / "model.json")
     digest = hashlib.sha256(json.dumps([card.get("network"), card.get("student")], sort_keys=True).encode())
-    digest.update((folder / "weights.safetensors").read_bytes())
+    digest.update(read_bytes(folder / "weights.safetensors", physical_memory()))
     return digest.hexdigest()
 
 
 def copy_model(folder: Path, target: Path) -> None:
     """Copy weights and model card of a detector into a folder, replacing what a killed process left there."""
-    shutil.rmtree(target, ignore_errors=True)
+    remove_folder(target)
     with atomic_folder(target) as temporary:
         for name in ("weights.safetensors", ONNX_FEATURES, "model.json"):
             if (folder / name).exists():
-                shutil.copyfile(folder / name, temporary / name)
+                copy_file(folder / name, temporary / name)

@@ -7,7 +7,6 @@ therefore be in the folder; they are links to the user's files where the file sy
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from selfmark.image_ref import Box, ImageRef
 from selfmark.images.decode import read_image
 from selfmark.model.card import ModelCard
 from selfmark.run.files import atomic_folder, write_text
-from selfmark.run.guarded_files import create_file, make_folders, open_to_read
+from selfmark.run.guarded_files import copy_file, create_file, make_folders
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -165,5 +164,4 @@ def _add_image(path: Path, target: Path) -> None:
     try:
         os.symlink(path.absolute(), f"{target}{suffix}")
     except (OSError, NotImplementedError):
-        with open_to_read(path) as source, create_file(Path(f"{target}{suffix}")) as copy:
-            shutil.copyfileobj(source, copy)
+        copy_file(path, Path(f"{target}{suffix}"))

@@ -9,6 +9,7 @@ from typing import Any
 from selfmark.errors import InputError
 from selfmark.images.sources import list_images
 from selfmark.multiview.view_boxes import View, read_views, require_inside, write_views
+from selfmark.run.guarded_files import make_folders
 from selfmark.tracking.regions import Regions
 
 # A network sees a view and nothing else: neither a margin nor a square around it may show another view.
@@ -51,7 +52,7 @@ def discover_views(
         if output.exists() and any(output.iterdir()):
             raise InputError(f"{output} is not empty; choose another folder with -o, or add --resume")
         require_inside(views, list_images(inputs, every))
-        output.mkdir(parents=True, exist_ok=True)
+        make_folders(output)
         write_views(views, output)
     folders = []
     for view in stored if resume else views:

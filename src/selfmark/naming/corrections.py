@@ -26,6 +26,7 @@ from selfmark.images.input_files import MAX_COORDINATE
 from selfmark.model.card import ModelCard
 from selfmark.naming.edits import edits_to_json, parse_edits
 from selfmark.run.files import FORMAT, write_json
+from selfmark.run.guarded_files import make_folder, read_bytes
 from selfmark.run.locks import exclusive
 
 CORRECTIONS = Path("corrections", "labels.json")
@@ -251,7 +252,7 @@ class CorrectionFile:
         for edit in edits:
             _check(edit, len(card.names), refs)
         try:
-            self.path.parent.mkdir(exist_ok=True)
+            make_folder(self.path.parent)
             with exclusive(self.path.parent, wait=True, lock_file=False):
                 objects = {object_key(item.ref): item for item in self.read(len(card.names))}
                 undo: list[Correction] = []
@@ -271,7 +272,7 @@ class CorrectionFile:
     def revision(self) -> str:
         """Return a digest of the file; empty if there is none."""
         try:
-            return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+            return hashlib.sha256(read_bytes(self.path)).hexdigest()[:16]
         except OSError:
             return ""
 

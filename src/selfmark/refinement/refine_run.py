@@ -6,7 +6,6 @@ beside it, and every refinement starts from it.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from selfmark.refinement.head_training import (
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_folder
 from selfmark.run.folder import Run
+from selfmark.run.guarded_files import copy_file, remove_folder
 from selfmark.run.locks import exclusive
 from selfmark.sampling import evenly_spaced
 
@@ -346,11 +346,11 @@ def _save(
     }
     try:
         if not is_refined(target):
-            shutil.rmtree(original_folder(target), ignore_errors=True)  # of a detector that was trained again
+            remove_folder(original_folder(target))  # of a detector that was trained again
             with atomic_folder(original_folder(target)) as temporary:
                 for path in target.glob("*.safetensors"):
-                    shutil.copy2(path, temporary / path.name)
-                shutil.copy2(target / "model.json", temporary / "model.json")
+                    copy_file(path, temporary / path.name)
+                copy_file(target / "model.json", temporary / "model.json")
         with exclusive(target, wait=True, lock_file=False):  # names may be edited at the same time
             card = read_card(target)
             card = replace(card, provenance={**card.provenance, PROVENANCE: record})
@@ -374,7 +374,7 @@ def restore_original(folder: Path) -> Path:
         card = read_card(target)
         provenance = {name: value for name, value in card.provenance.items() if name != PROVENANCE}
         Detector(detector.psi, replace(card, provenance=provenance)).save(target)
-    shutil.rmtree(original)
+    remove_folder(original)
     return target
 
 

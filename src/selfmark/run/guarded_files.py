@@ -199,6 +199,12 @@ def create_file(path: Path) -> BinaryIO:
         return open(open_file(path, folder, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b")
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the content of a file to a new file."""
+    with open_to_read(source) as original, create_file(target) as copy:
+        shutil.copyfileobj(original, copy)
+
+
 def allocate(handle: BinaryIO, num_bytes: int) -> None:
     """Give a file this size and reserve its space on the disk.
 

@@ -92,14 +92,14 @@ def test_a_finished_run_is_not_verified_again(verified: Path, tmp_path: Path) ->
 def test_a_second_training_that_fails_does_not_cost_the_run(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = discovery._train
+    train = discovery.train_run
 
     def fail_second(run: Run, *arguments: Any) -> Any:
         if run.path.name == "verification":
             raise CollapsedTraining("no points")
         return train(run, *arguments)
 
-    monkeypatch.setattr(discovery, "_train", fail_second)
+    monkeypatch.setattr(discovery, "train_run", fail_second)
     events = _verify(photos, tmp_path / "run")
     notes = [event["text"] for event in events if event["event"] == "note"]
     assert notes == ["the run is not verified, because the second training failed: no points"]

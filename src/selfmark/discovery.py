@@ -116,14 +116,14 @@ def discover(
         if opened.is_new:
             _log_estimate(run, opened.device)
         on_preview = partial(_write_preview, run)
-        detector, store = _train(run, opened.device, opened.is_new, on_preview)
+        detector, store = train_run(run, opened.device, opened.is_new, on_preview)
         run.group.run_on_leader(lambda: _preview_detector(run, detector, store))
         if run.config.verification.enabled:
             verify_run(
                 run,
                 detector,
                 store,
-                lambda second, is_new: _train(second, opened.device, is_new, show_nothing)[0],
+                lambda second, is_new: train_run(second, opened.device, is_new, show_nothing)[0],
             )
         run.group.run_on_leader(lambda: _finish(run, detector, store))
         return Detector(detector.psi, read_card(run.model_folder), opened.device, run.config.runtime)
@@ -146,8 +146,20 @@ def _log_estimate(run: Run, device: torch.device) -> None:
     )
 
 
-def _train(run: Run, device: torch.device, is_new: bool, on_preview: Preview) -> tuple[Detector, ImageStore]:
-    """Run the method from the images to a detector, with or without features."""
+def train_run(
+    run: Run, device: torch.device, is_new: bool, on_preview: Preview
+) -> tuple[Detector, ImageStore]:
+    """Run the method of a run from the images to a detector, without checks and report.
+
+    Args:
+        run: the run folder, locked.
+        device: device to compute on.
+        is_new: whether the run was just created.
+        on_preview: shows landmarks while the detector is trained.
+
+    Returns:
+        The detector and the training images.
+    """
     if run.config.merges_clusters:
         return train_with_merging(run, device, is_new)
     if run.config.is_from_another_paper:

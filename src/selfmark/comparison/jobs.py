@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from selfmark.config import Method
 from selfmark.errors import InputError, suggest
+from selfmark.run.devices import select_device
 
 DEFAULT_METHODS: tuple[Method, ...] = get_args(Method)
 RowName = Method | Literal["untrained"]
@@ -23,6 +24,11 @@ UNTRAINED_SETTINGS: dict[str, Any] = {
     "guards.min_score": 0.0,
 }
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+# On a CPU, with the preset `auto`: as in the demo, so that a comparison of all methods takes minutes.
+_CPU_SETTINGS: dict[str, Any] = {"features.max_images": 300, "evaluation.num_samples": 80}
+_CPU_FEATURE_SIZE = 192  # side of the images of methods with features, pixels
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,16 @@ class Job:
     def method(self) -> Method:
         """The method of the run."""
         return "equivariance" if self.name == "untrained" else self.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the run by dotted name, without its iterations; those of the user have priority."""
+        comparison, reduced = self.comparison, {}
+        if comparison.preset == "auto" and select_device(self.device).type == "cpu":
+            reduced = dict(_CPU_SETTINGS)
+            if self.uses_features:
+                reduced["images.size"] = _CPU_FEATURE_SIZE
+        return {**reduced, **comparison.settings, "seed": comparison.seed}
 
     @property
     def run_folder(self) -> Path:

@@ -25,6 +25,8 @@ from selfmark.run.folder import Listener, Run
 from selfmark.run.guarded_files import make_folders
 
 Row = dict[str, Any]
+# Curves are not shown, and the checks without labels are those of the discovery.
+_EVALUATION: dict[str, Any] = {"fit_images": [], "draws": 1, "num_samples": 6, "deformations": 1}
 _TOLERANCE = 0.02  # landmarks this far outside of the object are on it, as a fraction of the image side
 
 
@@ -59,7 +61,7 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
         landmarks=None if resume else comparison.landmarks,
         output=job.run_folder,
         preset=comparison.preset,
-        settings={} if resume else {**comparison.settings, **schedule, "seed": comparison.seed},
+        settings={} if resume else {**job.settings, **schedule},
         resume=resume,
         device=job.device,
         listener=listener,
@@ -72,7 +74,8 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
         EvaluationInputs(
             comparison.evaluated_images, comparison.labels, train_labels=comparison.train_labels
         ),
-        EvaluationOptions(comparison.normalizer, settings={"fit_images": [], "draws": 1}),
+        EvaluationOptions(comparison.normalizer, settings=_EVALUATION),
+        output=job.folder,
         device=job.device,
     )
     raw = next(iter(metrics["raw"].values()))
@@ -84,7 +87,7 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
         "guessing_backward": metrics["guessing"]["backward"],
         "hits": raw["average"],
         "on_object": _measure_on_object(job, detector),
-        "verdict": metrics["unlabelled"]["verdict"],
+        "verdict": detector.card.verdict,
         "minutes": round(minutes, 2),
         "training_minutes": round(_training_seconds(Run.open(job.run_folder)) / 60, 2),
         "memory_gigabytes": round(_peak_memory(device) / 2**30, 2),

@@ -11,11 +11,13 @@ import torch
 from selfmark.comparison.jobs import UNTRAINED_SETTINGS, Job
 from selfmark.config import Config, override, resolve_preset, settings_of_method
 from selfmark.config.schedule import scale_schedule, schedule_settings
-from selfmark.discovery import discover
+from selfmark.discovery import open_run, train_run
 from selfmark.errors import SelfmarkError
 from selfmark.images.sources import list_images
+from selfmark.pipeline_steps import show_nothing
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import remove_folder
+from selfmark.run_plan import RunInputs, RunOptions
 from selfmark.sampling import evenly_spaced
 
 _PILOT_IMAGES = 64
@@ -23,7 +25,6 @@ _PILOT_ITERATIONS = 12  # of each phase
 # A training this short finds few keypoints and no good clusters, and must nevertheless run to its end.
 _PILOT_SETTINGS: dict[str, Any] = {
     "runtime.log_every": 2,
-    "evaluation.num_samples": 6,
     "heatmaps.threshold": 0.0,
     "guards.min_points": 0.0,
     "guards.min_descriptor_spread": 0.0,
@@ -61,7 +62,7 @@ def base_config(job: Job, device: torch.device) -> Config:
     config, _ = resolve_preset(
         comparison.preset, device.type == "cuda", num_images, comparison.landmarks, features
     )
-    return override(config, {"method": job.method, **settings_of_method(job.method), **comparison.settings})
+    return override(config, {"method": job.method, **settings_of_method(job.method), **job.settings})
 
 
 def measure_pace(job: Job) -> dict[str, float]:
@@ -73,19 +74,20 @@ def measure_pace(job: Job) -> dict[str, float]:
     folder = job.folder / "pilot"
     remove_folder(folder)
     short = dict.fromkeys(schedule_settings(Config()), _PILOT_ITERATIONS)
-    settings = {**comparison.settings, **short, **_PILOT_SETTINGS}
+    settings = {**job.settings, **short, **_PILOT_SETTINGS}
     try:
-        discover(
-            list(chosen),
-            landmarks=comparison.landmarks,
-            every=max(1, len(refs) // _PILOT_IMAGES),
-            output=folder,
-            preset=comparison.preset,
-            settings=settings,
+        options = RunOptions(
+            comparison.landmarks,
+            folder,
+            comparison.preset,
+            settings,
             device=job.device,
             method=job.method,
             verify=False,
         )
+        inputs = RunInputs(list(chosen), max(1, len(refs) // _PILOT_IMAGES))
+        with open_run(inputs, options, None) as opened:
+            train_run(*opened, on_preview=show_nothing)
     except SelfmarkError:
         if not (folder / "run.json").exists():
             raise

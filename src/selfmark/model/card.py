@@ -8,6 +8,7 @@ out of everything that is written. This module does not need torch.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import reprlib
 from dataclasses import dataclass, field, replace
@@ -215,7 +216,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             network=network,
             refine=values["refine"],
             flip_test=bool(values["flip_test"]),
-            provenance=dict(values["provenance"]),
+            provenance=_parse_provenance(values["provenance"]),
             colors=_parse_colors(values.get("colors", ()), len(names)),
             hidden=_parse_indices("hidden", values.get("hidden", ()), len(names)),
             confirmed=_parse_indices("confirmed", values.get("confirmed", ()), len(names)),
@@ -229,6 +230,12 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
         )
     except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a valid model description: {error}") from error
+
+
+def _parse_provenance(values: Any) -> dict[str, Any]:
+    provenance = dict(values)
+    json.dumps(provenance, allow_nan=False)  # raises for NaN and infinity, which no file of ours contains
+    return provenance
 
 
 def _parse_names(values: Any) -> tuple[str, ...]:

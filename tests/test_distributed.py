@@ -153,6 +153,37 @@ def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path:
     assert (output / "model" / "model.json").exists()
 
 
+@pytest.mark.parametrize("receiver", ["torchrun", pytest.param("one process", marks=pytest.mark.slow)])
+def test_a_signal_saves_the_state_of_all_processes(receiver: str, photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    job = subprocess.Popen(
+        _command(photos, output, 2, "--set=warmup.iterations=4000", "--set=runtime.checkpoint_every=10000"),
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    log = output / "log.jsonl"
+    try:
+        deadline = time.monotonic() + 120
+        while not (log.exists() and '"train"' in log.read_text()):
+            assert time.monotonic() < deadline
+            assert job.poll() is None, job.communicate()[0][-3000:]
+            time.sleep(0.1)
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        os.kill(job.pid if receiver == "torchrun" else int(children[-1]), signal.SIGTERM)
+        output_text, _ = job.communicate(timeout=120)
+    finally:
+        job.kill()
+    assert job.returncode != 0
+    events = Run.open(output).events()
+    assert events[-1]["event"] == "checkpoint", output_text[-3000:]
+    assert 0 < events[-1]["iteration"] < 4000
+    assert f"selfmark discover -o {output} --resume" in output_text.replace("\n", "")
+    (output / "checkpoints" / "stage1.safetensors").stat()
+    assert not list(output.rglob("*.part*"))
+
+
 @pytest.fixture(scope="module")
 def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     """The same discovery with features, with one and two processes."""

@@ -33,8 +33,8 @@ def _steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_there_are_workflows_for_tests_docs_and_packages() -> None:
-    assert {path.stem for path in WORKFLOWS} == {"tests", "docs", "build"}
+def test_there_are_workflows_for_tests_docs_packages_and_releases() -> None:
+    assert {path.stem for path in WORKFLOWS} == {"tests", "docs", "build", "release"}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -70,6 +70,20 @@ def test_the_wheel_is_checked_in_an_empty_environment() -> None:
     assert any("make build" in run for run in runs)
     assert any("scripts/check_wheel.sh" in run for run in runs)
     assert subprocess.run(["sh", "-n", str(ROOT / "scripts" / "check_wheel.sh")]).returncode == 0
+
+
+def test_a_release_is_audited_and_has_a_bill_of_materials() -> None:
+    workflow = _load(ROOT / ".github" / "workflows" / "release.yml")
+    assert workflow["on"]["push"] == {"tags": ["v*"]}
+    steps = _steps(workflow)
+    (audit,) = [step for step in steps if "scripts/audit_release.sh" in step.get("run", "")]
+    assert steps.index(audit) > [step.get("run", "")[:10] for step in steps].index("make build")
+    script = ROOT / "scripts" / "audit_release.sh"
+    assert subprocess.run(["sh", "-n", str(script)]).returncode == 0
+    text = script.read_text(encoding="utf-8")
+    assert "set -eu" in text  # a vulnerability makes pip-audit, and with it the release, fail
+    assert "bin/pip-audit" in text
+    assert "bin/cyclonedx-py" in text
 
 
 def test_make_test_includes_every_static_check() -> None:

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Install a wheel with all extras into an empty environment, check its packages for known vulnerabilities, and write a
+# software bill of materials (CycloneDX) beside the wheel. Needs the network.
+#   scripts/audit_release.sh dist/selfmark-*.whl
+set -eu
+wheel=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+python=${PYTHON:-python3}
+
+"$python" -m venv "$folder/released"
+"$folder/released/bin/python" -m pip install --quiet --constraint constraints.txt "$wheel[all]"
+"$python" -m venv "$folder/tools"
+"$folder/tools/bin/python" -m pip install --quiet pip-audit cyclonedx-bom
+
+"$folder/tools/bin/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible \
+  --output-format JSON --output-file "${wheel%.whl}.cdx.json" "$folder/released/bin/python"
+packages=$("$folder/released/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+"$folder/tools/bin/pip-audit" --path "$packages" --desc

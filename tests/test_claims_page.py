@@ -1,4 +1,4 @@
-"""Tests of docs/results/claims.md: statistics against scipy, and the page against the committed records."""
+"""Tests of claims.md and compare.md in docs/results: statistics against scipy, pages against their records."""
 
 from __future__ import annotations
 
@@ -41,10 +41,13 @@ def test_the_spread_is_what_rows_and_seeds_do_not_explain(claims: ModuleType) ->
     assert half_width == pytest.approx(student_t.ppf(0.975, 6) * np.sqrt(2 * variance / 3))
 
 
-def test_the_committed_page_matches_its_records(claims: ModuleType) -> None:
+def test_the_committed_pages_match_their_records(claims: ModuleType) -> None:
     records = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["runs"]
     page = import_module("claims_page").claims_page(records)
     assert (RESULTS / "claims.md").read_text(encoding="utf-8") == page, "run quality_pages.py"
+    rows = json.loads((RESULTS / "compare.json").read_text(encoding="utf-8"))["rows"]
+    page = import_module("compare_page").compare_page(rows)
+    assert (RESULTS / "compare.md").read_text(encoding="utf-8") == page, "run quality_pages.py"
 
 
 def test_records_have_the_settings_of_their_experiments(claims: ModuleType) -> None:

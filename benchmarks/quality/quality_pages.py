@@ -1,4 +1,4 @@
-"""Write quality.md, ablations.md and claims.md in docs/results from quality.json and claims.json.
+"""Write quality.md, ablations.md, claims.md and compare.md in docs/results from the JSON files there.
 
     python benchmarks/quality/quality_pages.py
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from ablations_page import ablations_page
 from claim_records import read_records
 from claims_page import claims_page
+from compare_page import compare_page
 from results_page import results_page
 from summaries import Quality
 
@@ -25,6 +26,7 @@ def main() -> None:
     """Write all pages."""
     written = pages(read_json(RESULTS / "quality.json"))
     written["claims.md"] = claims_page(read_records(RESULTS / "claims.json"))
+    written["compare.md"] = compare_page(read_json(RESULTS / "compare.json")["rows"])
     for name, page in written.items():
         (RESULTS / name).write_text(page, encoding="utf-8")
         print(RESULTS / name)

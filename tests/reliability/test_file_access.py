@@ -59,8 +59,8 @@ ALLOWED = {
     "paper/reproduction/figures.py": {"imread", "savefig"},  # savefig of an open file from `atomic_open`
     # Libraries that need a path: they get the temporary file of `atomic_write`.
     "draw/video_writer.py": {"open", "VideoWriter"},
-    "export/dlc.py": {"TemporaryDirectory", "open", "memmap", "HDFStore"},
-    "export/lightning_pose.py": {"TemporaryDirectory", "open"},
+    "export/dlc.py": {"open", "memmap", "HDFStore"},
+    "export/lightning_pose.py": {"open"},
     "export/nwb.py": {"NWBHDF5IO"},
     "export/sleap.py": {"save_slp", "save_analysis_h5"},
     "export/hdf5_files.py": {"open", "File"},

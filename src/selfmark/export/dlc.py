@@ -8,7 +8,6 @@ individuals are the tracks.
 from __future__ import annotations
 
 import csv
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,13 @@ import numpy as np
 from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
 from selfmark.export.hdf5_files import save_hdf5
-from selfmark.export.output_files import output_file, output_paths, require_unique_names, require_writable
+from selfmark.export.output_files import (
+    output_file,
+    output_paths,
+    require_unique_names,
+    require_writable,
+    spool_folder,
+)
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.export.trust_entries import smoothing_method
 from selfmark.model.card import ModelCard
@@ -73,8 +78,8 @@ def _write(
     require_writable(folder)
     # The header names all individuals, which are known only at the end. Until then the rows are kept on disk,
     # because they may not fit into memory.
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as spool, ExitStack() as files:
-        tables = _gather(predictions, Path(spool))
+    with spool_folder(folder) as spool, ExitStack() as files:
+        tables = _gather(predictions, spool)
         if not tables:
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []

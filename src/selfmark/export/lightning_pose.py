@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import shutil
-import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
 from math import isnan
@@ -17,7 +16,13 @@ from typing import Any
 
 from selfmark.detector import Prediction
 from selfmark.export.frame_files import save_frames
-from selfmark.export.output_files import open_output, require_absent, require_unique_names, require_writable
+from selfmark.export.output_files import (
+    open_output,
+    require_absent,
+    require_unique_names,
+    require_writable,
+    spool_folder,
+)
 from selfmark.export.pose_tables import InstanceNumbers
 from selfmark.export.trust_entries import smoothing_method
 from selfmark.image_ref import ImageRef
@@ -41,7 +46,7 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
     require_unique_names(card.names, "Lightning Pose")
     require_writable(folder)
     instances, frames = InstanceNumbers(), _FrameImages(folder / FRAMES)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".rows") as spool:
+    with spool_folder(folder) as spool:
         with ExitStack() as files:
             tables: dict[str, Any] = {}
             for refs, _, landmarks in predictions:

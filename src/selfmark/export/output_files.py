@@ -12,6 +12,7 @@ from typing import Any
 
 from selfmark.errors import InputError
 from selfmark.run.files import atomic_open, atomic_write
+from selfmark.run.guarded_files import make_folder, remove_folder
 
 STILL_IMAGES = "images"  # name of the file for all still images
 
@@ -86,6 +87,21 @@ def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
         for video, path in relative.items()
     }
     return paths | ({None: Path(STILL_IMAGES)} if None in sources else {})
+
+
+@contextmanager
+def spool_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder for rows that may not fit into memory; it is deleted at the end.
+
+    The next call in the same folder deletes what a killed process left behind.
+    """
+    spool = folder / ".rows.part"
+    remove_folder(spool)
+    try:
+        make_folder(spool)
+        yield spool
+    finally:
+        remove_folder(spool)
 
 
 def require_writable(folder: Path) -> None:

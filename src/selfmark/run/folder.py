@@ -43,7 +43,7 @@ from selfmark.run.files import (
     to_json,
     write_json,
 )
-from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder
+from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder, sync
 from selfmark.run.image_list import refs_from_json, refs_to_json
 from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, require_fields
 from selfmark.run.locks import exclusive
@@ -58,6 +58,7 @@ _ERRORS = dict.fromkeys(
     ("images", "forward", "guessing_forward", "backward", "guessing_backward", "second_run_images"),
     is_none_or(is_number),
 )
+_FREQUENT_EVENTS = ("progress", "train")  # not written to the disk at once
 _MAX_IMAGES = 1 << 31  # more than any run has
 _SUBFOLDERS = ("points", "checkpoints")
 # Everything that a killed `create` may leave behind; run.json is written last.
@@ -252,6 +253,9 @@ class Run:
         entry: Event = {"time": round(time.time(), 3), "event": event, **fields}
         with self.report_disk_errors(), open_for_append(self.path / LOG_NAME) as handle:
             handle.write(to_json(entry) + "\n")
+            if event not in _FREQUENT_EVENTS:
+                handle.flush()
+                sync(handle.fileno())
         if self._listener is not None:
             self._listener(entry)
 

@@ -1,0 +1,96 @@
+"""Writers that are killed (SIGKILL) right before any of their file changes leave no half-written file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfmark.export import FORMATS
+from selfmark.export.onnx_metadata import append_checksum
+from selfmark.mapping.mapped_detector import TENSORS
+from selfmark.model.card import write_card
+from selfmark.run.files import atomic_folder, write_bytes, write_json, write_text
+from selfmark.run.guarded_files import create_file
+from selfmark.run.tensor_files import write_tensors
+from tests.export.fakes import CARD, STILLS, make_predictions
+from tests.reliability.runs import WRITES
+
+MAX_KILLS = 8  # per writer
+# These formats contain a time or a random identifier, or need the images.
+OTHER_CONTENT = {"nwb", "ultralytics"}
+
+
+def _write_folder(folder: Path) -> None:
+    with atomic_folder(folder / "frames") as temporary:
+        for number in range(2):
+            with create_file(temporary / f"{number}.jpg") as handle:
+                handle.write(b"pixels")
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "report": lambda folder: write_text("<html></html>" * 100, folder / "index.html"),
+    "json": lambda folder: write_json(list(range(100)), folder / "metrics.json"),
+    "card": lambda folder: write_card(CARD, folder),
+    "tensors": lambda folder: write_tensors({"a": torch.arange(99)}, {"b": "c"}, folder / TENSORS),
+    "onnx": lambda folder: write_bytes(append_checksum(b"model" * 100), folder / "model.onnx"),
+    "folder": _write_folder,
+}
+for _name in sorted(set(FORMATS) - OTHER_CONTENT - {"sleap-analysis"}):
+    WRITERS[_name] = lambda folder, name=_name: FORMATS[name](make_predictions(STILLS), CARD, folder)  # type: ignore[misc]
+
+
+def _write_and_kill(write: Callable[[Path], Any], folder: Path, change: int) -> int:
+    """Write in a child process that is killed right before a change; return how it ended."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal count
+            name = str(arguments[0]) if event in WRITES else ""
+            if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
+                return
+            if name.startswith(str(folder)) or (name and "/" not in name):
+                count += 1
+                if count == change:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            write(folder)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) -> None:
+    write, whole = WRITERS[name], tmp_path / "whole"
+    whole.mkdir()
+    write(whole)
+    expected = _content(whole)
+    assert expected
+    killed = 0
+    for change in range(1, MAX_KILLS + 1):
+        folder = tmp_path / str(change)
+        folder.mkdir()
+        if _write_and_kill(write, folder, change) == 0:
+            break
+        killed += 1
+        for path, content in _content(folder).items():
+            if name not in ("sleap", "dlc-h5") and ".part" not in path:
+                assert content == expected[path], path
+        write(folder)
+        assert set(_content(folder)) == set(expected), "nothing is left of the killed process"
+    assert killed >= 2

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from selfmark.cli.entry import app
 from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.discovery import discover
 from selfmark.errors import InputError
+from selfmark.evaluation import run_evaluation
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from tests.conftest import QUICK
 
@@ -253,3 +255,27 @@ def test_impossible_options_are_input_errors(
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_regressions_use_one_thread(
+    run: Path, toy: Path, known_landmarks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def record(*_: Any) -> dict[str, Any]:
+        threads.extend(library["num_threads"] for library in threadpool_info() if _is_blas(library))
+        raise InputError("stop here")
+
+    monkeypatch.setattr(run_evaluation, "_measure", record)
+    with threadpool_limits(2, user_api="blas"):
+        inputs = EvaluationInputs(toy / "train", toy / "train.json")
+        with pytest.raises(InputError, match="stop here"):
+            evaluate_run(run, inputs, EvaluationOptions(normalizer="side"), tmp_path, "cpu")
+        after = [library["num_threads"] for library in threadpool_info() if _is_blas(library)]
+    assert threads
+    assert set(threads) == {1}
+    assert set(after) == {2}
+
+
+def _is_blas(library: dict[str, Any]) -> bool:
+    return bool(library["user_api"] == "blas")

@@ -29,6 +29,7 @@ readers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
 	  label-studio-sdk lightning-pose ultralytics \
 	  transformers tokenizers huggingface-hub httpx2 httpcore2 truststore
+	$(BIN)/python -m pip install --quiet --no-deps keypoint-moseq==0.8.1  # has no wheel, so it is not in requirements.lock
 
 browser: install
 	sh scripts/install_chromium.sh $(BIN)/python

@@ -1,0 +1,38 @@
+"""The notebook examples/quickstart.ipynb runs from top to bottom."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat: Any = pytest.importorskip("nbformat")
+    nbclient: Any = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    # The kernel is this Python, which need not be registered with Jupyter.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), *sys.path]))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert all(not cell.get("outputs") for cell in notebook.cells), "stored without outputs"
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    text = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    found = re.search(r"error: ([\d.]+) %, guessing the mean: ([\d.]+) %", text)
+    assert found is not None
+    assert float(found[1]) < 0.7 * float(found[2])
+    with open(tmp_path / "landmarks.csv", newline="") as handle:
+        assert len(list(csv.DictReader(handle))) == 12 * 16
+    pictures = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert sum("image/png" in output["data"] for output in pictures) == 2

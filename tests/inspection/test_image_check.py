@@ -83,7 +83,10 @@ def test_boxes_are_drawn_where_the_regions_are(tmp_path: Path) -> None:
     assert (columns.min(), columns.max()) == pytest.approx((200, 300), abs=3)
 
 
-@pytest.mark.parametrize("settings", [QUICK, QUICK_FEATURES, QUICK | {"method": "equivariance"}])
+@pytest.mark.parametrize(
+    "settings",
+    [QUICK, QUICK_FEATURES | {"features.keypoint_landmarks": True}, QUICK | {"method": "equivariance"}],
+)
 def test_every_stage_of_a_training_is_timed(
     photos: Path, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +95,7 @@ def test_every_stage_of_a_training_is_timed(
     before = torch.random.get_rng_state()
     estimate = estimate_run(list_images([photos]), config, CPU)
     assert torch.equal(torch.random.get_rng_state(), before)  # a run after it gives the same weights
-    iterations = stage_iterations(config)
+    iterations = stage_iterations(override(config, {"features.orientation": "upright"}))
     assert estimate.seconds_per_iteration.keys() == iterations.keys()
     assert all(seconds > 0 for seconds in estimate.seconds_per_iteration.values())
     training = sum(count * estimate.seconds_per_iteration[stage] for stage, count in iterations.items())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from selfmark.config import Config
+from selfmark.config import Config, override
 from selfmark.config.schedule import stage_iterations
 from selfmark.errors import InputError
 from selfmark.features.cells import described_channels
@@ -57,12 +57,15 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
 
     Args:
         refs: the images of the run.
-        config: its settings. If they leave open how objects are turned, Stage 1 is taken to run.
+        config: its settings. If they leave open how objects are turned, they are taken to be upright, for
+            which a run takes longest.
         device: device to compute on.
 
     Raises:
         InputError: if none of the measured images can be read.
     """
+    if config.uses_features and config.features.orientation == "auto":
+        config = override(config, {"features.orientation": "upright"})
     # The first images: of a video, later ones would take longer to reach.
     sample = list(refs[:_SAMPLE_IMAGES])
     start = time.monotonic()

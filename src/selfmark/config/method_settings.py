@@ -170,6 +170,7 @@ _METHOD_SETTINGS: dict[str, dict[str, Any]] = {
         "stage2.backbone_lr": 1.0,
         "stage2.outside": "absent",
         "stage2.cutout_fraction": 0.0,
+        "guards.max_empty_fraction": 0.95,  # empty clusters do no harm, because Stage 2 leaves them out
         "flip.train": False,
         "flip.test": False,
     },

@@ -154,7 +154,7 @@ def test_errors_that_prevent_the_start(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert selfmark("name", tmp_path / "nothing", "--no-browser") == 2
-    assert "contains no model" in error_line(capsys)
+    assert "nothing does not exist" in error_line(capsys)
     assert selfmark("name", "demo", "--no-browser") == 2
     assert "save it to a folder of your own" in error_line(capsys)
     assert selfmark("name", ready_run, tmp_path / "nowhere", "--no-browser") == 2

@@ -39,6 +39,7 @@ from selfmark.tracking.tracker import AnimalTracker
 Floats = npt.NDArray[np.float64]
 FRAME_RATE = 30  # of the generated videos
 BODY = (16, 8)  # half axes of a generated elliptical animal, pixels
+CROSSINGS = ("one runs over the other", "one covers the other and goes back")
 CONTACTS = ("meet and part again", "pass side by side", "one runs over the other")
 
 
@@ -176,6 +177,62 @@ def _mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
     return mask
 
 
+def measure_crossing(
+    kind: str, shades: tuple[int, int], frames: int, ratio: float, trials: int = 20
+) -> dict[str, Any]:
+    """Measure how often two rendered animals keep their identities after one has covered the other.
+
+    Args:
+        kind: one of `CROSSINGS`.
+        shades: gray level of each animal; equal for animals that look the same.
+        frames: duration of the contact in frames.
+        ratio: `max_appearance_ratio`; 0 uses the paths only.
+        trials: number of videos.
+    """
+    kept = 0
+    for trial in range(trials):
+        rng = np.random.default_rng([frames, trial])
+        places, angles = _contact("one runs over the other", frames, rng)
+        if kind == CROSSINGS[1]:
+            middle = len(places) // 2
+            places, angles = (np.concatenate([v[:middle], v[middle::-1]]) for v in (places, angles))
+        with tempfile.TemporaryDirectory() as scratch:
+            video = Path(scratch, "crossing.avi")
+            writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), FRAME_RATE, (200, 150))
+            upper = int(rng.integers(2))  # the animal that covers the other
+            for number in range(len(places)):
+                writer.write(_render(places[number], angles[number], shades, upper, rng))
+            writer.release()
+            centers = track_animals(video, 2, Tracking(max_appearance_ratio=ratio)).center
+        before, after = (
+            np.nanargmin(np.linalg.norm(centers[frame, 0] - places[frame], axis=1)) for frame in (3, -4)
+        )
+        kept += int(before == after)
+    return {
+        "contact": kind,
+        "shades": list(shades),
+        "frames": frames,
+        "trials": trials,
+        "max_appearance_ratio": ratio,
+        "identities_kept": kept / trials,
+    }
+
+
+def _render(
+    places: Floats, angles: Floats, shades: tuple[int, int], upper: int, rng: np.random.Generator
+) -> npt.NDArray[np.uint8]:
+    """Draw two ellipses on a noisy floor; the one with index `upper` covers the other."""
+    picture = np.full((150, 200), 190.0)
+    for animal in (1 - upper, upper):
+        layer = np.zeros((150, 200), np.uint8)
+        center = tuple(int(value) for value in np.round(places[animal] * 16))
+        axes = (BODY[0] * 16, BODY[1] * 16)
+        cv2.ellipse(layer, center, axes, float(angles[animal]), 0, 360, 1, -1, cv2.LINE_8, 4)
+        picture[layer > 0] = shades[animal]
+    noisy = picture + rng.normal(0, 8, picture.shape)
+    return np.repeat(noisy.clip(0, 255).astype(np.uint8)[..., None], 3, axis=2)
+
+
 def _track(video: Path, animals: int, settings: Tracking) -> tuple[AnimalTracks, float]:
     """Track animals and return their tracks and the frames per second."""
     started = time.monotonic()
@@ -247,6 +304,7 @@ def main() -> None:
     parser.add_argument("--flies", type=Path, help="folder of flies-pair-video; needs --mouse")
     parser.add_argument("--mouse", type=Path, help="folder of mouse-openfield; needs --flies")
     parser.add_argument("--touches", action="store_true", help="also measure contacts of generated animals")
+    parser.add_argument("--crossings", action="store_true", help="also measure animals that look different")
     parser.add_argument("--hour", action="store_true", help="also measure the memory for an hour of video")
     parser.add_argument("--out", type=Path, help="result file; earlier measurements in it are kept")
     parser.add_argument(
@@ -273,6 +331,15 @@ def main() -> None:
         result["rows"] = [measure_flies(arguments.flies), *measure_mouse(arguments.mouse)]
     if arguments.touches:
         result["touches"] = [measure_contact(kind, frames) for kind in CONTACTS for frames in (5, 15, 50)]
+    if arguments.crossings:
+        result["crossings"] = [
+            measure_crossing(kind, shades, frames, ratio)
+            for kind in CROSSINGS
+            for shades in ((40, 40), (40, 55), (40, 90))
+            for frames in (5, 15)
+            for ratio in (0.0, Tracking().max_appearance_ratio)
+        ]
+        result["crossings_commit"] = provenance.commit()
     if arguments.hour:
         result["memory"] = measure_memory()
     print(json.dumps(result, indent=1))

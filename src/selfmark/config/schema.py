@@ -489,6 +489,9 @@ class Tracking:
     margin: float = between(0, 10, 0.1)
     # augment.rotation for tracked animals, which can face any direction
     rotation: float = between(0, 360, 180.0)
+    appearance_seconds: float = between(0, 3_600, 2.0)  # time after a contact in which animals are compared
+    # animals are exchanged after a contact if their appearance differs by at most this fraction; 0: never
+    max_appearance_ratio: float = fraction(0.5)
     max_outside: float = fraction(0.3)  # warn if more of what moves is outside the animals' squares
     max_missing: float = fraction(0.2)  # warn if animals are not found in more frames than this
 

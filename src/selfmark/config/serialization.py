@@ -43,6 +43,8 @@ _ADDED_LATER = (
     ("stage2", "cutout_color"),
     ("augment", "border"),
     ("augment", "noise_fraction"),
+    ("tracking", "appearance_seconds"),
+    ("tracking", "max_appearance_ratio"),
     ("tracking", "max_outside"),
     ("tracking", "max_missing"),
 )

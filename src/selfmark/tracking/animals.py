@@ -16,6 +16,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.video import probe_video, read_frames
 from selfmark.tracking.background import Mask, check_frame_size, learn_background
+from selfmark.tracking.identity import DESCRIPTION_LENGTH, describe_animal, restore_identities
 from selfmark.tracking.tracker import AnimalPositions, AnimalTracker
 
 Floats = npt.NDArray[np.float64]
@@ -58,6 +59,7 @@ def track_animals(
     center = np.full((video.frames, animals, 2), np.nan)
     radius = np.full((video.frames, animals), np.nan)
     outside = np.full(video.frames, np.nan)
+    description = np.full((video.frames, animals, DESCRIPTION_LENGTH), np.nan, np.float32)
     unread = video.frames
     for number, frame in read_frames(path, range(video.frames)):
         unread -= 1
@@ -65,6 +67,11 @@ def track_animals(
         mask = background.foreground(frame)
         positions = tracker.update(mask)
         outside[number] = _fraction_outside(mask, positions, 1 + 2 * settings.margin)
+        if animals > 1:
+            colors = background.shrink_colors(frame)
+            for animal, pixels in enumerate(positions.pixels):
+                if pixels is not None:
+                    description[number, animal] = describe_animal(colors, pixels, background.area)
         center[number] = (positions.center + 0.5) / background.scale - 0.5
         radius[number] = positions.radius / background.scale
         if on_progress is not None:
@@ -76,6 +83,10 @@ def track_animals(
             "pass their boxes with --boxes"
         )
     rate = video.rate or 30.0
+    if animals > 1:
+        order = restore_identities(description, rate, settings)
+        center = np.take_along_axis(center, order[..., None], axis=1)
+        radius = np.take_along_axis(radius, order, axis=1)
     smooth = np.stack(
         [
             smooth_track(

@@ -47,6 +47,11 @@ class Background:
         """Return a mask [h, w] of the animals, without tails and legs, in a frame [H, W, 3] of the video."""
         return _open(_difference(_shrink(frame, self.scale), self.gray) > self.threshold, self.opening)
 
+    def shrink_colors(self, frame: Pixels) -> Pixels:
+        """Return the frame [H, W, 3] in color at the size of the background, [h, w, 3]."""
+        size = self.gray.shape[::-1]
+        return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
 
 def learn_background(path: Path, animals: int, settings: Tracking) -> Background:
     """Compute the background of a video, and the threshold and area of its animals.

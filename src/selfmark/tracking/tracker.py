@@ -33,10 +33,12 @@ class AnimalPositions:
 
     center: [A, 2]
     radius: [A], extent of the body from its center
+    pixels: [P, 2] of each animal that is alone in its blob, None for the others
     """
 
     center: Floats
     radius: Floats
+    pixels: tuple[Floats | None, ...]
 
 
 @dataclass
@@ -82,10 +84,13 @@ class AnimalTracker:
         blobs = self._find_blobs(mask)
         center = np.full((len(self._animals), 2), np.nan)
         radius = np.full(len(self._animals), np.nan)
+        pixels: list[Floats | None] = [None] * len(self._animals)
         members: dict[int, list[int]] = {}
         for animal, blob in self._assign(blobs).items():
             members.setdefault(blob, []).append(animal)
         for blob, animals in members.items():
+            if len(animals) == 1:
+                pixels[animals[0]] = blobs[blob]
             for animal, state in zip(animals, self._locate(blobs[blob], animals), strict=True):
                 if state is not None:
                     self._animals[animal] = state
@@ -94,7 +99,7 @@ class AnimalTracker:
             hidden = self._animals[animal]
             if hidden is not None:
                 hidden.unseen += 1
-        return AnimalPositions(center, radius)
+        return AnimalPositions(center, radius, tuple(pixels))
 
     def _locate(self, pixels: Floats, animals: list[int]) -> list[AnimalState | None]:
         """Return the new states of the animals that share a blob; None for those with too few pixels."""

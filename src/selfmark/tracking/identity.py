@@ -1,0 +1,130 @@
+"""Tell animals apart by their appearance after they were in contact.
+
+While animals touch or cover each other, their paths may be exchanged. An animal that is alone in its blob is
+described by its colors and its size. After a contact, these descriptions decide which path belongs to which
+animal; the Hungarian method finds the best assignment of all animals that took part.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import gaussian_filter1d
+from scipy.optimize import linear_sum_assignment
+
+from selfmark.config import Tracking
+from selfmark.images.decode import Pixels
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_BINS = 16  # of the histogram of each color channel
+DESCRIPTION_LENGTH = 3 * _BINS
+"""Length of the description of an animal."""
+_BLUR_SIGMA = 1.0  # bins; noise moves pixels between neighboring bins
+_HISTORY = 10  # what came before a contact is compared over this many times what follows
+_MIN_FRAMES = 5  # shorter parts of a track are not compared
+_VARIANCE_FLOOR = 0.02  # fraction of the largest variance, for bins that hardly vary
+
+
+def describe_animal(frame: Pixels, pixels: Floats, area: float) -> Floats:
+    """Return a histogram [3 * bins] of an animal's colors, in fractions of a typical animal's area.
+
+    Its sum is proportional to the size of the animal, so animals of the same color but another size differ.
+
+    Args:
+        frame: [h, w, 3] uint8.
+        pixels: [P, 2] x and y of the animal's pixels.
+        area: area of a typical animal, pixels.
+    """
+    x, y = pixels.astype(np.int64).T
+    colors = frame[y, x].astype(np.int64) * _BINS // 256  # [P, 3]
+    counts = np.bincount((colors + _BINS * np.arange(3)).ravel(), minlength=3 * _BINS).reshape(3, _BINS)
+    smooth = gaussian_filter1d(counts.astype(np.float64), _BLUR_SIGMA, axis=1)
+    return np.asarray(smooth.ravel() / area, dtype=np.float64)
+
+
+def restore_identities(description: npt.NDArray[np.floating], rate: float, settings: Tracking) -> Ints:
+    """Decide after each contact which path belongs to which animal.
+
+    Args:
+        description: [T, A, D] of each animal in each frame; NaN while it is not alone or not visible.
+        rate: frames per second.
+        settings: how sure an exchange must be, and how many seconds are compared.
+
+    Returns:
+        [T, A] path that each animal follows in each frame; a permutation of the A paths per frame.
+    """
+    frames, animals = description.shape[:2]
+    order = np.tile(np.arange(animals), (frames, 1))
+    current = description.astype(np.float64)
+    window = max(_MIN_FRAMES, round(settings.appearance_seconds * rate))
+    for start, stop in find_contacts(np.isfinite(description[..., 0])):
+        group = np.flatnonzero(np.isnan(current[start:stop, :, 0]).any(axis=0))
+        if len(group) < 2:
+            continue
+        following = current[stop : stop + window, group]
+        alone = np.asarray(np.isfinite(following[..., 0]).all(axis=1))
+        following = following[: len(alone) if alone.all() else int(alone.argmin())]
+        before = current[max(0, start - _HISTORY * window) : start, group]
+        chosen = assign_identities(before, following, settings.max_appearance_ratio)
+        current[stop:, group] = current[stop:, group[chosen]]
+        order[stop:, group] = order[stop:, group[chosen]]
+    return order
+
+
+def find_contacts(alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the first frame, and the frame after the last, of each time in which animals are not alone.
+
+    Args:
+        alone: [T, A] whether each animal is visible and alone in its blob.
+
+    >>> find_contacts(np.array([[1, 1], [0, 0], [0, 1], [1, 1], [1, 0]], bool))
+    [(1, 3), (4, 5)]
+    """
+    busy = ~alone.all(axis=1)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], busy, [False]]).astype(int)))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
+    """Return the path after a contact that continues each animal from before it.
+
+    Args:
+        before: [T, A, D] descriptions before the contact; NaN where an animal was not alone.
+        after: [S, A, D] descriptions of the paths after it, without NaN.
+        max_ratio: animals are exchanged only if the difference of the best assignment is at most this
+            fraction of the difference of the paths, and if an animal's appearance changes over time by at
+            most this fraction of its difference from the others.
+
+    Returns:
+        [A] path of each animal; 0, 1, ... if the appearance does not tell the animals apart.
+    """
+    animals = before.shape[1]
+    unchanged = np.arange(animals)
+    known = np.isfinite(before[..., 0])
+    if len(after) < _MIN_FRAMES or known.sum(axis=0).min() < _MIN_FRAMES:
+        return unchanged
+    own = [before[known[:, animal], animal] for animal in range(animals)]  # [T_a, D] of each animal
+    means = np.stack([descriptions.mean(axis=0) for descriptions in own])
+    variance = np.concatenate([part - mean for part, mean in zip(own, means, strict=True)]).var(axis=0)
+    variance += _VARIANCE_FLOOR * max(float(variance.max()), 1e-12)
+    cost = _differences(means, after.mean(axis=0), variance)  # [animal, path]
+    animal, path = linear_sum_assignment(cost)
+    if cost[animal, path].sum() > max_ratio * cost[unchanged, unchanged].sum():
+        return unchanged
+    # Animals that look alike differ by chance, as much as an animal from itself at another time.
+    halves = [np.array_split(descriptions, 2) for descriptions in own]
+    change = max(
+        float(((first.mean(axis=0) - second.mean(axis=0)) ** 2 / variance).sum()) for first, second in halves
+    )
+    between = _differences(means, means, variance)
+    exchanged = [float(between[a, b]) for a, b in enumerate(path.tolist()) if a != b]
+    if exchanged and change > max_ratio * min(exchanged):
+        return unchanged
+    return np.asarray(path, dtype=np.int64)
+
+
+def _differences(first: Floats, second: Floats, variance: Floats) -> Floats:
+    """Return the squared differences [A, B] of descriptions [A, D] and [B, D], relative to their variance."""
+    return np.asarray(((first[:, None] - second) ** 2 / variance).sum(axis=2), dtype=np.float64)

@@ -16,6 +16,7 @@ from selfmark.config import AUTO_RECIPE, Config, Method
 from selfmark.config.schedule import stage_iterations
 from selfmark.detector import Detector
 from selfmark.errors import InputError
+from selfmark.evaluation.familiarity import save_familiarity
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.feature_pipeline import train_feature_detector
 from selfmark.features.loading import resolve_features
@@ -219,6 +220,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
     with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
         detector.save(run.model_folder)
+        save_familiarity(detector, store.pixels, run.model_folder, guards)
         finished = Run.open(run.path)
         metrics = check_run(finished, detector, store)
         checks = metrics["unlabelled"]

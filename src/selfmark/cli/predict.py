@@ -117,6 +117,7 @@ def predict(
     from selfmark.detector import detector_fingerprint
     from selfmark.draw.labeled_photos import FOLDER, draw_photos
     from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
+    from selfmark.evaluation.familiarity import warn_of_unfamiliar_images
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
     from selfmark.export.output_files import describe_os_error
@@ -155,6 +156,11 @@ def predict(
         refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append)
     if smoothing is not None:
         check_smoothable(refs)
+    parts = [(run, detector, refs)] if view_detector is None else view_detector.parts(run, refs)
+    for part in parts:
+        warning = warn_of_unfamiliar_images(*part, config.guards)
+        if warning is not None:
+            notes.append(warning)
     layout = _parse_layout(draw, draw_text, legend, side_by_side)
     videos = labeled_video_paths(refs, output) if draw else {}
     has_photos = draw and any(ref.frame is None for ref in refs)

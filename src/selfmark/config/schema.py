@@ -375,6 +375,10 @@ class Guards:
     # minimum for the highest landmark score in the checked images
     min_score: float = between(0, 1_000_000, 1e-3)
     num_samples: int = between(1, 100_000, 64)  # images on which the detector is checked before it is saved
+    familiar_images: int = between(2, 10_000, 128)  # training images that describe what a detector knows
+    compared_images: int = between(1, 10_000, 24)  # new images that are compared with them
+    # new images are unfamiliar beyond this distance, relative to that of the training images
+    max_unfamiliarity: float = above(0, 1_000_000, 1.0)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,13 @@ class ViewDetector(Detector):
             for name, tensor in detector.stored_tensors().items()
         }
 
+    def parts(self, run: Path, refs: Sequence[ImageRef]) -> list[tuple[Path, Detector, list[ImageRef]]]:
+        """Return the run folder, the detector and the parts of the images for each view."""
+        return [
+            (run / view.name, detector, [replace(ref, box=view.box) for ref in refs])
+            for view, detector in zip(self.views, self._detectors, strict=True)
+        ]
+
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
         """Yield the landmarks of whole images batch by batch, in pixels of the images.
 

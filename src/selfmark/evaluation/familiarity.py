@@ -1,0 +1,124 @@
+"""Find out whether new images resemble those that a detector was trained on, from its pretrained features.
+
+The features of an image, averaged over its cells, describe what it shows. New images are unfamiliar if they
+are farther from the mean of the training images than training images are, which the halves of the training
+images show: how far is one half from the mean of the other?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from selfmark.config import Guards
+from selfmark.detector import Detector
+from selfmark.features.encoder import Encoder
+from selfmark.image_ref import ImageRef
+from selfmark.images.store import iterate_crops
+from selfmark.model.card import model_folder
+from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.sampling import evenly_spaced
+
+FILE = "familiarity.safetensors"
+"""File of a model folder with the description of the training images."""
+
+_QUANTILE = 0.95  # of the distances of training images; the others are outliers
+_BATCH = 16  # images per forward pass
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """What the training images of a detector look like.
+
+    mean:  [C] mean of the unit descriptions of the training images
+    limit: squared distance from the mean within which nearly all training images are
+    """
+
+    mean: Tensor
+    limit: float
+
+
+def fit_familiarity(descriptions: Tensor) -> Familiarity:
+    """Describe training images by their mean, and by the distance that images of the same kind have from it.
+
+    Args:
+        descriptions: [N, C] unit vectors, at least two, in the order of the images, so that the halves of a
+            video are different times.
+    """
+    halves = descriptions.chunk(2)
+    distances = torch.cat([_distances(part, other.mean(dim=0)) for part, other in (halves, halves[::-1])])
+    return Familiarity(descriptions.mean(dim=0), float(torch.quantile(distances, _QUANTILE)))
+
+
+def measure_unfamiliarity(familiarity: Familiarity, descriptions: Tensor) -> float:
+    """Return the median distance of images [N, C] from the training images; the same kind has less than 1."""
+    return float(_distances(descriptions, familiarity.mean).median() / max(familiarity.limit, 1e-12))
+
+
+def describe_images(encoder: Encoder, pixels: Tensor) -> Tensor:
+    """Return the mean features [N, C] of network images [N, 3, S, S] uint8, as unit vectors on the CPU."""
+    device = next(encoder.parameters()).device
+    with torch.no_grad():
+        parts = [
+            encoder(pixels[start : start + _BATCH].to(device).float() / 255).float().mean(dim=(2, 3)).cpu()
+            for start in range(0, len(pixels), _BATCH)
+        ]
+    return F.normalize(torch.cat(parts), dim=1)
+
+
+def save_familiarity(detector: Detector, pixels: Tensor, folder: Path, guards: Guards) -> None:
+    """Describe training images [N, 3, S, S] in a model folder, if the detector has pretrained features."""
+    encoder = _find_encoder(detector)
+    if encoder is None:
+        return
+    rows = evenly_spaced(len(pixels), guards.familiar_images)
+    familiarity = fit_familiarity(describe_images(encoder, pixels[rows].cpu()))
+    limit = torch.tensor([familiarity.limit])
+    write_tensors({"mean": familiarity.mean, "limit": limit}, {}, folder / FILE)
+
+
+def warn_of_unfamiliar_images(
+    run: Path, detector: Detector, refs: Sequence[ImageRef], guards: Guards
+) -> str | None:
+    """Return a warning if images do not resemble the training images of a detector.
+
+    Args:
+        run: Run folder or model folder of the detector.
+        detector: The detector.
+        refs: The images; a sample of them is compared.
+        guards: Size of the sample, and the distance from which images are unfamiliar.
+
+    Returns:
+        The warning; None if the images are familiar, or if this is not known.
+    """
+    path, encoder = model_folder(run) / FILE, _find_encoder(detector)
+    if encoder is None or not path.exists():
+        return None
+    tensors, _ = read_tensors(path)
+    familiarity = Familiarity(tensors["mean"], float(tensors["limit"]))
+    sample = [refs[row] for row in evenly_spaced(len(refs), guards.compared_images).tolist()]
+    crops = [store.pixels for store in iterate_crops(sample, detector.card.images, _BATCH) if len(store)]
+    if not crops:
+        return None
+    distance = measure_unfamiliarity(familiarity, describe_images(encoder, torch.cat(crops)))
+    if distance <= guards.max_unfamiliarity:
+        return None
+    return (
+        f"the images look different from those that {run} was trained on (distance {distance:.1f}; similar "
+        "images have less than 1): check the landmarks with --draw, and the position of the objects"
+    )
+
+
+def _find_encoder(detector: Detector) -> Encoder | None:
+    encoder = getattr(detector.psi, "encoder", None)
+    return encoder if isinstance(encoder, Encoder) and any(True for _ in encoder.parameters()) else None
+
+
+def _distances(descriptions: Tensor, mean: Tensor) -> Tensor:
+    """Return the squared distances [N] of descriptions [N, C] from a mean [C]."""
+    return (descriptions - mean).square().sum(dim=1)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,15 +21,18 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.model.card import read_card, write_card
+from selfmark.naming import server
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import (
     CACHE_FOLDER,
+    frames_folder,
     images_fingerprint,
     load_cached_landmarks,
     select_images,
 )
 from selfmark.run.files import read_json, write_json
 from selfmark.run.image_list import refs_to_json
+from selfmark.run.locks import FolderLocked, exclusive
 
 
 @pytest.fixture
@@ -208,3 +212,25 @@ def test_resuming_a_finished_run_keeps_its_names(run: Path) -> None:
     write_card(named, run / "model")
     discover(output=run, resume=True, device="cpu")
     assert read_card(run / "model") == named
+
+
+def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs, predicted = select_images(run, [], 3), []
+    other = select_images(run, [], 2)
+
+    def predict(folder: Path, refs: list[ImageRef], fingerprint: str, device: str) -> None:
+        predicted.append(fingerprint)
+        predict_landmarks(folder, refs, fingerprint, device)
+
+    monkeypatch.setattr(server, "_predict_in_child", predict)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: server.prepare_images(run, refs, "cpu"), range(2))
+    assert len(predicted) == 1, "the second server uses what the first has predicted"
+    np.testing.assert_array_equal(first.xy, second.xy)
+    assert len(server.prepare_images(run, other, "cpu")) == 2
+    assert len(set(predicted)) == 2
+    assert frames_folder(run, predicted[0]) != frames_folder(run, predicted[1])
+    with exclusive(run / CACHE_FOLDER), pytest.raises(FolderLocked), exclusive(run / CACHE_FOLDER):
+        pass

@@ -63,7 +63,7 @@ def _write_checkpoint(run: Path) -> None:
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "naming": _predict,
-    "naming/frames": _predict,
+    "naming/frames-fingerprint": _predict,
     "report": lambda run: build_report(Run.open(run), Detector.load(run)),
     "model": _save_model,
     "points": _write_points,

@@ -18,7 +18,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_original
 from selfmark.images.video import read_frames
-from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE
+from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE, frames_folder
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_folder
 from selfmark.run.guarded_files import create_file, make_folder, remove_file, remove_folder
@@ -60,7 +60,8 @@ def _predict(
     predicted = detector.predict_network_pixels(refs, _BATCH, on_progress)
     xy = to_original(predicted.xy, predicted.regions[:, None], detector.card.images.size)
     remove_file(cache / LANDMARKS_FILE)  # it belongs to the frames that are replaced next
-    _write_frames(refs, predicted.rows.tolist(), cache / FRAMES_FOLDER)
+    _remove_old_frames(cache)
+    _write_frames(refs, predicted.rows.tolist(), frames_folder(cache, fingerprint))
     arrays = {
         "rows": predicted.rows,
         "sizes": predicted.sizes,
@@ -70,6 +71,13 @@ def _predict(
     }
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     write_tensors(tensors, {"fingerprint": fingerprint}, cache / LANDMARKS_FILE)
+
+
+def _remove_old_frames(cache: Path) -> None:
+    """Delete stored frames except the newest, which another server of the same run may be showing."""
+    folders = sorted(cache.glob(f"{FRAMES_FOLDER}*"), key=lambda path: path.lstat().st_mtime)
+    for folder in folders[:-1]:
+        remove_folder(folder)
 
 
 def _write_frames(refs: Sequence[ImageRef], rows: Sequence[int], folder: Path) -> None:

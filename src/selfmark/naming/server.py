@@ -25,7 +25,15 @@ from selfmark.naming.app import Tool, build_app
 from selfmark.naming.card_editor import CardEditor
 from selfmark.naming.correction_choice import choose_for_correction
 from selfmark.naming.corrections import CorrectedObject, CorrectionFile, object_key
-from selfmark.naming.shown_images import ShownImages, images_fingerprint, load_cached_landmarks, select_images
+from selfmark.naming.shown_images import (
+    CACHE_FOLDER,
+    ShownImages,
+    images_fingerprint,
+    load_cached_landmarks,
+    select_images,
+)
+from selfmark.run.guarded_files import make_folder
+from selfmark.run.locks import exclusive
 
 
 @dataclass(frozen=True)
@@ -154,10 +162,24 @@ def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> Shown
     editor = CardEditor(model_folder(folder))
     card = editor.read()
     fingerprint = images_fingerprint(editor.folder, card, refs)
-    shown = load_cached_landmarks(folder, refs, fingerprint, len(card.names))
-    if shown is not None:
-        return shown
-    # In this process, torch would use memory for as long as the page is open.
+    cache = folder / CACHE_FOLDER
+    try:
+        make_folder(cache)
+        with exclusive(cache, wait=True):  # Another server of the same run may be predicting.
+            shown = load_cached_landmarks(folder, refs, fingerprint, len(card.names))
+            if shown is not None:
+                return shown
+            _predict_in_child(folder, refs, fingerprint, device)
+            shown = load_cached_landmarks(folder, refs, fingerprint, len(card.names))
+    except OSError as error:
+        raise InputError(f"cannot write to {cache}: {error.strerror}") from error
+    if shown is None:
+        raise InputError(f"the predicted landmarks could not be read back from {folder}: is the disk full?")
+    return shown
+
+
+def _predict_in_child(folder: Path, refs: Sequence[ImageRef], fingerprint: str, device: str) -> None:
+    """Predict in a child process: in this one, torch would use memory for as long as the page is open."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
         try:
             executor.submit(_predict_landmarks, folder, refs, fingerprint, device).result()
@@ -166,10 +188,6 @@ def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> Shown
                 "the process that predicts landmarks was killed, perhaps for lack of memory: "
                 "show fewer images with --max-images"
             ) from error
-    shown = load_cached_landmarks(folder, refs, fingerprint, len(card.names))
-    if shown is None:
-        raise InputError(f"the predicted landmarks could not be read back from {folder}: is the disk full?")
-    return shown
 
 
 def _predict_landmarks(*arguments: object) -> None:

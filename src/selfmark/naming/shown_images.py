@@ -29,7 +29,7 @@ from selfmark.sampling import evenly_spaced
 CACHE_FOLDER = "naming"
 LANDMARKS_FILE = "landmarks.safetensors"
 _ARRAYS = {"rows": np.int64, "sizes": np.int64, "regions": np.float64, "xy": np.float32, "score": np.float32}
-FRAMES_FOLDER = "frames"  # JPEGs of video frames, because seeking in a video is slow
+FRAMES_FOLDER = "frames"  # and a digest: JPEGs of video frames, because seeking in a video is slow
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,14 @@ def _common_end(a: Path, b: Path) -> int:
 # --- stored landmarks --------------------------------------------------------------------------------
 
 
+def frames_folder(cache: Path, fingerprint: str) -> Path:
+    """Return the folder of the video frames of these images.
+
+    Another server of the same run, which shows other images, uses another folder.
+    """
+    return cache / f"{FRAMES_FOLDER}-{fingerprint[:12]}"
+
+
 def load_cached_landmarks(
     folder: Path, refs: Sequence[ImageRef], fingerprint: str, num_landmarks: int
 ) -> ShownImages | None:
@@ -161,9 +169,10 @@ def load_cached_landmarks(
         return None
     rows, sizes, regions, xy, score = (arrays[name] for name in _ARRAYS)
     readable = tuple(refs[row] for row in rows.tolist())
-    frames = [
-        cache / FRAMES_FOLDER / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()
-    ]
+    stored = frames_folder(cache, fingerprint)
+    frames = [stored / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()]
+    if any(frames) and not stored.is_dir():  # An earlier version of selfmark stored them elsewhere.
+        return None
     return ShownImages(readable, sizes, regions, xy, score, tuple(frames))
 
 

@@ -565,7 +565,7 @@ def _refuse(capsys: pytest.CaptureFixture[str], photos: Path, output: Path, *opt
         (["--set=features.name=resnet"], "unknown features 'resnet'"),
         (["--features=onnx:missing.onnx"], "missing.onnx': No such file"),
         (["--features=dinov2-s"], "Run 'selfmark weights dinov2-s' to download them"),
-        (["--method=foo"], "--method must be one of self-training, zero-shot, equivariance,"),
+        (["--method=foo"], "--method must be one of self-training, zero-shot,"),
         (["--set=method=foo"], "foo"),
         (["--method=zero-shot", "--features=none"], "method zero-shot needs features"),
         (["--method=zero-shot", "--preset=tiny"], "method zero-shot needs features"),

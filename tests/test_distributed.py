@@ -205,8 +205,11 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
     single, both = feature_runs.values()
     assert both.config == single.config
     kinds = [event["event"] for event in both.events()]
-    for name in ("start", "orientation", "foreground", "preview", "done"):
+    for name in ("start", "orientation", "foreground", "done"):
         assert kinds.count(name) == 1, name
+    previews = [event["step"] for event in both.events() if event["event"] == "preview"]
+    assert previews[0] == "zero-shot"
+    assert len(set(previews)) == len(previews), "only one process writes a preview"
     rows = load_file(both.path / "points" / "student-1.safetensors")["xy"]
     assert rows.shape == (24, 4, 2)
     assert (both.path / "report" / "index.html").exists()

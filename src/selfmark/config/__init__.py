@@ -6,6 +6,7 @@
 1000
 """
 
+from selfmark.config.feature_settings import Features, Student
 from selfmark.config.limits import limit_of
 from selfmark.config.method_settings import (
     DVE,
@@ -39,7 +40,6 @@ from selfmark.config.schema import (
     Correspondence,
     DetectorName,
     Evaluation,
-    Features,
     FirstKeypoints,
     Flip,
     Guards,
@@ -55,7 +55,6 @@ from selfmark.config.schema import (
     Smoothing,
     SmoothingMethod,
     Stage2,
-    Student,
     Temporal,
     Tracking,
     Verification,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from selfmark.config.feature_settings import Features, Student
 from selfmark.config.method_settings import AutoLink, Methods
 from selfmark.config.schema import (
     Augment,
     Config,
     Correspondence,
-    Features,
     FirstKeypoints,
     Heatmaps,
     Images,
@@ -20,7 +20,6 @@ from selfmark.config.schema import (
     Rounds,
     Runtime,
     Stage2,
-    Student,
     Warmup,
 )
 from selfmark.errors import InputError, suggest

@@ -1,7 +1,7 @@
-"""Merging of clusters whose landmarks are found at the same place, from the authors' earlier method.
+"""Merge clusters that are predicted at the same place, as in the authors' earlier method.
 
-A network with one map per cluster predicts the clusters of all images. Two clusters are one landmark if their
-predictions lie at the same place in most images in which the network is confident of them.
+A network with one map per cluster predicts the position of every cluster in every image. Two clusters are the
+same landmark if their predictions are at the same place in most of the images in which they are confident.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PlaceCounts:
-    """How often M clusters are predicted, and how often two of them at the same place.
+    """How often each of M clusters is predicted, and how often two of them are predicted at the same place.
 
     confident: [M] int64, number of images in which the prediction of a cluster is confident
     together:  [M, M] int64, number of images in which two confident predictions are at the same place
@@ -35,9 +35,9 @@ def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tu
     """Return the `confident` [M] and `together` [M, M] of `PlaceCounts` for B images.
 
     Args:
-        cells: [B, M, 2], predictions.
-        is_confident: [B, M] bool.
-        max_distance: predictions closer than this are at the same place, cells.
+        cells: [B, M, 2] predicted positions, in cells.
+        is_confident: [B, M] bool, whether a prediction counts.
+        max_distance: predictions closer than this many cells are at the same place.
     """
     difference = cells[:, :, None] - cells[:, None]
     is_near = difference.square().sum(-1) < max_distance**2
@@ -48,13 +48,13 @@ def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tu
 def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArray:
     """Return the cluster that each cluster is merged into, [M]; itself if it is not merged.
 
-    Clusters are visited from the largest to the smallest. Each joins the first cluster before it that was not
-    merged itself and with which it is at the same place often enough: in more than `overlap` of the images in
-    which the rarer of the two is predicted confidently.
+    Clusters are visited from the largest to the smallest. Each is merged into the first cluster before it
+    that was not merged itself and that is often at the same place. Often means: in more than a fraction
+    `overlap` of the images in which the rarer of the two is predicted confidently.
 
     Args:
         counts: how often clusters are predicted.
-        sizes: [M] number of points of each cluster; clusters without points are left out.
+        sizes: [M] number of points of each cluster; clusters without points are not merged.
         overlap: fraction above which two clusters merge.
 
     >>> counts = PlaceCounts(np.array([10, 8, 9]), np.array([[10, 7, 0], [7, 8, 1], [0, 1, 9]]))
@@ -85,11 +85,11 @@ def cluster_sizes(labeled: LabeledPoints) -> IntArray:
 def merge_clusters(labeled: LabeledPoints, leader: IntArray) -> LabeledPoints:
     """Give the points of merged clusters the label of their leader.
 
-    If an image has points of several merged clusters, the one of the largest cluster is kept. The centroid of
-    a leader becomes the mean over all points that were merged, those that are not kept included.
+    If an image has points of several clusters that merge, only the point of the largest cluster is kept. The
+    centroid of a leader becomes the mean of the merged centroids, weighted by their numbers of points.
 
     Args:
-        labeled: points, all of them with a label.
+        labeled: points; every label must be at least 0.
         leader: [M], see `find_leaders`.
     """
     device = labeled.label.device
@@ -109,7 +109,7 @@ def merge_clusters(labeled: LabeledPoints, leader: IntArray) -> LabeledPoints:
 
 
 def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
-    """Keep these clusters only and number them from 0.
+    """Keep only these clusters, and number them from 0.
 
     Args:
         labeled: points of M clusters.
@@ -125,7 +125,7 @@ def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
 
 
 def largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
-    """Return the clusters with most points, ascending; all that have points if `max_clusters` is 0."""
+    """Return the largest clusters, in ascending order; `max_clusters` 0 means all that have points."""
     sizes = cluster_sizes(labeled)
     order = np.argsort(-sizes, kind="stable")
     found = order[sizes[order] > 0]

@@ -1,4 +1,4 @@
-"""Estimate how long a run will take and how much memory it needs, from a few measured seconds."""
+"""Estimate the duration and the memory of a run by measuring a few of its steps."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from selfmark.verification import shorten
 
 MEASURED_SECONDS = 5.0
 _SAMPLE_IMAGES = 32  # images on which steps are measured
-_ORIENTATION_IMAGES = 200  # images on which it is decided how objects are turned, see `feature_images`
-_PASSES_PER_CHECKED_IMAGE = 4  # the checks at the end of a run look at deformed and mirrored copies
+_ORIENTATION_IMAGES = 200  # images from which `feature_images` decides whether objects are upright
+_PASSES_PER_CHECKED_IMAGE = 4  # the checks at the end of a run use deformed and mirrored copies
 
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """How long a run takes and how much memory it needs, approximately.
+    """Estimated duration and memory of a run.
 
-    seconds_per_iteration: by the names of `stage_iterations`
+    seconds_per_iteration: of each stage, by its name in `stage_iterations`
     training:       seconds of all training iterations
-    other:          seconds of everything before and between them: reading images and passes over all images
+    other:          seconds before and between them: reading images, and passes over all images
     after:          seconds of the checks and, if enabled, the verification
     host_bytes:     peak memory of the process
     device_bytes:   peak memory of the GPU; 0 on the CPU
@@ -53,20 +53,22 @@ class RunEstimate:
 
 
 def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device) -> RunEstimate:
-    """Measure reading, passes and training steps on a few images for about five seconds.
+    """Measure how long reading, forward passes and training steps take on a few images.
+
+    Training steps are measured for about `MEASURED_SECONDS`.
 
     Args:
         refs: the images of the run.
-        config: its settings. If they leave open how objects are turned, they are taken to be upright, for
-            which a run takes longest.
+        config: its settings. If the orientation of the objects is `auto`, they are assumed to be upright,
+            because only then Stage 1 may run.
         device: device to compute on.
 
     Raises:
-        InputError: if none of the measured images can be read.
+        InputError: if fewer than two of the first images can be read.
     """
     if config.uses_features and config.features.orientation == "auto":
         config = override(config, {"features.orientation": "upright"})
-    # The first images: of a video, later ones would take longer to reach.
+    # Use the first images, because later frames of a video take longer to reach.
     sample = list(refs[:_SAMPLE_IMAGES])
     start = time.monotonic()
     store = load_store(sample, config.images, float("inf"), None)
@@ -106,7 +108,7 @@ def describe_estimate(estimate: RunEstimate, device: torch.device) -> str:
 
 
 def describe_duration(seconds: float) -> str:
-    """Return a duration in one unit that suits it.
+    """Return a duration in minutes, hours or days.
 
     >>> describe_duration(40), describe_duration(100), describe_duration(900), describe_duration(9000)
     ('1 minute', '2 minutes', '15 minutes', '2.5 hours')
@@ -125,7 +127,7 @@ def _training_seconds(config: Config, per_iteration: dict[str, float]) -> float:
 
 
 def _passes(config: Config, num_images: int) -> float:
-    """Return the number of images that pass through a network outside training."""
+    """Return the number of forward passes of single images outside training."""
     if config.is_from_another_paper and not config.merges_clusters:
         return 2 * num_images
     if not config.uses_features:
@@ -144,13 +146,13 @@ def _passes(config: Config, num_images: int) -> float:
 
 
 def _store_bytes(config: Config, num_images: int) -> int:
-    """Return the bytes of the images in memory; larger sets stay in a file."""
+    """Return the bytes of the images in memory; 0 if there are so many that they stay in a file."""
     size = num_images * 3 * config.images.size**2
     return size if size <= config.runtime.store_gigabytes * 1e9 else 0
 
 
 def _count_data_bytes(config: Config, num_images: int, encoder: Encoder | None) -> int:
-    """Return the bytes of images and of the features of their cells, those that are kept in memory."""
+    """Return the bytes of the images and features that are kept in memory."""
     kept = _store_bytes(config, num_images)
     if encoder is None:
         return kept

@@ -1,7 +1,7 @@
-"""Dense embeddings of object parts that are matched through a third image.
+"""Dense embeddings of object parts, trained by matching two views through another image.
 
 Thewlis, Albanie, Bilen and Vedaldi: Unsupervised learning of landmarks by descriptor vector exchange (ICCV
-2019). The landmarks are clusters of the embeddings; docs/methods.md says why.
+2019). The landmarks are clusters of the embeddings; docs/methods.md explains why.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from selfmark.train.engine import Losses
 
 
 class Dve(TrainedMethod):
-    """A unit vector per cell that stays the same if the image is warped or another object is shown."""
+    """Learn a unit vector per cell that is the same for an object part in warped images and other objects."""
 
     @classmethod
     def build_psi(cls, config: Config) -> EmbeddingPsi:
-        """Create the network of embeddings, whose K references are chosen after the training."""
+        """Create the embedding network; its K reference vectors are chosen after the training."""
         return EmbeddingPsi(config.network, config.K)
 
     @property
@@ -37,14 +37,15 @@ class Dve(TrainedMethod):
 
     @property
     def embedding(self) -> EmbeddingPsi:
-        """The network of embeddings."""
+        """The embedding network."""
         assert isinstance(self.psi, EmbeddingPsi)
         return self.psi
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
-        """Match the cells of a warped view with those of the view that it was made from.
+        """Match the cells of a warped view with the cells of the view that was warped.
 
-        The embeddings of the warped view are first exchanged for those of another image of the batch.
+        Before matching, each embedding of the warped view is replaced by similar embeddings of another image
+        of the batch.
         """
         settings = self.config.dve
         first = changes.warps().apply(images)
@@ -64,7 +65,7 @@ class Dve(TrainedMethod):
 
     @torch.no_grad()
     def choose_landmarks(self, feed: PixelFeed, generator: torch.Generator) -> None:
-        """Cluster the embeddings of the object's cells; the centroids are the references of the landmarks."""
+        """Cluster the embeddings of the object's cells; the centroids become the landmarks' references."""
         config = self.config
         rows = evenly_spaced(len(feed), config.dve.max_images)
         sample = PixelFeed(feed.pixels[torch.from_numpy(rows)], feed.device)
@@ -82,15 +83,15 @@ class Dve(TrainedMethod):
 
 
 def exchange(source: Tensor, auxiliary: Tensor, sharpness: float) -> Tensor:
-    """Replace vectors by those of another image that are similar to them: the mean, weighted by a softmax.
+    """Replace each vector by a mean of the vectors of another image, weighted by a softmax of similarities.
 
     Args:
-        source: [B, P, D] unit vectors.
-        auxiliary: [B, Q, D] unit vectors.
+        source: [B, P, D] unit vectors to replace.
+        auxiliary: [B, Q, D] unit vectors of the other images.
         sharpness: inverse temperature of the softmax over Q.
 
     Returns:
-        [B, P, D]; shorter than 1 where several different vectors are similar.
+        [B, P, D] vectors; their norm is below 1 where several different vectors are similar to the source.
     """
     similarity = source @ auxiliary.transpose(1, 2)
     return (sharpness * similarity).softmax(dim=-1) @ auxiliary
@@ -99,16 +100,16 @@ def exchange(source: Tensor, auxiliary: Tensor, sharpness: float) -> Tensor:
 def matching_loss(
     source: Tensor, target: Tensor, places: Tensor, cells: Tensor, sharpness: float, power: float
 ) -> Tensor:
-    """Return the expected distance, raised to a power, between matches and right places.
+    """Return the expected distance, raised to a power, between the matched and the correct positions.
 
-    A source is matched with cell q with a probability that is the softmax of its products with the targets.
-    Sources whose right place is outside the image are left out.
+    The probabilities that a source matches the cells are the softmax of its dot products with the targets.
+    Sources whose correct position is outside the image are left out.
 
     Args:
-        source: [B, P, D].
+        source: [B, P, D] vectors to match.
         target: [B, Q, D] unit vectors, one for each cell.
-        places: [B, P, 2] right places of the sources, in units of half the image side.
-        cells: [Q, 2] places of the cells.
+        places: [B, P, 2] correct positions of the sources; -1 to 1 is the image.
+        cells: [Q, 2] positions of the cells, in the same unit.
         sharpness: inverse temperature of the softmax over Q.
         power: power of the distance.
     """

@@ -1,12 +1,13 @@
-"""The authors' earlier self-training: clusters are merged during Stage 2 until landmarks are left.
+"""The authors' earlier self-training: Stage 2 merges clusters, and those that remain are the landmarks.
 
 Mallis, Sanchez, Bell and Tzimiropoulos: Unsupervised learning of object landmarks via self-training
-correspondence (NeurIPS 2020). Stage 1 is that of `pipeline` with the settings of `settings_of_method`:
+correspondence (NeurIPS 2020). Stage 1 is the one in `pipeline`, with the settings from `settings_of_method`:
 
-    first keypoints and their descriptors give the first clusters; there is no warm-up
-    rounds: M clusters, Hungarian assignment, points far from their centroid removed; train Phi
-      -> Stage 2: train Psi with one heatmap per cluster; merge clusters that are predicted at one place
-      -> detector with the heatmaps of the clusters that are left
+    no warm-up: the first clusters come from the descriptors of the first keypoints
+    rounds: group keypoints into M clusters (Hungarian assignment), remove points far from their centroid,
+         and train Phi
+      -> Stage 2: train Psi with one heatmap per cluster, and merge clusters predicted at the same place
+      -> detector with the heatmaps of the remaining clusters
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def merge_phases(config: Config) -> list[Phase]:
 
 
 def keep_maps(psi: Psi, config: Config, maps: torch.Tensor) -> Psi:
-    """Return a network with the same weights and only these maps [K] of the given one."""
+    """Return a copy of the network that has only these K of its maps; `maps` [K] holds their indices."""
     kept = Psi(config.network, len(maps))
     weights = psi.state_dict()
     for name in ("head.last.weight", "head.last.bias"):
@@ -108,7 +109,7 @@ def _drop_rare_clusters(run: Run, labeled: LabeledPoints, num_images: int) -> La
     """Remove the points of clusters that are found in too few images to be learned.
 
     Raises:
-        CollapsedTraining: if none are left.
+        CollapsedTraining: if no points are left.
     """
     sizes = cluster_sizes(labeled)
     minimum = run.config.mallis2020.min_found * num_images
@@ -156,7 +157,7 @@ def _merge(run: Run, psi: Psi, feed: PixelFeed, labeled: LabeledPoints, iteratio
 
 @torch.no_grad()
 def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
-    """Count over all images how often clusters are predicted, and how often at the same place."""
+    """Count the images in which clusters are predicted, and in which two are at the same place."""
     settings, batch = run.config.mallis2020, run.config.runtime.predict_batch
     psi.eval()
     maps = psi.head.last.out_channels

@@ -1,4 +1,4 @@
-"""Predict the landmarks of all views of an image as one object."""
+"""Predict the landmarks of all views in an image as one object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfmark.points import Landmarks
 
 
 class ViewDetector(Detector):
-    """The detectors of all views of a run, which predict one object with the landmarks of all views.
+    """One detector per view of a run; their landmarks are predicted as those of a single object.
 
     views:  name and box of each view
     card:   names, skeleton and trust of all landmarks; `top_3` is landmark 3 of the view `top`
@@ -34,7 +34,7 @@ class ViewDetector(Detector):
         self._detectors = tuple(detectors)
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """Return everything that the detectors of all views have learned."""
+        """Return the learned tensors of the detectors of all views; names start with the view."""
         return {
             f"{view.name}.{name}": tensor
             for view, detector in zip(self.views, self._detectors, strict=True)
@@ -42,7 +42,7 @@ class ViewDetector(Detector):
         }
 
     def parts(self, run: Path, refs: Sequence[ImageRef]) -> list[tuple[Path, Detector, list[ImageRef]]]:
-        """Return the run folder, the detector and the parts of the images for each view."""
+        """Return, for each view, its run folder, its detector, and the images cropped to its box."""
         return [
             (run / view.name, detector, [replace(ref, box=view.box) for ref in refs])
             for view, detector in zip(self.views, self._detectors, strict=True)
@@ -52,7 +52,7 @@ class ViewDetector(Detector):
         """Yield the landmarks of whole images batch by batch, in pixels of the images.
 
         Raises:
-            InputError: A view is outside an image, or an image has a box.
+            InputError: if a view is outside an image, or an image has a box.
         """
         if any(ref.box is not None for ref in refs):
             raise InputError("images with views cannot have boxes; use images and videos without boxes")
@@ -77,7 +77,7 @@ class ViewDetector(Detector):
 def load_view_detector(
     folder: Path, views: Sequence[View], load: Callable[[Path], Detector]
 ) -> ViewDetector | None:
-    """Load the detectors of a run with views; None if the run has no views.
+    """Load the detectors of a run with views; return None if the run has no views.
 
     Args:
         folder: Run folder.
@@ -85,7 +85,7 @@ def load_view_detector(
         load: Loads the detector of one run folder.
 
     Raises:
-        InputError: The run has no views although some were given, or has views of other names.
+        InputError: if views are given but the run has none, or if their names differ from those of the run.
     """
     stored = read_views(folder)
     if not stored:
@@ -100,9 +100,9 @@ def load_view_detector(
 
 
 def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
-    """Return the card of the landmarks of all views.
+    """Merge the cards of all views into one.
 
-    Mirror partners, skeletons and hidden landmarks stay within their view. Trust and verdict are kept only if
+    Mirror partners and skeletons connect only landmarks of the same view. Trust and verdict are kept only if
     they were measured in every view; the verdict is the worst one.
     """
     offsets = np.cumsum([0, *(len(card.names) for card in cards)]).tolist()[:-1]

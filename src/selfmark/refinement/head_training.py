@@ -1,8 +1,8 @@
-"""Training of the head of a detector on stored features of a few images.
+"""Train the head of a detector on the stored features of a few images.
 
-The features of augmented images are computed once by the frozen part of the network. A training is then a few
-hundred steps of a small network, so that leaving out each image in turn takes seconds. Maps of landmarks that
-are not labeled stay as they are: their targets are the maps of the original head.
+The frozen part of the network computes the features of augmented images once. Each training then takes only
+`refinement.iterations` steps of a small network, so it can be repeated with other images left out. Landmarks
+without a label should not move: the targets of their maps are the maps of the original head.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _BATCH = 16  # images per forward pass of the frozen part
 
 @dataclass(frozen=True)
 class SplitNetwork:
-    """A network as a frozen part and a head.
+    """A network that is split into a frozen part and a head.
 
     Attributes:
         describe: maps images [B, 3, S, S] in 0..1 to features [B, C, h, w].
         head: trainable part.
         read: maps a head and features [B, C, h, w] to heatmaps [B, K, S/4, S/4].
-        finder: finds the directions of the objects, if images are turned first.
+        finder: finds the direction of each object, by which its image is rotated first; None: no rotation.
     """
 
     describe: Callable[[Tensor], Tensor]
@@ -57,7 +57,7 @@ def split_network(network: LandmarkNetwork) -> SplitNetwork:
     """Split a network into a frozen part and a head.
 
     Raises:
-        InputError: if the network has no head that is trained by heatmaps.
+        InputError: if the network has no head that can be trained with heatmaps.
     """
     if isinstance(network, TurnedPsi):
         inner = split_network(network.psi)
@@ -82,8 +82,8 @@ class HeadExamples(NamedTuple):
 
     features: [V, C, h, w] float16, on the CPU
     cells:    [V, K, 2] float32, labels in cells of the heatmaps
-    present:  [V, K] bool, landmarks that are labeled
-    image:    [V] int64, image of each view
+    present:  [V, K] bool, landmarks that are labeled and inside the view
+    image:    [V] int64, index of the image of each view
     """
 
     features: Tensor
@@ -93,10 +93,10 @@ class HeadExamples(NamedTuple):
 
 
 class LabeledPixels(NamedTuple):
-    """N images with labels.
+    """N images with labeled landmarks.
 
     pixels:  [N, 3, S, S] uint8
-    xy:      [N, K, 2] float32, network pixels
+    xy:      [N, K, 2] float32, positions of the landmarks in network pixels
     present: [N, K] bool, landmarks that are labeled
     """
 
@@ -121,8 +121,9 @@ def describe_views(
         images: the images.
         views: number of views per image.
         augment: random changes of the images.
-        mirror: mirror partners; landmark k of a mirrored image is partner k; None does not mirror images.
-        generator: source of the random numbers; its device computes.
+        mirror: [K] mirror partners: landmark k becomes landmark mirror[k] in a mirrored image; None: images
+            are not mirrored.
+        generator: source of the random numbers; the computation runs on its device.
     """
     device, size = generator.device, images.pixels.shape[-1]
     parts: list[HeadExamples] = []
@@ -167,10 +168,10 @@ def train_head(
     Args:
         network: the network; it is not changed.
         corrected: views with labels.
-        kept: views of other images, on which the head should give the same maps as before; None for none.
-        settings: iterations, batch, learning rate, and how much unlabeled maps count.
+        kept: views of other images, for which the maps should not change; None if there are no such images.
+        settings: iterations, batch, learning rate, and the weight of maps without a label.
         sigma: standard deviation of the target Gaussians, cells.
-        generator: source of the random numbers; its device computes.
+        generator: source of the random numbers; the computation runs on its device.
     """
     device = generator.device
     head = copy.deepcopy(network.head).requires_grad_(True).train()
@@ -183,8 +184,8 @@ def train_head(
     for _ in range(settings.iterations):
         batch = [_draw(group, per_group, generator) for group in groups]
         features, cells, present, _ = (torch.cat(column).to(device) for column in zip(*batch, strict=True))
-        # Gradients of the features are not needed, but without them torch's backward pass of a GroupNorm with
-        # channels last crashes.
+        # The gradients of the features are not used. But torch crashes in the backward pass of a GroupNorm
+        # whose channels-last input does not require gradients.
         features = features.float().requires_grad_(True)
         with torch.no_grad():
             before = network.read(network.head, features)
@@ -207,13 +208,13 @@ def _draw(examples: HeadExamples, count: int, generator: torch.Generator) -> Hea
 
 
 def leave_out(examples: HeadExamples, images: Tensor) -> HeadExamples:
-    """Return the views of all images but these [M]."""
+    """Return the views of all images except those with the indices `images` [M]."""
     is_kept = ~torch.isin(examples.image, images)
     return HeadExamples(*(column[is_kept] for column in examples))
 
 
 def bytes_per_view(network: SplitNetwork, size: int, device: torch.device) -> int:
-    """Return the memory that the stored features of one view take."""
+    """Return the size of the stored features of one view, in bytes."""
     with torch.no_grad():
         features = network.describe(torch.zeros(1, 3, size, size, device=device))
     return features.numel() * torch.float16.itemsize

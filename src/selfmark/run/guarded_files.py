@@ -1,8 +1,8 @@
-"""Open, create and delete the files of a run folder without following links and without waiting for a device.
+"""Open, create and delete the files of a run folder without following links or blocking on a named pipe.
 
 A run folder may come from a stranger. Below the outermost folder that contains run.json or model.json, no
-component of a path may be a link, and only regular files are read or appended to. Folders above it are the
-user's own, so they may be links. Folders are opened one component at a time, each relative to the one before.
+component of a path may be a link, and only regular files are read or appended to. The folders above belong to
+the user, so they may be links. Folders are opened one component at a time, each relative to its parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from selfmark.errors import InputError, UnsafeFile
 
-MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a list of a million images needs a quarter
+MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
 _MARKERS = ("run.json", "model.json")  # files that only run folders and model folders contain
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -54,14 +54,14 @@ def open_folder(folder: Path) -> Iterator[int]:
 def _split_at_root(folder: Path) -> tuple[Path, tuple[str, ...]]:
     """Return the outermost run or model folder among a folder and its parents, and the names below it.
 
-    Without a run folder, this is the folder itself: no component of its path is checked.
+    If there is no run or model folder, return the folder itself and no names, so that nothing is checked.
     """
     root, names_below_root = folder, tuple[str, ...]()
     names = tuple[str, ...]()
     while True:
         if _is_root(folder):
             root, names_below_root = folder, names
-        if folder.name in ("", ".."):  # The parent of a path that ends with ".." is not its first part.
+        if folder.name in ("", ".."):  # pathlib's parent of "a/.." is "a", not the real parent.
             return root, names_below_root
         folder, names = folder.parent, (folder.name, *names)
 
@@ -93,7 +93,7 @@ def _require_no_link(name: str, folder: int, path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder unless it exists; its parent must exist."""
+    """Create a folder if it does not exist yet; its parent must exist."""
     with open_folder(folder.parent) as parent:
         _make_subfolder(folder.name, parent, folder)
 
@@ -116,11 +116,11 @@ def _make_subfolder(name: str, parent: int, path: Path) -> None:
     except FileExistsError:
         os.close(_open_subfolder(name, parent, path))
     else:
-        sync(parent)  # After a power failure, files in the new folder must not be lost.
+        sync(parent)  # Otherwise, a power failure could lose the new folder and its files.
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder with everything in it, if it exists; files that cannot be deleted stay.
+    """Delete a folder and its content, if it exists; files that cannot be deleted are left without an error.
 
     Raises:
         UnsafeFile: if the folder, or a component of its path below the run folder, is a link.
@@ -137,7 +137,7 @@ def open_file(path: Path, folder: int, flags: int) -> int:
     """Open or create a regular file and return its descriptor.
 
     Args:
-        path: the file; only its name is used to open it.
+        path: the file; it is opened by its name in `folder`, and the rest of the path is for messages.
         folder: descriptor of its folder, from `open_folder`.
         flags: such as `os.O_RDONLY`; see `os.open`.
 
@@ -160,14 +160,17 @@ def open_file(path: Path, folder: int, flags: int) -> int:
 
 @contextmanager
 def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedReader]:
-    """Open a regular file for reading; see `open_file` for the errors.
+    """Open a regular file for reading; `open_file` lists further errors.
 
     Args:
         path: the file.
         max_bytes: size limit; None for no limit.
+
+    Raises:
+        InputError: if the file is larger than `max_bytes`.
     """
     if not _is_inside_run(path):
-        path = Path(os.path.realpath(path))  # The user's own links are followed.
+        path = Path(os.path.realpath(path))  # Outside run folders, links are followed.
     with open_folder(path.parent) as folder:
         descriptor = open_file(path, folder, os.O_RDONLY)
     with open(descriptor, "rb") as handle:
@@ -178,20 +181,20 @@ def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedR
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Read a regular file of limited size; see `open_file` for the errors."""
+    """Read a regular file of limited size; see `open_to_read` for the errors."""
     with open_to_read(path, max_bytes) as handle:
         return handle.read(os.fstat(handle.fileno()).st_size)
 
 
 def physical_memory() -> int:
-    """Return the memory of this computer in bytes: the size limit of files that are read as a whole."""
+    """Return the memory of the computer in bytes, the size limit of files that are read into memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Create a file for reading and writing, and replace an existing one.
+    """Create an empty file for reading and writing; an existing file is deleted first.
 
-    A process that has the old file open, or mapped into memory, can go on reading it.
+    A process that has the old file open, or mapped into memory, can continue to read it.
     """
     with open_folder(path.parent) as folder:
         with suppress(FileNotFoundError):
@@ -200,7 +203,7 @@ def create_file(path: Path) -> BinaryIO:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file to a new file."""
+    """Copy the content of a file to a new file, which replaces an existing one."""
     with open_to_read(source) as original, create_file(target) as copy:
         shutil.copyfileobj(original, copy)
 
@@ -208,7 +211,7 @@ def copy_file(source: Path, target: Path) -> None:
 def allocate(handle: BinaryIO, num_bytes: int) -> None:
     """Give a file this size and reserve its space on the disk.
 
-    Without the space, writing to the mapped file would kill the process (SIGBUS) when the disk is full.
+    If the space were not reserved, writing to the mapped file on a full disk would kill the process (SIGBUS).
     """
     handle.truncate(num_bytes)
     if hasattr(os, "posix_fallocate"):
@@ -216,13 +219,13 @@ def allocate(handle: BinaryIO, num_bytes: int) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Delete a file, if it exists; of a link, delete only the link."""
+    """Delete a file, if it exists; if it is a link, delete only the link."""
     with suppress(FileNotFoundError), open_folder(path.parent) as folder:
         os.unlink(path.name, dir_fd=folder)
 
 
 def sync(descriptor: int) -> None:
-    """Write a file or a folder to the disk, if the file system can."""
+    """Flush a file or a folder to the disk, if the file system supports it."""
     try:
         os.fsync(descriptor)
     except OSError as error:

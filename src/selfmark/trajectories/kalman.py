@@ -1,9 +1,9 @@
 """Kalman smoother of a landmark that moves with a slowly changing velocity.
 
 The model is the usual one: the acceleration is white noise, and positions are measured with Gaussian noise.
-The smoother of Rauch, Tung and Striebel computes the most likely positions and velocities of this model by
-one pass forward and one pass back. They are also the solution of one linear system with a banded matrix.
-scipy solves it in a time that is linear in the number of frames, too, but without a loop in Python.
+The smoother of Rauch, Tung and Striebel computes the most likely positions and velocities of this model in
+one pass forward and one pass back. Here, they are computed as the solution of a linear system with a banded
+matrix. Both take time linear in the number of frames, but scipy solves the system without a loop in Python.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from scipy.linalg import solveh_banded
 
 Floats = npt.NDArray[np.float64]
 
-_BANDS = 4  # the main diagonal and three above it: two numbers per frame, connected to those of the next
-_PRIOR = 1e-9  # precision of the first velocity relative to that of a measurement, for a single measurement
+_BANDS = 4  # main diagonal and three above it: position and velocity of a frame depend on the next frame's
+_PRIOR = 1e-9  # weak prior on the first velocity, which makes the system solvable with a single measurement
 
 
 def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: float) -> Floats:
@@ -23,14 +23,14 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
 
     Args:
         xy: [T, 2] measured positions.
-        weight: [T] precision of each measurement relative to a confident one; 0 where there is none.
-        seconds: [T] times, ascending.
-        time_constant: movements much shorter than this many seconds are treated as noise. It defines the
-            ratio of the noise of the acceleration, q, to that of a measurement, r: q / r = step / constant^4,
-            where `step` is the median time between two rows.
+        weight: [T] precision of each measurement, relative to a confident one; 0 without a measurement.
+        seconds: [T] times, strictly ascending.
+        time_constant: movements much shorter than this many seconds are treated as noise. It sets the ratio
+            of the acceleration noise q to the measurement noise r: q / r = step / time_constant^4, where
+            `step` is the median time between two rows.
 
     Returns:
-        [T, 2] positions, also where there was no measurement.
+        [T, 2] positions, including rows without a measurement.
     """
     steps = np.diff(seconds)
     ratio = float(np.median(steps)) / time_constant**4 if len(steps) else 1.0  # q / r

@@ -1,4 +1,4 @@
-"""Smooth the predictions of videos: collect the track of every object, smooth it, and return batches."""
+"""Smooth the predictions of videos: collect the track of each object, smooth it, and yield new batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 256  # objects per batch of the result
 
 
 def smoothed_card(card: ModelCard, settings: Smoothing) -> ModelCard:
-    """Return the card of smoothed landmarks, from which exported files learn how they were smoothed."""
+    """Return a card that records the smoothing method, so that exported files can state it."""
     return replace(card, provenance={**card.provenance, SMOOTHING: settings.method})
 
 
@@ -49,8 +49,9 @@ def check_smoothable(refs: Sequence[ImageRef]) -> None:
 def smooth_predictions(predictions: Iterable[Prediction], settings: Smoothing) -> Iterator[Prediction]:
     """Yield smoothed predictions of videos, ordered by video, frame and object.
 
-    All landmarks are kept in memory, but no pixels. Objects without any known landmark are left out, and
-    frames in short gaps of a track are added, with a box between those around them and scores of 0.
+    The landmarks of all videos are kept in memory, but no pixels. An object is left out of frames in which
+    none of its landmarks is known. In short gaps of its track, it is added, with an interpolated box and
+    scores of 0.
 
     Args:
         predictions: Predictions of objects that `check_smoothable` accepts.
@@ -84,7 +85,7 @@ class _Rows:
 
 
 class _SmoothedObject(NamedTuple):
-    """One object of one frame: size of the frame, and the K landmarks with their motion."""
+    """One object in one frame: the size of the frame, and the K landmarks with their motion."""
 
     ref: ImageRef
     size: npt.NDArray[np.int64]
@@ -104,7 +105,7 @@ def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     frames = np.array([_frame_number(rows.refs[row]) for row in order])
     steps, counts = np.unique(np.diff(frames), return_counts=True)
     step = int(steps[counts.argmax()]) if len(steps) else 1
-    # Frames that do not fit the step, as a list of frames may have, get rows of their own.
+    # The frames may come from a list and not follow the step; such frames get additional rows.
     grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, step))
     place = np.searchsorted(grid, frames)
     landmarks = len(rows.score[0])
@@ -162,7 +163,7 @@ def _refs_of_grid(
 
 
 def _object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
-    """Return the size of an object: the median longer side of its boxes, or the extent of its landmarks."""
+    """Return the median longer side of an object's boxes or, without boxes, of its landmarks' extent."""
     if all(ref.box is not None for ref in refs):
         return float(np.median([max(ref.box[2:]) for ref in refs if ref.box is not None]))
     known = xy[np.isfinite(xy).all(axis=(1, 2))]

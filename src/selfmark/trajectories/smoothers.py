@@ -1,7 +1,7 @@
 """Smoothers of positions over time that weight each position by its confidence.
 
-All functions smooth the positions of one landmark. A weight of 0 means that the position is unknown; the
-result at such a row is interpolated linearly between the rows around it.
+All functions smooth the positions of one landmark. A weight of 0 means that the position of a row is unknown.
+The result of such a row is interpolated linearly between the nearest known rows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 Floats = npt.NDArray[np.float64]
 
-# Relative to the total weight of a window: keeps a fit solvable where a window has too few positions for the
-# degree of its polynomial, and is too small to change any other fit.
+# Regularization of a fit, relative to the total weight of its window. It keeps the fit solvable if the window
+# has too few positions for the degree of the polynomial, and is too small to affect other fits.
 _RIDGE = 1e-10
 
 
@@ -65,7 +65,7 @@ def savitzky_golay(xy: Floats, weight: Floats, half_window: int, degree: int) ->
         [T, 2].
     """
     known = weight > 0
-    offsets = np.arange(-half_window, half_window + 1) / max(half_window, 1)  # -1 to 1, for small condition
+    offsets = np.arange(-half_window, half_window + 1) / max(half_window, 1)  # -1 to 1, for conditioning
     powers = offsets ** np.arange(2 * degree + 1)[:, None]  # [2 degree + 1, W]
     windows = _windows(weight, half_window, 0.0)  # [T, W]
     positions = _windows(np.where(known[:, None], xy, 0.0), half_window, 0.0)  # [T, 2, W]
@@ -74,7 +74,7 @@ def savitzky_golay(xy: Floats, weight: Floats, half_window: int, degree: int) ->
     matrix = moments[:, index[:, None] + index]  # [T, degree + 1, degree + 1]
     ridge = _RIDGE * np.maximum(moments[:, :1], 1e-300)
     matrix[:, index[1:], index[1:]] += ridge
-    matrix[:, 0, 0] += (moments[:, 0] == 0).astype(np.float64)  # a window without any position
+    matrix[:, 0, 0] += (moments[:, 0] == 0).astype(np.float64)  # solvable without any position
     right = np.einsum("tcw,tw,dw->tdc", positions, windows, powers[: degree + 1])
     return _interpolate(np.linalg.solve(matrix, right)[:, 0], known)
 

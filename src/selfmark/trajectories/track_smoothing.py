@@ -17,10 +17,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Track:
-    """The K landmarks of one object in T rows, at equal steps of frames.
+    """The K landmarks of one object in T rows, one per frame; frames are usually at equal steps.
 
-    xy:      [T, K, 2] pixels; NaN in frames in which the object was not predicted
-    score:   [T, K], 0 in these frames
+    xy:      [T, K, 2] pixels; NaN in frames without a prediction
+    score:   [T, K]; 0 in frames without a prediction
     seconds: [T] times of the frames, ascending
     size:    size of the object, pixels
     """
@@ -36,9 +36,9 @@ class SmoothTrack:
     """Smoothed landmarks of one object; NaN where a gap is too long to be filled.
 
     xy:        [T, K, 2] pixels
-    is_filled: [T, K] whether the prediction was missing or left out, so that the position is interpolated
+    is_filled: [T, K] whether the position is interpolated, because its prediction was missing or left out
     speed:     [T, K] pixels per second
-    distance:  [T, K] pixels traveled since the start of the track, without the gaps
+    distance:  [T, K] pixels traveled since the first known position; gaps that are not filled add nothing
     """
 
     xy: Floats
@@ -48,7 +48,7 @@ class SmoothTrack:
 
 
 def smooth_track(track: Track, settings: Smoothing) -> SmoothTrack:
-    """Leave out unlikely positions, then fill short gaps and smooth what lies between long ones."""
+    """Leave out unlikely positions, split the track at long gaps, and smooth each part; fill short gaps."""
     step = _frame_step(track.seconds)
     used = find_used_positions(track, settings)
     weight = np.where(used, _confidence(track.score), 0.0)
@@ -75,7 +75,7 @@ def smooth_positions(xy: Floats, weight: Floats, seconds: Floats, settings: Smoo
 
 
 def find_used_positions(track: Track, settings: Smoothing) -> Bools:
-    """Return which positions [T, K] are predicted, likely enough, and not a jump to another place."""
+    """Return True [T, K] for positions that are predicted, score high enough and do not jump away."""
     predicted: Bools = np.asarray(np.isfinite(track.xy).all(axis=2))
     lowest = settings.min_relative_score * _typical_score(track.score, predicted)
     used: Bools = predicted & (track.score >= lowest) & (track.score >= settings.min_score)
@@ -97,9 +97,9 @@ def measure_motion(xy: Floats, seconds: Floats) -> tuple[Floats, Floats]:
         seconds: [T] times, ascending.
 
     Returns:
-        Speed [T, K] in pixels per second, from the positions before and after (at the end of a track or gap:
-        from one of them; NaN for a position without neighbors). Distance [T, K] in pixels since the first
-        known position; gaps add nothing.
+        Speed [T, K] in pixels per second, from the positions before and after. If one of them is unknown, the
+        other and the position itself are used; if both are, the speed is NaN. Distance [T, K] in pixels
+        since the first known position; gaps add nothing.
 
     >>> xy = np.array([[[0.0, 0]], [[3, 4]], [[6, 8]]])
     >>> [values.ravel().tolist() for values in measure_motion(xy, np.array([0, 0.5, 1.0]))]
@@ -125,9 +125,9 @@ def measure_motion(xy: Floats, seconds: Floats) -> tuple[Floats, Floats]:
 
 
 def _centered_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
-    """Return running medians [T, 2] whose windows are as short before a row as after it.
+    """Return running medians [T, 2] whose windows extend equally far before and after each row.
 
-    A one-sided window at the start or the end of a track would mistake a fast movement for a jump.
+    With a one-sided window, a fast movement at the start or the end of a track would look like a jump.
     """
     typical = running_median(xy, weight, half_window)
     for row in range(min(half_window, len(xy) // 2)):
@@ -149,7 +149,7 @@ def _typical_score(score: Floats, predicted: Bools) -> Floats:
 
 
 def _confidence(score: Floats) -> Floats:
-    """Return the weight [T, K] of each position: its score relative to the median one, at most 1."""
+    """Return the weight [T, K] of each position: its score relative to the median, clipped to 0.001..1."""
     typical = _typical_score(score, score > 0)
     # A landmark that always scores 0 is weighted equally in all rows.
     weight = np.where(typical > 0, score / np.where(typical > 0, typical, 1.0), 1.0)
@@ -162,13 +162,13 @@ def _frame_step(seconds: Floats) -> float:
 
 
 def _half_window(seconds: Floats, settings: Smoothing) -> int:
-    """Return how many rows the window of a filter has on each side, at least one."""
+    """Return the number of rows on each side of a filter's window, at least one."""
     step = _frame_step(seconds)
     return max(1, round(settings.window / 2 / step)) if step > 0 else 1
 
 
 def _segments(used: Bools, seconds: Floats, max_step: float) -> list[tuple[int, int]]:
-    """Return the first row and the row after the last of each part without a step above `max_step`."""
+    """Split the used rows where they are more than `max_step` seconds apart; return (start, stop) of each."""
     rows = np.flatnonzero(used)
     if not len(rows):
         return []

@@ -1,4 +1,4 @@
-"""What the watch page shows of a run: stage, time left, losses and previews, from its events."""
+"""State of a run for the watch page, from its log: stage, time left, losses and previews."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from selfmark.run.stage_names import describe_stage
 from selfmark.run.time_left import TimeLeft
 
 MAX_LOSSES = 400  # points of a loss curve on the page
-_SILENT_SECONDS = 10  # a run that logged an event within this time is running, without a look at its lock
+_SILENT_SECONDS = 10  # after an event, a run counts as running for this time even if it is not locked
 _ROUND = re.compile(r"(student|keypoints|round)-0*(\d+)")
 _ROUND_CAPTIONS = {
     "student": "after round",
@@ -39,15 +39,15 @@ class RunState:
         self._messages: list[str] = []
         self._stage = "starting"
         self._progress = (0, 0)
-        self._rounds = (0, 0)  # of Stage 1, and with features
+        self._rounds = (0, 0)  # rounds of Stage 1, and of the student
         self._losses: dict[str, list[tuple[int, float]]] = {}
-        self._previews: dict[str, str] = {}  # notes by step
+        self._previews: dict[str, str] = {}  # step -> note
         self._verdict = ""
         self._is_done = False
-        self._last_event = 0.0  # time
+        self._last_event = 0.0  # seconds since 1970
 
     def update(self) -> None:
-        """Take note of all new events."""
+        """Read the new events of the log."""
         for event in self._tail.read_new():
             self._time_left(event)
             self._last_event = event.get("time", self._last_event)
@@ -76,11 +76,11 @@ class RunState:
         }
 
     def preview_path(self, step: str) -> Path | None:
-        """Return the picture of a step that an event has named; None for other steps."""
+        """Return the path of the preview of a step; None if no event named this step."""
         return self.folder / "preview" / f"{step}.jpg" if step in self._previews else None
 
     def _list_previews(self) -> list[dict[str, Any]]:
-        """Return the pictures that exist, in the order in which they were made."""
+        """Return the previews that exist, in the order of their events."""
         found = []
         for step, note in self._previews.items():
             path = self.folder / "preview" / f"{step}.jpg"
@@ -159,7 +159,7 @@ def describe_step(step: str) -> str:
 
 
 def thin_out(points: Iterable[tuple[int, float]], max_points: int = MAX_LOSSES) -> list[tuple[int, float]]:
-    """Return at most about `max_points` points of a curve, each the mean of neighboring ones.
+    """Reduce a curve to at most `max_points` points, each with the mean value of neighboring points.
 
     >>> thin_out([(1, 4.0), (2, 2.0), (3, 1.0), (4, 1.0), (5, 0.5)], max_points=3)
     [(2, 3.0), (4, 1.0), (5, 0.5)]
@@ -181,5 +181,5 @@ def is_locked(folder: Path) -> bool:
             return False
     except FolderLocked:
         return True
-    except OSError:  # a folder that this user cannot write
+    except OSError:  # The lock file cannot be opened, so assume that the run is locked.
         return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -56,7 +58,9 @@ def test_clusters_join_the_largest_one_that_they_share_a_place_with() -> None:
 def test_an_image_keeps_the_point_of_its_largest_merged_cluster() -> None:
     # Clusters 0 (2 points), 1 (3 points) and 2 (1 point); 0 and 1 merge into 1.
     labeled = _label(image=[0, 0, 1, 2, 2, 3], label=[0, 1, 0, 1, 2, 1], clusters=3)
+    labeled = replace(labeled, mirrored_label=torch.tensor([0, 1, 2, 0, -1, 2]))
     merged = merge_clusters(labeled, np.array([1, 1, 2]))
+    assert merged.mirrored_label.tolist() == [1, 2, 1, -1, 2]  # of the points that are left
     rows = merged.points.xy[:, 0].tolist()
     assert rows == [1, 2, 3, 4, 5]  # point 0 is gone: its image has a point of the larger cluster
     assert merged.label.tolist() == [1, 1, 1, 2, 1]

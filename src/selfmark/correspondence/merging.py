@@ -105,7 +105,8 @@ def merge_clusters(labeled: LabeledPoints, leader: IntArray) -> LabeledPoints:
         total = weight.sum(dim=1, keepdim=True)
         means = (weight @ centroids.double() / total.clamp_min(1)).to(centroids.dtype)
         centroids = torch.where(total > 0, means, centroids)
-    return replace(labeled, label=new, centroids=centroids).select(keep)
+    mirrored = torch.where(labeled.mirrored_label >= 0, target[labeled.mirrored_label], -1)
+    return replace(labeled, label=new, mirrored_label=mirrored, centroids=centroids).select(keep)
 
 
 def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:

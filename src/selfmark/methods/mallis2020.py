@@ -112,8 +112,8 @@ def _drop_rare_clusters(run: Run, labeled: LabeledPoints, num_images: int) -> La
         CollapsedTraining: if no points are left.
     """
     sizes = cluster_sizes(labeled)
-    minimum = run.config.mallis2020.min_found * num_images
-    is_rare = torch.from_numpy(sizes < max(minimum, 1)).to(labeled.label.device)
+    minimum = max(run.config.mallis2020.min_found * num_images, 1)
+    is_rare = torch.from_numpy(sizes < minimum).to(labeled.label.device)
     kept = labeled.select(~is_rare[labeled.label])
     if len(kept.points) == 0:
         raise CollapsedTraining(

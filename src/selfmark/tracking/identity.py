@@ -68,6 +68,8 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
         following = following[: len(alone) if alone.all() else int(alone.argmin())]
         before = current[max(0, start - _HISTORY * window) : start, group]
         chosen = assign_identities(before, following, settings.max_appearance_ratio)
+        if (chosen == np.arange(len(group))).all():
+            continue
         current[stop:, group] = current[stop:, group[chosen]]
         order[stop:, group] = order[stop:, group[chosen]]
     return order

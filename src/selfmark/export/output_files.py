@@ -62,9 +62,11 @@ def describe_os_error(error: OSError) -> str:
 
     >>> describe_os_error(OSError(28, "No space left on device"))
     'No space left on device'
+    >>> describe_os_error(TimeoutError())
+    'TimeoutError'
     """
     known = os.strerror(error.errno) if error.errno else ""
-    return known or str(error.strerror or error or type(error).__name__).splitlines()[0]
+    return known or (str(error.strerror or error) or type(error).__name__).splitlines()[0]
 
 
 def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:

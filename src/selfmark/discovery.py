@@ -15,7 +15,7 @@ from PIL import Image
 from selfmark.config import AUTO_RECIPE, Config, Method
 from selfmark.config.schedule import stage_iterations
 from selfmark.detector import Detector
-from selfmark.errors import InputError
+from selfmark.errors import InputError, SelfmarkError
 from selfmark.evaluation.familiarity import save_familiarity
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.feature_pipeline import train_feature_detector
@@ -136,8 +136,8 @@ def _log_estimate(run: Run, device: torch.device) -> None:
         return
     try:
         estimate = estimate_run(run.refs(), run.config, device)
-    except (InputError, torch.OutOfMemoryError):
-        return  # The run itself meets the same problem and explains it.
+    except (SelfmarkError, torch.OutOfMemoryError):
+        return  # The run itself meets the same problem, if it is one, and explains it.
     run.log(
         "estimate",
         text=describe_estimate(estimate, device),

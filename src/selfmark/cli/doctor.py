@@ -16,7 +16,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "web": (("fastapi", "uvicorn"), "pages in the browser: selfmark name and selfmark watch"),
     "video": (("av",), "more video codecs, and labeled videos that play in a browser"),
     "onnx": (("onnx", "onnxruntime"), "ONNX export and faster prediction on a CPU"),
-    "tables": (("pandas", "tables", "pyarrow"), "DeepLabCut tables (HDF5) and Parquet"),
+    "tables": (("pandas", "tables", "pyarrow", "h5py"), "DeepLabCut tables (HDF5) and Parquet"),
     "sleap": (("sleap_io",), "SLEAP files"),
     "nwb": (("pynwb", "ndx_pose"), "NWB files"),
     "report": (("sklearn",), "a t-SNE map in the report"),

@@ -58,8 +58,8 @@ def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 
 def write_dlc_h5(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write the tables of `write_dlc` as HDF5 under the key `df_with_missing`, readable by pandas 2 and 3."""
-    require_package("pandas", "pandas tables")
-    require_package("tables", "pandas tables")
+    for package in ("pandas", "tables", "h5py"):  # h5py reads the finished files back
+        require_package(package, "pandas tables h5py")
 
     def save(table: _Table, header: _Columns, path: Path) -> None:
         save_hdf5(path, partial(_save_h5, table, header))

@@ -19,6 +19,7 @@ from selfmark.export.cvat import write_cvat
 from selfmark.export.dlc import write_dlc, write_dlc_h5
 from selfmark.export.label_studio import write_label_studio
 from selfmark.export.lightning_pose import write_lightning_pose
+from selfmark.export.output_files import spool_folder
 from selfmark.export.parquet import write_parquet
 from tests.export.fakes import CARD, STILLS, make_predictions
 
@@ -73,6 +74,17 @@ def test_no_temporary_files_are_left(write: Write, tmp_path: Path) -> None:
     assert path.is_file()
     left = [file.name for file in tmp_path.rglob("*")]
     assert not [name for name in left if name.endswith(".part") or name.startswith(".")]
+
+
+def test_processes_that_write_to_one_folder_keep_their_rows(tmp_path: Path) -> None:
+    (tmp_path / ".rows.part").mkdir()  # left behind by a killed process
+    with spool_folder(tmp_path) as first:
+        (first / "0").write_text("rows")
+        with spool_folder(tmp_path) as second:
+            assert first != second
+        assert (first / "0").read_text() == "rows"
+        assert list(tmp_path.iterdir()) == [first]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("write", STREAMING)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from selfmark.errors import InputError
 from selfmark.run.files import atomic_open, atomic_write
 from selfmark.run.guarded_files import make_folder, remove_folder
+from selfmark.run.locks import FolderLocked, exclusive
 
 STILL_IMAGES = "images"  # name of the file for all still images
 
@@ -95,13 +97,20 @@ def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
 def spool_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder for rows that may not fit into memory; it is deleted at the end.
 
-    The next call in the same folder deletes what a killed process left behind.
+    Several processes may write to the same folder. The next call deletes what a killed process left behind.
     """
-    spool = folder / ".rows.part"
-    remove_folder(spool)
+    for leftover in folder.glob(".rows.*part"):
+        if leftover.is_symlink():
+            continue
+        with suppress(FolderLocked, OSError), exclusive(leftover):
+            remove_folder(leftover)
+    spool = folder / f".rows.{secrets.token_hex(4)}.part"
     try:
         make_folder(spool)
-        yield spool
+        with ExitStack() as lock:
+            with suppress(OSError):  # from file systems without locks
+                lock.enter_context(exclusive(spool))
+            yield spool
     finally:
         remove_folder(spool)
 

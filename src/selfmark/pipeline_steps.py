@@ -51,7 +51,8 @@ def load_training_images(run: Run) -> ImageStore:
     for skipped in store.skipped:
         run.log("skipped", name=skipped.name, reason=skipped.reason)
     run.log("images", used=len(store), skipped=len(store.skipped))
-    run.log("survey", sentences=describe_survey(survey_images(store)))
+    if run.group.is_leader:  # It takes a pass over all images.
+        run.log("survey", sentences=describe_survey(survey_images(store)))
     if len(store) < config.images.minimum:
         raise NotEnoughData(
             f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"

@@ -174,6 +174,7 @@ def test_predict_smooths_and_says_so(clip: Path, tmp_path: Path, capsys: pytest.
     for options, message in (
         (["--smooth=kalmann"], "Did you mean 'kalman'?"),
         (["--smooth=auto", "--set=smoothing.window=-1"], "smoothing.window must be greater than 0"),
+        (["--set=images.size=64"], "--set images.size has no effect on predictions"),
     ):
         assert predict(*options) == 2
         error = capsys.readouterr().err.strip()

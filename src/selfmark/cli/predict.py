@@ -195,11 +195,21 @@ def predict(
 
 
 def _qualified_settings(overrides: list[str] | None) -> dict[str, Any]:
-    """Return the settings of --set by dotted name; a name without a section is one of `tracking`."""
-    return {
+    """Return the settings of --set by dotted name; a name without a section is one of `tracking`.
+
+    Raises:
+        InputError: A setting has no effect on predictions.
+    """
+    settings = {
         name if "." in name else f"tracking.{name}": value
         for name, value in parse_settings(overrides).items()
     }
+    for name in settings:
+        if name.partition(".")[0] not in ("tracking", "smoothing", "guards"):
+            raise InputError(
+                f"--set {name} has no effect on predictions: give settings of tracking, smoothing or guards"
+            )
+    return settings
 
 
 def _parse_smoothing(method: str, settings: Smoothing) -> Smoothing | None:

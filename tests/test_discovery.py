@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from selfmark.discovery import RunInputs, RunOptions, discover, open_run
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.images.store import load_store
+from selfmark.model.card import REFINED, model_folder, read_card, write_card
 from selfmark.report.run_report import build_report
 from selfmark.run.folder import Event, Run
 from selfmark.run.locks import exclusive
@@ -89,6 +91,17 @@ def test_a_run_is_resumed_with_its_own_images_and_settings(run_folder: Path) -> 
     with open_run(RunInputs([]), _resume(run_folder), None) as opened:
         assert not opened.is_new
         assert opened.run.config == override(preset("tiny"), QUICK)
+
+
+def test_a_refined_run_is_not_resumed(run_folder: Path) -> None:
+    card = read_card(model_folder(Path("demo")))
+    (run_folder / "model").mkdir()
+    write_card(replace(card, provenance={REFINED: {}}), run_folder / "model")
+    with (
+        pytest.raises(InputError, match=r"was refined, and resuming would replace it: .* --undo"),
+        open_run(RunInputs([]), _resume(run_folder), None),
+    ):
+        pass
 
 
 def test_a_run_can_be_resumed_with_its_images_given_again(run_folder: Path, photos: Path) -> None:

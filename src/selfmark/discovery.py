@@ -25,7 +25,7 @@ from selfmark.images.store import ImageStore
 from selfmark.inspection.run_estimate import describe_estimate, estimate_run
 from selfmark.methods.mallis2020 import train_with_merging
 from selfmark.methods.training import train_method
-from selfmark.model.card import read_card, write_card
+from selfmark.model.card import REFINED, read_card, write_card
 from selfmark.model_library import copy_model, find_model, model_digest
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import Preview, report_out_of_memory, show_nothing
@@ -268,6 +268,7 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
     run = Run.open(path, listener, group)
     if options.resume:  # Processes that torchrun restarted have the options the run was created with.
         _require_same_options(run, inputs, options)
+        _require_unrefined(run)
     if resume and inputs.inputs and _split_inputs(inputs, run.config)[0] != run.refs():
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
@@ -310,6 +311,15 @@ def _require_same_options(run: Run, inputs: RunInputs, options: RunOptions) -> N
                 f"{name} cannot change when a run is resumed: {run.path} uses {_describe_option(value)}, not "
                 f"{_describe_option(requested)}; leave it out or start a new run"
             )
+
+
+def _require_unrefined(run: Run) -> None:
+    """Raise if the detector of a run was refined, because the end of the run would replace it."""
+    if (run.model_folder / "model.json").exists() and REFINED in read_card(run.model_folder).provenance:
+        raise InputError(
+            f"the detector of {run.path} was refined, and resuming would replace it: first put the original "
+            f"back with 'selfmark refine {run.path} --undo'"
+        )
 
 
 def _describe_option(value: Any) -> str:

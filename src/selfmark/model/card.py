@@ -48,6 +48,9 @@ _MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks
 ONNX_FEATURES = "features.safetensors"
 """File of a model folder with a copy of the ONNX model, for features `onnx:FILE`."""
 
+REFINED = "refined"
+"""Entry of `provenance` that only the cards of refined detectors have."""
+
 SMOOTHING = "smoothing"
 """Entry of `provenance` in the card of smoothed landmarks, which is never written to model.json."""
 

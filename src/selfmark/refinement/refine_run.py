@@ -26,7 +26,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store
-from selfmark.model.card import is_packaged, landmarks_without_partner, model_folder, read_card
+from selfmark.model.card import REFINED, is_packaged, landmarks_without_partner, model_folder, read_card
 from selfmark.points import FloatArray
 from selfmark.refinement.head_training import (
     HeadExamples,
@@ -45,8 +45,6 @@ from selfmark.run.guarded_files import copy_file, remove_folder
 from selfmark.run.locks import exclusive
 from selfmark.sampling import evenly_spaced
 
-PROVENANCE = "refined"
-"""Key of a model card's provenance that only refined detectors have."""
 _MOVED = 0.5  # network pixels; a label that is farther from the detector's landmark was moved there
 
 Progress = Callable[[str], None]
@@ -329,7 +327,7 @@ def original_folder(target: Path) -> Path:
 
 def is_refined(target: Path) -> bool:
     """Return True if the detector of a model folder is a refined one whose original is kept."""
-    return PROVENANCE in read_card(target).provenance and (original_folder(target) / "model.json").exists()
+    return REFINED in read_card(target).provenance and (original_folder(target) / "model.json").exists()
 
 
 def _save(
@@ -353,7 +351,7 @@ def _save(
                 copy_file(target / "model.json", temporary / "model.json")
         with exclusive(target, wait=True, lock_file=False):  # names may be edited at the same time
             card = read_card(target)
-            card = replace(card, provenance={**card.provenance, PROVENANCE: record})
+            card = replace(card, provenance={**card.provenance, REFINED: record})
             Detector(detector.psi, card, detector.device, detector.runtime).save(target)
     except OSError as error:
         raise InputError(f"cannot write to {target.parent}: {error.strerror}") from error
@@ -372,7 +370,7 @@ def restore_original(folder: Path) -> Path:
     detector = Detector.load(original)
     with exclusive(target, wait=True, lock_file=False):
         card = read_card(target)
-        provenance = {name: value for name, value in card.provenance.items() if name != PROVENANCE}
+        provenance = {name: value for name, value in card.provenance.items() if name != REFINED}
         Detector(detector.psi, replace(card, provenance=provenance)).save(target)
     remove_folder(original)
     return target

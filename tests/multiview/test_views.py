@@ -69,6 +69,15 @@ def test_views_may_touch_but_not_leave_the_image(mirrored: Path) -> None:
         require_inside(parse_views(["a=0,0,64,64", "b=0,64,64,65"]), refs)
 
 
+def test_views_need_a_single_process(
+    mirrored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert selfmark("discover", mirrored, "-o", tmp_path / "run", *VIEWS, "--device=cpu") == 2
+    assert "start selfmark without torchrun" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_cards_are_merged() -> None:
     first = replace(
         CARD, hidden=(1,), trust=(0.1, 0.2, 0.3, 0.4), verdict="good", colors=("#000001", "", "", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,11 @@ def discover_views(
         The run folders, one for each view.
 
     Raises:
-        InputError: The folder is in use, there is nothing to resume, or a view is outside an image.
+        InputError: The folder is in use, there is nothing to resume, a view is outside an image, or several
+            processes train together.
     """
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # Every process would create the folder and its views.json.
+        raise InputError("--views works in a single process: start selfmark without torchrun")
     stored = read_views(output)
     if resume and not stored:
         raise InputError(f"{output} has no run with views to resume; leave out --resume to start one")

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfmark.errors import InputError
+from selfmark.errors import InputError, UnsafeFile
 from selfmark.features.encoder import Encoder, FeatureInfo
 from selfmark.features.imagenet_colors import ColorNormalizer
 from selfmark.run.guarded_files import physical_memory, read_bytes
@@ -144,6 +144,8 @@ def read_onnx_model(name: str) -> bytes:
         return read_bytes(path, physical_memory())
     except OSError as error:
         raise InputError(f"cannot read the ONNX model '{path}': {error.strerror}") from error
+    except UnsafeFile as error:
+        raise InputError(f"cannot read the ONNX model: {error}") from error
 
 
 def _open_session(name: str, model_bytes: bytes) -> Any:

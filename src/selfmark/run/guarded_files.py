@@ -150,11 +150,11 @@ def open_file(path: Path, folder: int, flags: int) -> int:
     except OSError as error:
         _require_no_link(path.name, folder, path)
         if error.errno == errno.ENXIO:  # a socket, or a named pipe that nobody reads
-            raise UnsafeFile(f"{path} is not a regular file: remove it") from error
+            raise UnsafeFile(f"{path} is not a regular file") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnsafeFile(f"{path} is not a regular file: remove it")
+        raise UnsafeFile(f"{path} is not a regular file")
     return descriptor
 
 

@@ -15,6 +15,7 @@ from selfmark.feature_images import UsedImages, compare_landmarks
 from selfmark.feature_labels import FoundLandmarks
 from selfmark.features.orientation import rotation_matrices
 from selfmark.images.feed import PixelFeed
+from selfmark.pipeline_steps import show_nothing
 from selfmark.run.folder import Run
 from tests.features.random_images import random_images
 from tests.features.tiny_encoder import TinyEncoder
@@ -83,13 +84,13 @@ def test_the_labels_of_each_round(
             return "keypoints"
         return "start" if torch.equal(table.xy, start.found.xy) else "found"
 
-    def train(run: Run, stage: str, feed: Any, table: Any, label_next_round: Any, is_worse: Any) -> None:
+    def train(run: Run, stage: str, feed: Any, table: Any, label_next_round: Any, *_: Any) -> None:
         used.append(name(table))
         used.extend(name(label_next_round(found, number)) for number in (1, 2, 3))
 
     monkeypatch.setattr(feature_pipeline, "_train_rounds", train)
     result = feature_pipeline._train_on_feature_labels(
-        run, _images(50), keypoints if has_keypoints else None, start
+        run, _images(50), keypoints if has_keypoints else None, start, show_nothing
     )
     assert result is start, "no round was kept"
     assert used == expected
@@ -125,6 +126,7 @@ def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:
         table,
         lambda found, number: feature_pipeline._build_table(found, run.config),
         lambda found, number: number >= worse_from,
+        show_nothing,
     )
     return result, feed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from selfmark.draw import labeled_video, video_writer
 from selfmark.draw.labeled_video import draw_videos
 from selfmark.errors import InputError
-from selfmark.export import FORMATS, nwb, sleap
+from selfmark.export import FORMATS, hdf5_files, nwb, sleap
 from selfmark.export.hdf5_files import save_hdf5
 from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, make_predictions
@@ -92,3 +93,9 @@ def test_a_crash_of_the_hdf5_library_is_reported(tmp_path: Path) -> None:
         save_hdf5(tmp_path / "a.h5", lambda path: path.write_text("not HDF5") and None)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         save_hdf5(tmp_path / "a.h5", lambda path: 1 / 0 and None)
+
+
+def test_a_child_that_does_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_files, "_MAX_SILENT_SECONDS", 0.1)
+    with pytest.raises(OSError, match="crashed"):
+        save_hdf5(tmp_path / "a.h5", lambda path: time.sleep(60))

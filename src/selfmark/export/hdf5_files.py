@@ -7,8 +7,10 @@ be read.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from selfmark.errors import InputError, require_package
 
 _ERROR, _UNEXPECTED = "error:", "unexpected:"  # what the child sends, followed by text
 _MIN_FREE_BYTES = 1 << 16  # with less free space, HDF5 has failed for lack of it
+_MAX_SILENT_SECONDS = 300.0  # a child whose file has not changed for so long is ended
 
 
 def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
@@ -41,6 +44,7 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     if child == 0:
         _run_child(lambda: save(path), sender)
     os.close(sender)
+    _end_if_silent(child, receiver, path)
     with open(receiver, encoding="utf-8", errors="replace") as pipe:
         message = pipe.read()
     _, status = os.waitpid(child, 0)
@@ -51,6 +55,21 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     if status:
         raise OSError(0, _describe_failure(message, status, path))
     _read_back(path)
+
+
+def _end_if_silent(child: int, receiver: int, path: Path) -> None:
+    """Wait until the child sends something or exits; kill it if its file stops changing.
+
+    A child may inherit a lock that another thread of the parent held, and would then wait forever.
+    """
+    size, changed = -1, time.monotonic()
+    while not select.select([receiver], [], [], min(1.0, _MAX_SILENT_SECONDS))[0]:
+        current = path.stat().st_size if path.exists() else -1
+        if current != size:
+            size, changed = current, time.monotonic()
+        elif time.monotonic() - changed > _MAX_SILENT_SECONDS:
+            os.kill(child, signal.SIGKILL)
+            return
 
 
 def _run_child(save: Callable[[], None], sender: int) -> None:

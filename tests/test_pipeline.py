@@ -46,6 +46,7 @@ def uninterrupted(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return Path(shutil.copytree(quick_run, tmp_path_factory.mktemp("runs") / "uninterrupted"))
 
 
+@pytest.mark.usefixtures("without_report")
 def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
     """The forward error of a short run is at least 1.6 times smaller than that of the mean shape."""
     write_scene(generate_scene(250, 64, seed=1), tmp_path / "data" / "train")

@@ -215,6 +215,7 @@ for video in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 def test_eight_times_the_video_needs_no_more_memory(tmp_path: Path) -> None:
     """Track, predict, write and draw; keeping the frames would need 60 MB more."""
     videos = [

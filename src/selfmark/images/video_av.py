@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,7 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
         converter = VideoReformatter()
         can_seek = len(index.times) > 0 and any(name in container.format.name for name in _SEEKABLE)
         current = -1
+        turn: _Turn | None = None
         while target is not None:
             start = _key_frame_before(index, target) if can_seek else 0
             has_jumped = start > current + _MIN_SEEK
@@ -95,7 +96,11 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                 if target == current:
                     # Reuse the converter, because creating one takes longer than decoding a frame.
                     rgb = converter.reformat(frame, format="rgb24").to_ndarray()
-                    yield current, _rotate_upright(rgb, frame)
+                    # PyAV frames whose side data was read stay in memory until a garbage collection, so only
+                    # the first frame is asked; the display matrix is the same for the whole file.
+                    if turn is None:
+                        turn = _read_turn(frame)
+                    yield current, _rotate_upright(rgb, turn)
                     target = next(targets, None)
                 if target is None or (can_seek and _key_frame_before(index, target) > current + _MIN_SEEK):
                     break
@@ -146,20 +151,34 @@ def _key_frame_before(index: _Index, frame: int) -> int:
     return int(index.keys[position]) if position >= 0 else 0
 
 
-def _rotate_upright(rgb: Any, frame: Any) -> Pixels:
-    """Rotate and mirror pixels by the frame's display matrix, which phones use for sideways recordings."""
-    pixels: Pixels = rgb
+class _Turn(NamedTuple):
+    """How decoded pixels are turned for display: first transpose, then mirror each axis."""
+
+    is_transposed: bool = False
+    mirrors_x: bool = False
+    mirrors_y: bool = False
+
+
+def _read_turn(frame: Any) -> _Turn:
+    """Read a frame's display matrix, which phones use for sideways recordings."""
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
-        return pixels
+        return _Turn()
     # The two rows are the directions of the image's x and y axes on the display, as (right, down).
     x_axis, y_axis = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].astype(np.float64)
-    if abs(x_axis[1]) > abs(x_axis[0]):
-        pixels = pixels.swapaxes(0, 1)
+    is_transposed = bool(abs(x_axis[1]) > abs(x_axis[0]))
+    if is_transposed:
         x_axis, y_axis = y_axis, x_axis
-    if x_axis[0] < 0:
+    return _Turn(is_transposed, bool(x_axis[0] < 0), bool(y_axis[1] < 0))
+
+
+def _rotate_upright(rgb: Any, turn: _Turn) -> Pixels:
+    pixels: Pixels = rgb
+    if turn.is_transposed:
+        pixels = pixels.swapaxes(0, 1)
+    if turn.mirrors_x:
         pixels = pixels[:, ::-1]
-    if y_axis[1] < 0:
+    if turn.mirrors_y:
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
 

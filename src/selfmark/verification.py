@@ -20,7 +20,7 @@ from selfmark.config.schedule import scale_schedule
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining, NotEnoughData
 from selfmark.evaluation.protocol import to_json_list
-from selfmark.evaluation.second_run import LocatedByBoth, SecondRunErrors, compare_detectors
+from selfmark.evaluation.second_run import PairedLandmarks, SecondRunErrors, compare_detectors
 from selfmark.image_ref import ImageRef
 from selfmark.images.splits import split_images
 from selfmark.images.store import ImageStore, load_store
@@ -100,8 +100,8 @@ def _compare_on_held_out_images(
     held_out = load_store(run.held_out_refs(), config.images, float("inf"), None)
     fit = store.pixels[torch.from_numpy(evenly_spaced(len(store), _FIT_IMAGES))]
 
-    def locate(pixels: Tensor) -> LocatedByBoth:
-        return LocatedByBoth(
+    def locate(pixels: Tensor) -> PairedLandmarks:
+        return PairedLandmarks(
             *(_locate(each, pixels, config.runtime.predict_batch) for each in (detector, other))
         )
 

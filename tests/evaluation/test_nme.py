@@ -259,7 +259,7 @@ def test_box_normalizer() -> None:
 
 def test_inputs_that_cannot_be_evaluated_are_errors(scene: dict[str, np.ndarray]) -> None:
     truth = np.zeros((2, 3, 2))
-    with pytest.raises(InputError, match="no image has a visible landmark"):
+    with pytest.raises(InputError, match="no image has a visible annotated point"):
         nme(truth, truth, np.zeros((2, 3), bool), np.ones(2))
     with pytest.raises(InputError, match="image number 1"):
         nme(truth, truth, np.ones((2, 3), bool), np.array([1.0, 0.0]))

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from selfmark.evaluation.second_run import LocatedByBoth, compare_detectors
+from selfmark.evaluation.second_run import PairedLandmarks, compare_detectors
 from selfmark.points import FloatArray
 
 SIZE = 100
 
 
-def _landmarks(rng: np.random.Generator, num_images: int) -> LocatedByBoth:
+def _landmarks(rng: np.random.Generator, num_images: int) -> PairedLandmarks:
     """Two detectors of a moving square: the first has a landmark that jumps, number 4."""
     corners = np.array([[0.0, 0.0], [20.0, 0.0], [0.0, 20.0], [20.0, 20.0]])
     place, scale = rng.uniform(20, 60, (num_images, 1, 2)), rng.uniform(0.5, 1.5, (num_images, 1, 1))
     moved = place + scale * corners
     jumps: FloatArray = rng.uniform(0, SIZE, (num_images, 1, 2))
-    return LocatedByBoth(np.concatenate([moved, jumps], axis=1), place + scale * (corners[:3] + 7.0))
+    return PairedLandmarks(np.concatenate([moved, jumps], axis=1), place + scale * (corners[:3] + 7.0))
 
 
 def test_a_landmark_that_jumps_is_not_confirmed_by_the_other_detector() -> None:

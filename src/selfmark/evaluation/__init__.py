@@ -1,4 +1,5 @@
-"""Evaluation: the paper's metrics as pure functions on arrays, and the protocol that combines them.
+"""Measure the quality of a run: the paper's metrics on labeled images, and checks that need no labels.
 
-`run_evaluation.evaluate_run` implements `selfmark evaluate`; `protocol` defines what is measured.
+The metrics are pure functions on arrays, and `protocol` combines them. `run_evaluation.evaluate_run`
+implements `selfmark evaluate`.
 """

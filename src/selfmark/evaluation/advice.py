@@ -1,4 +1,4 @@
-"""Advice in words, each sentence backed by a check that needs no labels."""
+"""Turn the results of the label-free checks into advice for the user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from selfmark.config import Config
 
 
 def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[str]:
-    """Return sentences that say what a user should know about a run, or should change.
+    """Return one sentence for each problem of a run, with what the user can do about it.
 
     Args:
         checks: results of the label-free checks, as in metrics.json.
         num_images: number of training images.
-        config: settings of the run, with the limits of the checks.
+        config: settings of the run, including the limits of the checks.
 
     >>> checks = {"duplicates": [[0, 3, 4]], "trust": [0.9] * 14}
     >>> advise(checks, 500, Config())
@@ -31,26 +31,34 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
         sentences.append("two kinds of objects seem mixed: discover the landmarks of each kind separately")
     if checks["duplicates"]:
         groups = "; ".join(f"landmarks {_join(group)} mark the same place" for group in checks["duplicates"])
-        needed = len(checks["trust"]) - sum(len(group) - 1 for group in checks["duplicates"])
-        sentences.append(f"{groups}: lower -k to about {needed}")
-    rates = enumerate(checks.get("background", ()))
-    background = [index for index, rate in rates if rate is not None and rate > settings.max_background_rate]
+        num_distinct = len(checks["trust"]) - sum(len(group) - 1 for group in checks["duplicates"])
+        sentences.append(f"{groups}: lower -k to about {num_distinct}")
+    background = [
+        landmark
+        for landmark, rate in enumerate(checks.get("background", ()))
+        if rate is not None and rate > settings.max_background_rate
+    ]
     if background:
         sentences.append(
-            f"{_landmarks(background)} of {len(checks['trust'])} {_verb(background, 'mark')} places that "
-            "look the same in nearly all frames, probably background: give --boxes, --crop or --find-animals"
+            f"{_name_landmarks(background)} of {len(checks['trust'])} {_conjugate('mark', background)} "
+            "places that look the same in nearly all frames, probably background: give --boxes, --crop or "
+            "--find-animals"
         )
     fixed = _fixed_landmarks(checks.get("spread", ()), settings.fixed_spread, settings.moving_spread)
     if fixed and not background:
         sentences.append(
-            f"{_landmarks(fixed)} hardly {_verb(fixed, 'move')} although others do: if the pictures show "
-            "background there, give --boxes or --crop"
+            f"{_name_landmarks(fixed)} hardly {_conjugate('move', fixed)} although others do: if the "
+            "pictures show background there, give --boxes or --crop"
         )
-    rates = enumerate(checks.get("found", ()))
-    if rare := [index for index, rate in rates if rate is not None and rate < settings.full_found_rate]:
+    rare = [
+        landmark
+        for landmark, rate in enumerate(checks.get("found", ()))
+        if rate is not None and rate < settings.full_found_rate
+    ]
+    if rare:
         sentences.append(
-            f"Stage 1 found {_landmarks(rare)} in fewer than {settings.full_found_rate:.0%} of the images: "
-            "lower -k, or give images that show the whole object"
+            f"Stage 1 found {_name_landmarks(rare)} in fewer than {settings.full_found_rate:.0%} of the "
+            "images: lower -k, or give images that show the whole object"
         )
     if num_images < settings.min_images:
         sentences.append(
@@ -61,21 +69,29 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
 
 
 def _fixed_landmarks(spread: Sequence[float], max_spread: float, min_median: float) -> list[int]:
-    """Return the landmarks that stay where they are in all images, if most others move."""
+    """Return the landmarks that hardly move between images, or none if most landmarks hardly move.
+
+    Args:
+        spread: [K] mean distance of each landmark from its mean position, as a fraction of the image side.
+        max_spread: a landmark with a smaller spread counts as fixed.
+        min_median: if the median spread is smaller, most landmarks hardly move.
+    """
     if not len(spread) or np.median(spread) < min_median:
         return []
-    return [index for index, value in enumerate(spread) if value < max_spread]
+    return [landmark for landmark, value in enumerate(spread) if value < max_spread]
 
 
-def _landmarks(numbers: list[int]) -> str:
+def _name_landmarks(numbers: list[int]) -> str:
+    """Return "landmark 3" or "landmarks 0, 3 and 4"."""
     return f"landmark{'s' if len(numbers) > 1 else ''} {_join(numbers)}"
 
 
-def _verb(numbers: list[int], verb: str) -> str:
-    return verb if len(numbers) > 1 else f"{verb}s"
+def _conjugate(verb: str, subjects: list[int]) -> str:
+    """Return the verb in the singular for one subject, in the plural for several."""
+    return verb if len(subjects) > 1 else f"{verb}s"
 
 
 def _join(numbers: list[int]) -> str:
-    """Join numbers as in a sentence: "0, 3 and 4"."""
+    """Join numbers as in the sentence part "0, 3 and 4"."""
     *first, last = (str(number) for number in numbers)
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,4 +1,4 @@
-"""The images that a label file names, cropped as a run crops its images."""
+"""List the images that a label file names, with the kind of crops that a run was trained on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from selfmark.run.folder import Run
 
 
 def list_labeled_images(labels: Path, folder: Path) -> list[ImageRef]:
-    """Return the images that a COCO file names, with its boxes only if the run used boxes.
+    """Return the images that a COCO file names.
+
+    The boxes of the file are kept if the run used boxes, or if an image shows several objects.
 
     Args:
         labels: the label file.
         folder: run folder or model folder.
 
     Raises:
-        InputError: if the file has another format, in which images cannot be found.
+        InputError: if the file is not a COCO file. Other formats do not name the folder of their images.
     """
     if not is_coco(labels):
         raise InputError(f"{labels} does not name the folder of its images: add the folder before --labels")
@@ -32,10 +34,12 @@ def list_labeled_images(labels: Path, folder: Path) -> list[ImageRef]:
 def _crop_like_the_run(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
     """Remove the boxes of a label file, unless the run used boxes or an image shows several objects.
 
-    A detector must learn from the kind of crops that it is later applied to, and most runs use whole images.
+    The labeled images are used to adapt a detector. They must be cropped like the images that it is later
+    applied to, and most runs use whole images.
     """
-    has_boxes = (folder / "run.json").exists() and any(ref.box is not None for ref in Run.open(folder).refs())
-    objects = Counter((ref.path, ref.frame) for ref in refs)
-    if has_boxes or max(objects.values()) > 1:
+    is_run = (folder / "run.json").exists()
+    run_used_boxes = is_run and any(ref.box is not None for ref in Run.open(folder).refs())
+    objects_per_image = Counter((ref.path, ref.frame) for ref in refs)
+    if run_used_boxes or max(objects_per_image.values()) > 1:
         return list(refs)
     return [replace(ref, box=None) for ref in refs]

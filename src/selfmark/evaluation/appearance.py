@@ -1,9 +1,9 @@
-"""Whether each landmark looks the same on different individuals, judged by pretrained features.
+"""Check with pretrained features whether each landmark looks the same on different individuals.
 
-Pretrained features depend on direction: the head of an animal that faces left has other features than the
-head of one that faces down. So the images are first rotated and mirrored until their objects face the same
-way. A landmark that marks different parts in different images then looks different in them, however well it
-follows deformations.
+Pretrained features depend on direction: the head of an animal that faces left and the head of one that faces
+down have different features. So the images are first rotated and mirrored until all objects face the same
+way. In these images, a landmark has similar features if it always marks the same part, and different features
+if it marks different parts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from selfmark.model.feature_network import enlarge_maps, sharpen_similarity
 from selfmark.model.heatmaps import heat_centroids, sample_maps, to_pixels
 from selfmark.points import FloatArray
 
-_BLOCK = 32  # images whose maps are held in memory at a time
+_BLOCK = 32  # number of images whose similarity maps are in memory at a time
 
 
 class AlignedImages(NamedTuple):
     """Images of N individuals, rotated and mirrored so that all objects face the same way.
 
     pixels: [N, 3, S, S] float32 in 0..1
-    matrix: [N, 2, 3] maps positions in the original images to positions in these
-    xy:     [N, K, 2] landmarks in these images
+    matrix: [N, 2, 3] affine map from each original image to the aligned image
+    xy:     [N, K, 2] landmarks, pixels of the aligned images
     """
 
     pixels: Tensor
@@ -40,19 +40,20 @@ class AlignedImages(NamedTuple):
 
 
 def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) -> AlignedImages:
-    """Rotate and mirror images around their center as it fits their landmarks to the common shape.
+    """Rotate and mirror each image around its center, so that its landmarks fit the common shape.
 
     Args:
         pixels: [N, 3, S, S] uint8.
-        xy: [N, K, 2] landmarks.
-        shapes: fit of the constellations; None if there is no constellation, then nothing is turned.
+        xy: [N, K, 2] landmarks, pixels of these images.
+        shapes: fit of the landmarks to a common shape; None leaves the images as they are.
     """
     size = pixels.shape[-1]
     linear = np.broadcast_to(np.eye(2), (len(xy), 2, 2))
     if shapes is not None:
-        # Angles are relative to the mean angle of the more frequent side, so most images hardly rotate.
-        is_usual = shapes.is_mirrored == (shapes.is_mirrored.mean() > 0.5)
-        angle = shapes.rotation - np.angle(np.exp(1j * shapes.rotation[is_usual]).mean())
+        # Either most images are mirrored or most are not. The mean angle of this majority is subtracted, so
+        # that most images hardly rotate.
+        is_majority = shapes.is_mirrored == (shapes.is_mirrored.mean() > 0.5)
+        angle = shapes.rotation - np.angle(np.exp(1j * shapes.rotation[is_majority]).mean())
         sign = np.where(shapes.is_mirrored, -1.0, 1.0)
         cos, sin = np.cos(angle), np.sin(angle)
         linear = np.stack([np.stack([cos, -sin * sign], -1), np.stack([sin, cos * sign], -1)], -2)
@@ -65,24 +66,30 @@ def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) ->
 
 @torch.no_grad()
 def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, batch: int) -> Tensor:
-    """Describe every cell of images [N, 3, S, S] in 0..1: unit features [N, D, S/8, S/8] float16, on the CPU.
+    """Compute the features of every cell of images.
 
     Args:
         encoder: pretrained network, on `device`.
-        pixels: network images.
+        pixels: [N, 3, S, S] images in 0..1.
         device: device to compute on.
-        batch: images per pass.
+        batch: images per forward pass.
+
+    Returns:
+        [N, D, S/8, S/8] unit vectors, float16, on the CPU.
     """
     parts = [encoder.describe(part.to(device)).half() for part in torch.split(pixels, batch)]
     return torch.cat([part.cpu() for part in parts])
 
 
 def describe_landmarks(cells: Tensor, xy: FloatArray) -> FloatArray:
-    """Describe each landmark of each image by the features at its position, [N, K, D] unit vectors.
+    """Describe each landmark of each image by the features at its position.
 
     Args:
         cells: [N, D, S/8, S/8], see `compute_features`.
         xy: [N, K, 2] landmarks, network pixels.
+
+    Returns:
+        [N, K, D] unit vectors.
     """
     position = torch.from_numpy((xy + 0.5) / CELL - 0.5)
     features = sample_maps(cells.float(), position)
@@ -91,17 +98,20 @@ def describe_landmarks(cells: Tensor, xy: FloatArray) -> FloatArray:
 
 
 def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) -> FloatArray:
-    """Find the places [N, K, 2] in each image that look like its landmarks do in the other images.
+    """Find each landmark of an image by its appearance in all other images.
 
     Args:
         cells: [N, D, S/8, S/8], see `compute_features`.
         descriptor: [N, K, D], see `describe_landmarks`.
         sharpness: inverse temperature of the soft-argmax over similarities.
+
+    Returns:
+        [N, K, 2] the places that look most like the landmarks, network pixels.
     """
-    others = descriptor.sum(axis=0) - descriptor  # the image's own descriptor does not count
-    mean = torch.from_numpy(others / _length(others)).float()
+    others = descriptor.sum(axis=0) - descriptor  # sum over all images but the image itself
+    mean_of_others = torch.from_numpy(others / _compute_lengths(others)).float()
     places = []
-    for expected, block in zip(torch.split(mean, _BLOCK), torch.split(cells, _BLOCK), strict=True):
+    for expected, block in zip(torch.split(mean_of_others, _BLOCK), torch.split(cells, _BLOCK), strict=True):
         similarity = torch.einsum("nkd,ndhw->nkhw", expected, block.float())
         maps = enlarge_maps(sharpen_similarity(similarity, sharpness))
         places.append(to_pixels(heat_centroids(maps).cells))
@@ -112,45 +122,48 @@ def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) 
 def unexplained_by_appearance(
     images: AlignedImages, cells: Tensor, descriptor: FloatArray, xy: FloatArray, sharpness: float
 ) -> FloatArray:
-    """Return the error [K] of predicting each landmark from the places that look like the landmarks.
+    """Return the error [K] of predicting each landmark from the places that `find_by_appearance` finds.
 
-    The error is divided by that of guessing the landmark's mean position.
+    The error is divided by the error of guessing the landmark's mean position.
 
     Args:
         images: aligned images.
-        cells: features of these images.
+        cells: features of the aligned images, see `compute_features`.
         descriptor: [N, K, D], see `describe_landmarks`.
-        xy: [N, K, 2] landmarks in the original images.
+        xy: [N, K, 2] landmarks, pixels of the original images.
         sharpness: see `find_by_appearance`.
     """
     found = torch.from_numpy(find_by_appearance(cells, descriptor, sharpness)).float()
-    original = move_points(found, invert_affine(images.matrix)).double().numpy()
+    in_originals = move_points(found, invert_affine(images.matrix)).double().numpy()
     present = np.ones((len(xy), 1), dtype=bool)
     landmarks = range(xy.shape[1])
     return np.array(
-        [unexplained_fraction(original, xy[:, index : index + 1], present) for index in landmarks]
+        [unexplained_fraction(in_originals, xy[:, index : index + 1], present) for index in landmarks]
     )
 
 
 def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> FloatArray:
-    """Return the fraction of images [K] in which a landmark looks more like itself than like any other.
+    """Return the fraction of images [K] in which each landmark looks more like itself than like any other.
 
-    Its descriptor in an image is compared with the mean descriptor of each landmark. Landmarks that mark the
-    same place count as one. What all landmarks have in common is subtracted first.
+    The descriptor of a landmark in an image is compared with the mean descriptor of every landmark. Landmarks
+    that mark the same place count as one. The mean of all descriptors is subtracted first.
 
     Args:
         descriptor: [N, K, D], see `describe_landmarks`.
         duplicates: groups of landmarks that mark the same place.
+
+    Returns:
+        [K] fractions; NaN if there are fewer than two images.
     """
     num_images, num_landmarks = descriptor.shape[:2]
     if num_images < 2:
         return np.full(num_landmarks, np.nan)
     centered = descriptor - descriptor.mean(axis=(0, 1))
     mean = centered.mean(axis=0)
-    similarity = np.einsum("nkd,ld->nkl", centered, mean / _length(mean))
-    # The image's own descriptor is not part of the mean that it is compared with.
+    similarity = np.einsum("nkd,ld->nkl", centered, mean / _compute_lengths(mean))
+    # A descriptor resembles a mean that it is part of, so the mean of its own landmark leaves it out.
     mean_of_others = (num_images * mean - centered) / (num_images - 1)
-    own = (centered * mean_of_others / _length(mean_of_others)).sum(axis=-1)
+    own = (centered * mean_of_others / _compute_lengths(mean_of_others)).sum(axis=-1)
     similarity[:, np.arange(num_landmarks), np.arange(num_landmarks)] = own
     group = np.arange(num_landmarks)
     for members in duplicates:
@@ -160,6 +173,7 @@ def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> Float
     return purity
 
 
-def _length(vectors: FloatArray) -> FloatArray:
-    length: FloatArray = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    return length
+def _compute_lengths(vectors: FloatArray) -> FloatArray:
+    """Return the lengths [..., 1] of vectors [..., D]; never 0, so that vectors can be divided by them."""
+    lengths: FloatArray = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    return lengths

@@ -1,4 +1,4 @@
-"""Whether landmarks lie on the background of a video from a fixed camera."""
+"""Check whether landmarks lie on the background of a video from a fixed camera."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from selfmark.points import FloatArray
 def are_whole_frames_of_one_video(refs: Sequence[ImageRef]) -> bool:
     """Return True if all images are whole frames of one video.
 
-    If its camera does not move, which is not checked, the median frame shows the background.
+    If the camera does not move, the median frame of such a video shows the background. This function does not
+    check the camera.
     """
     sources = [ref.source_frame for ref in refs]
     videos = {source[0] for source in sources if source is not None}
@@ -24,20 +25,23 @@ def are_whole_frames_of_one_video(refs: Sequence[ImageRef]) -> bool:
 
 
 def measure_background(pixels: Tensor, xy: FloatArray, radius: int, max_difference: float) -> FloatArray:
-    """Return for each landmark [K] the fraction of frames that look like the median frame around it.
+    """Return the fraction of frames [K] in which a landmark lies on the background.
+
+    A landmark lies on the background if the square around it looks the same in the median frame.
 
     Args:
         pixels: [N, 3, S, S] uint8 frames of one video.
         xy: [N, K, 2] landmarks, pixels of the frames.
-        radius: half the side of the compared square, pixels.
-        max_difference: maximum mean difference of two squares that look alike, gray levels.
+        radius: half the side of the square, pixels.
+        max_difference: maximum mean difference of two squares that look the same, gray levels of 0..255.
     """
     median = pixels.median(dim=0).values.float()
     size = pixels.shape[-1]
-    rates = np.zeros(xy.shape[1])
+    num_background_frames = np.zeros(xy.shape[1])
     for frame, landmarks in zip(pixels, xy, strict=True):
         difference = (frame.float() - median).abs().mean(dim=0)[None, None]
-        smooth = F.avg_pool2d(difference, 2 * radius + 1, stride=1, padding=radius, count_include_pad=False)
+        # The mean difference of the square around each pixel, [1, 1, S, S].
+        mean = F.avg_pool2d(difference, 2 * radius + 1, stride=1, padding=radius, count_include_pad=False)
         column, row = torch.from_numpy(landmarks).round().long().clamp(0, size - 1).unbind(dim=-1)
-        rates += (smooth[0, 0, row, column] <= max_difference).numpy()
-    return rates / len(pixels)
+        num_background_frames += (mean[0, 0, row, column] <= max_difference).numpy()
+    return num_background_frames / len(pixels)

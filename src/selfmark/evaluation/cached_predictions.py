@@ -1,8 +1,8 @@
-"""Predictions of a run for a set of images, computed once and cached in the run folder.
+"""Cache a run's predictions for a set of images in the run folder.
 
-The file name depends on the images. The file contains a fingerprint of everything that the predictions depend
-on: the weights of both stages, the settings, and the file size and modification time of every image. If any
-of these changes, the predictions are computed again.
+The name of the cache file depends on the images. The file contains a fingerprint of everything that the
+predictions depend on: the weights of both stages, the settings, and the file size and modification time of
+every image. If any of these changes, the predictions are computed again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class CachedPredictions:
     """Landmarks of N images in network pixels.
 
     Attributes:
-        rows: [N] int64, indices of the given image references that could be read.
+        rows: [N] int64, indices of the images that could be read, among those given.
         xy: [N, K, 2] float32, landmarks of Stage 2.
-        score: [N, K] float32.
+        score: [N, K] float32, height of the heatmap peak of each landmark.
         stage1: [N, K, 2] float32, landmarks of Stage 1, NaN where they were not found.
         regions: [N, 4] float64, x, y, w, h of the network image in the original.
         skipped: Images that could not be read, each with the reason.
@@ -63,8 +63,19 @@ def load_or_predict(
     refs: Sequence[ImageRef],
     on_progress: Progress | None = None,
 ) -> CachedPredictions:
-    """Return the run's predictions for these images, from the run folder if they are still valid."""
-    path = run.path / "predictions" / f"{_digest(_listing(refs))[:16]}.safetensors"
+    """Return the run's predictions for these images, from the cache if it is still valid.
+
+    Args:
+        run: The run, whose folder holds the cache.
+        detector: Detector of the run (Stage 2).
+        stage1: Stage 1 of the run.
+        refs: The images.
+        on_progress: Called with the number of images done and the total.
+
+    Raises:
+        InputError: If the cache cannot be written.
+    """
+    path = run.path / "predictions" / f"{_digest(_serialize_refs(refs))[:16]}.safetensors"
     fingerprint = _digest(run_fingerprint(run, detector.card), _file_states(refs))
     if path.exists():
         cached = _read(path, fingerprint, len(refs), len(detector.names))
@@ -80,7 +91,7 @@ def load_or_predict(
 
 
 def run_fingerprint(run: Run, card: ModelCard) -> str:
-    """Return a digest that changes whenever the model or the settings of a run change."""
+    """Return a digest of everything in a run that its predictions depend on."""
     files = (
         run.model_folder / "weights.safetensors",
         run.path / "checkpoints" / "stage1.safetensors",
@@ -90,9 +101,10 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
     values = original_setting_names(used_settings(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
     inference: list[Any] = [card.mirror, card.flip_test, card.refine, used_image_settings(card.images)]
+    # An empty list is not appended, so that fingerprints of runs from before this field stay the same.
     if unpaired := landmarks_without_partner(card):
         inference.append(unpaired)
-    return _digest(*(_file_digest(file) for file in files), json.dumps([settings, inference], sort_keys=True))
+    return _digest(*(_digest_file(file) for file in files), json.dumps([settings, inference], sort_keys=True))
 
 
 def _predict(
@@ -139,7 +151,7 @@ def _read(path: Path, fingerprint: str, num_refs: int, num_landmarks: int) -> Ca
 
 
 def _is_usable(cached: CachedPredictions, num_refs: int, num_landmarks: int) -> bool:
-    """Return True if shapes and values are possible; landmarks that Stage 1 did not find are NaN."""
+    """Return True if shapes and values are possible; only `stage1` may contain NaN."""
     count, rows = len(cached.rows), cached.rows
     shapes = {"rows": (), "xy": (num_landmarks, 2), "score": (num_landmarks,), "regions": (4,)}
     return (
@@ -148,29 +160,30 @@ def _is_usable(cached: CachedPredictions, num_refs: int, num_landmarks: int) -> 
             for name, shape in shapes.items()
         )
         and cached.stage1.ndim == 3
-        and cached.stage1.shape[::2] == (count, 2)
+        and (cached.stage1.shape[0], cached.stage1.shape[2]) == (count, 2)
         and bool(((rows >= 0) & (rows < num_refs)).all())
         and all(isinstance(name, str) for name in cached.skipped)
     )
 
 
-def _listing(refs: Sequence[ImageRef]) -> str:
+def _serialize_refs(refs: Sequence[ImageRef]) -> str:
     return json.dumps([(str(ref.path.resolve()), ref.frame, ref.box) for ref in refs])
 
 
 def _file_states(refs: Sequence[ImageRef]) -> str:
-    """Return size and modification time of every file, which is enough to notice a replaced image."""
+    """Return the size and modification time of every file as JSON; they change if an image is replaced."""
     states = []
     for path in dict.fromkeys(ref.path for ref in refs):
         try:
             status = path.stat()
             states.append((status.st_size, status.st_mtime_ns))
         except OSError:
-            states.append((-1, -1))
+            states.append((-1, -1))  # the file is missing or unreadable
     return json.dumps(states)
 
 
-def _file_digest(path: Path) -> str:
+def _digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file; "absent" if it cannot be read, as in a run without Stage 1."""
     try:
         with open_to_read(path) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()

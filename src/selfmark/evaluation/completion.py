@@ -1,8 +1,8 @@
-"""Filling in landmarks that Stage 1 did not find (paper, Evaluation), for evaluation and never for training.
+"""Fill in landmarks that Stage 1 did not find (paper, Evaluation). Training never uses filled-in landmarks.
 
 In the training set, gaps are filled by Singular Value Thresholding (Cai, Candes and Shen, 2010): landmarks of
 one object move together, so the matrix of their coordinates has nearly low rank. In test images, gaps are
-filled with the mean positions of the training set. Missing landmarks are NaN throughout.
+filled with the mean positions of the training set. Missing landmarks are NaN.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from selfmark.evaluation.nme import BoolArray, found_landmarks, nan_mean
 from selfmark.points import FloatArray
 
 # Values that Cai et al. recommend for matrices with entries of the order of one.
-TAU = 5.0  # threshold, in units of sqrt(rows x columns)
-STEP = 1.2  # step, divided by the fraction of observed entries
+TAU = 5.0  # threshold of the singular values, divided by sqrt(rows x columns)
+STEP = 1.2  # step size, multiplied by the fraction of observed entries
 # Convergence is proven for steps below 2. The step of Cai et al. exceeds 2 if many entries are missing.
 MAX_STEP = 1.9
-TOLERANCE = 1e-4  # residual on the observed entries, relative to their norm
+TOLERANCE = 1e-4  # norm of the residual at which iterations end, relative to that of the observed entries
 
 
 def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
-    """Fill the gaps of a training set; detected landmarks are returned unchanged, bit for bit.
+    """Fill the gaps of a training set; the landmarks that were found stay bitwise the same.
 
-    The result shifts and scales with the coordinates, so their origin and unit do not matter.
+    Shifting or scaling the coordinates shifts or scales the result, so their origin and unit do not matter.
 
     Args:
         landmarks: [N, K, 2], NaN where missing.
@@ -39,7 +39,7 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
     mean = mean_landmarks(landmarks)
     offset = np.where(is_found[..., None], landmarks - mean, 0.0)
     unit = float(np.sqrt(np.mean(offset[is_found] ** 2)))
-    if unit == 0.0:  # every detected landmark is at its mean
+    if unit == 0.0:  # every landmark that was found is at its mean position
         return fill_with_mean(landmarks, mean)
     matrix = offset.reshape(len(offset), -1).T / unit
     observed = np.repeat(is_found, 2, axis=1).T
@@ -52,18 +52,21 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
 def threshold_singular_values(
     matrix: FloatArray, observed: BoolArray, iterations: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Minimize tau |X|_* + |X|_F^2 / 2 over the X that equal `matrix` where it is observed.
+    """Minimize tau |X|_* + |X|_F^2 / 2 over all matrices X that equal `matrix` at its observed entries.
+
+    |X|_* is the nuclear norm, the sum of the singular values, and |X|_F the Frobenius norm.
 
     Args:
         matrix: [A, B], entries of the order of one; A should be the smaller dimension.
-        observed: [A, B].
+        observed: [A, B], True for the observed entries.
         iterations: Maximum number of iterations.
 
     Returns:
-        X [A, B] and the dual Y [A, B], which is zero where nothing is observed; X is the shrinkage of Y.
+        X [A, B], and the dual variable Y [A, B], which is zero where nothing is observed. X is Y after
+        `shrink_singular_values`.
     """
     known = np.where(observed, matrix, 0.0)
-    size = float(np.linalg.norm(known))
+    norm = float(np.linalg.norm(known))
     tau = TAU * np.sqrt(matrix.size)
     step = min(STEP * matrix.size / observed.sum(), MAX_STEP)
     # X stays zero until the largest singular value of Y exceeds tau; these iterations are skipped.
@@ -71,7 +74,7 @@ def threshold_singular_values(
     low_rank = shrink_singular_values(dual, tau)
     for _ in range(iterations):
         residual = np.where(observed, known - low_rank, 0.0)
-        if np.linalg.norm(residual) <= TOLERANCE * size:
+        if np.linalg.norm(residual) <= TOLERANCE * norm:
             break
         dual = dual + step * residual
         low_rank = shrink_singular_values(dual, tau)
@@ -81,7 +84,7 @@ def threshold_singular_values(
 def shrink_singular_values(matrix: FloatArray, tau: float) -> FloatArray:
     """Lower every singular value of `matrix` [A, B] by tau, but not below zero.
 
-    The eigenvectors of the small A x A Gram matrix are used, so B may be large.
+    The singular values are computed from the A x A Gram matrix, so B may be large.
     """
     values, vectors = np.linalg.eigh(matrix @ matrix.T)
     singular = np.sqrt(np.maximum(values, 0.0))
@@ -92,7 +95,9 @@ def shrink_singular_values(matrix: FloatArray, tau: float) -> FloatArray:
 
 
 def mean_landmarks(landmarks: FloatArray) -> FloatArray:
-    """Compute the mean position [K, 2] of each landmark; a landmark never found gets the mean of all others.
+    """Compute the mean position [K, 2] of each landmark.
+
+    A landmark that was found in no image gets the mean of the mean positions of the others.
 
     Args:
         landmarks: [N, K, 2], NaN where missing.
@@ -103,18 +108,18 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
             "no landmark was found in any training image, so none can be filled in; train for longer"
         )
     mean = nan_mean(np.where(is_found[..., None], landmarks, np.nan), axis=0)
-    seen: BoolArray = np.any(is_found, axis=0)
-    return np.where(seen[:, None], mean, mean[seen].mean(axis=0))
+    is_ever_found: BoolArray = np.any(is_found, axis=0)
+    return np.where(is_ever_found[:, None], mean, mean[is_ever_found].mean(axis=0))
 
 
 def fill_with_mean(landmarks: FloatArray, mean: FloatArray) -> FloatArray:
-    """Put missing landmarks of [T, K, 2] at their training mean [K, 2], as the paper does in test images."""
+    """Replace missing landmarks [T, K, 2] by their training mean [K, 2], as the paper does in test images."""
     filled: FloatArray = np.where(found_landmarks(landmarks)[..., None], landmarks, mean)
     return filled
 
 
 def points_per_image(landmarks: FloatArray) -> float:
-    """Compute the mean number of landmarks per image (the paper's p.p.e.).
+    """Compute the mean number of landmarks that were found per image (the paper's p.p.e.).
 
     >>> points_per_image(np.array([[[1.0, 1.0], [np.nan, np.nan]], [[2.0, 2.0], [3.0, 3.0]]]))
     1.5

@@ -1,4 +1,4 @@
-"""Consistency checks without labels: does a landmark follow the object, and does it tell left from right?
+"""Check without labels whether landmarks follow the object, and whether they tell left from right.
 
 All distances are fractions of the image side S. Unknown values are NaN.
 """
@@ -22,13 +22,15 @@ from selfmark.points import FloatArray
 
 
 class DeformationErrors(NamedTuple):
-    """Effect of known deformations of N images on K landmarks; the rows of an image are adjacent.
+    """Errors of K landmarks in deformed copies of N images; the copies of an image are adjacent rows.
+
+    The expected position of a landmark in a copy is its position in the original image, deformed.
 
     Attributes:
-        error: [N * deformations, K] distance of the landmark in the deformed image from its expected
-            position; NaN if that position is outside the image.
-        moved: [N * deformations, K] distance between the landmark and its expected position; only if
-            it is large does the error reveal a landmark that does not follow the object.
+        error: [N * deformations, K] distance between the landmark in the copy and its expected position;
+            NaN if the expected position is outside the image.
+        moved: [N * deformations, K] distance between the landmark in the original image and its expected
+            position. If this distance is small, the error is small even for a landmark that never moves.
     """
 
     error: FloatArray
@@ -44,14 +46,14 @@ def deformation_errors(
     generator: torch.Generator,
     batch: int,
 ) -> DeformationErrors:
-    """Measure the equivariance error: landmarks of the deformed image against the deformed landmarks.
+    """Measure the equivariance error: the distance from landmarks of a deformed image to deformed landmarks.
 
     Args:
         detector: The detector, with or without averaging over the mirrored image.
         pixels: [N, 3, S, S] uint8 network images.
         deformations: Number of deformations per image; each is a random affine map with a change of colors,
             blur and noise.
-        augment: Strength of the deformations, usually that of training.
+        augment: Strength of the deformations, usually the same as in training.
         generator: Random number generator on the detector's device.
         batch: Number of images processed at a time.
     """
@@ -68,14 +70,14 @@ def deformation_errors(
             error = torch.where(points_inside(expected, size), (after - expected).norm(dim=-1), torch.nan)
             errors.append(error / size)
             moves.append((expected - before).norm(dim=-1) / size)
-    return DeformationErrors(_by_image(errors, deformations), _by_image(moves, deformations))
+    return DeformationErrors(_join_by_image(errors, deformations), _join_by_image(moves, deformations))
 
 
 @torch.no_grad()
 def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
-    """Measure the distance [N, K] between a landmark and its partner in the mirrored image, mapped back.
+    """Measure the distance [N, K] between each landmark and its mirror partner found in the mirrored image.
 
-    It is NaN for landmarks without a partner.
+    The partner's position is mirrored back first. The distance is NaN for landmarks without a partner.
     Averaging over the mirrored image is switched off, because it would always make the two positions agree.
     """
     size = pixels.shape[-1]
@@ -91,11 +93,11 @@ def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
         error = (original - mapped_back).norm(dim=-1) / size
         error[:, landmarks_without_partner(detector.card)] = torch.nan
         errors.append(error)
-    return _by_image(errors, 1)
+    return _join_by_image(errors, 1)
 
 
 def detection_rates(score: FloatArray, threshold: float) -> FloatArray:
-    """Compute the fraction of images [K] in which the landmark's score [N, K] exceeds the threshold.
+    """Compute the fraction of images [K] in which the score [N, K] of a landmark exceeds the threshold.
 
     >>> detection_rates(np.array([[0.9, 0.1], [0.8, 0.6]]), 0.5).tolist()
     [1.0, 0.5]
@@ -110,9 +112,9 @@ def cluster_separation(
     """Compute the mean silhouette [K] of each landmark's points; NaN for a landmark without points.
 
     Args:
-        descriptor: [P, D].
-        label: [P], 0..K-1.
-        centroids: [K, D].
+        descriptor: [P, D] descriptors of P points.
+        label: [P] landmark of each point, 0..K-1.
+        centroids: [K, D] centroids of the landmarks.
     """
     num_landmarks = len(centroids)
     total = np.bincount(
@@ -126,26 +128,33 @@ def cluster_separation(
 def stable_fraction(deformed: DeformationErrors, agreement_radius: float) -> FloatArray:
     """Return the fraction of deformations [K] that each landmark follows, among those that move it.
 
-    A landmark that is fixed to one spot of the image agrees with every deformation that leaves this spot in
-    place, so these do not count. The result is NaN if none moves the landmark.
+    Deformations that leave the landmark in place do not count, because even a landmark that is always at the
+    same position of the image would follow them. The result is NaN if no deformation moves the landmark.
 
     Args:
         deformed: see `deformation_errors`.
         agreement_radius: maximum distance at which two positions agree, as a fraction of the image's side.
     """
     is_counted = np.isfinite(deformed.error) & (deformed.moved > agreement_radius)
-    return _fraction(deformed.error <= agreement_radius, is_counted)
+    return _compute_fraction(deformed.error <= agreement_radius, is_counted)
 
 
 def agreeing_fraction(distance: FloatArray | None, agreement_radius: float, num_landmarks: int) -> FloatArray:
-    """Return the fraction of distances [N, K] within the radius, [K]; all NaN if they were not measured."""
+    """Return the fraction of images [K] in which a distance is within the radius.
+
+    Args:
+        distance: [N, K], see `mirror_errors`; images in which it is NaN do not count. None if the distances
+            were not measured, which makes all fractions NaN.
+        agreement_radius: maximum distance at which two positions agree, as a fraction of the image's side.
+        num_landmarks: K.
+    """
     if distance is None:
         return np.full(num_landmarks, np.nan)
-    return _fraction(distance <= agreement_radius, np.isfinite(distance))
+    return _compute_fraction(distance <= agreement_radius, np.isfinite(distance))
 
 
-def _fraction(agrees: npt.NDArray[np.bool_], is_counted: npt.NDArray[np.bool_]) -> FloatArray:
-    """Compute the fraction [K] of counted rows that agree; NaN if none is counted."""
+def _compute_fraction(agrees: npt.NDArray[np.bool_], is_counted: npt.NDArray[np.bool_]) -> FloatArray:
+    """Compute for each column the fraction [K] of counted rows that agree; NaN if no row is counted."""
     count = is_counted.sum(axis=0)
     agreeing = (agrees & is_counted).sum(axis=0)
     fraction: FloatArray = np.where(count > 0, agreeing / np.maximum(count, 1), np.nan)
@@ -154,13 +163,19 @@ def _fraction(agrees: npt.NDArray[np.bool_], is_counted: npt.NDArray[np.bool_]) 
 
 def nan_median(values: FloatArray) -> FloatArray:
     """Compute the median [K] of each column, ignoring NaN; unlike `np.nanmedian`, without warnings."""
-    filled = np.where(np.isfinite(values).any(axis=0), values, 0.0)
-    median: FloatArray = np.where(np.isfinite(values).any(axis=0), np.nanmedian(filled, axis=0), np.nan)
+    is_known = np.isfinite(values).any(axis=0)
+    filled = np.where(is_known, values, 0.0)
+    median: FloatArray = np.where(is_known, np.nanmedian(filled, axis=0), np.nan)
     return median
 
 
-def _by_image(parts: list[Tensor], deformations: int) -> FloatArray:
-    """Join parts [B, K], `deformations` per batch, so that the rows of an image are adjacent."""
+def _join_by_image(parts: list[Tensor], deformations: int) -> FloatArray:
+    """Join the tables of all batches and deformations so that the rows of an image are adjacent.
+
+    Args:
+        parts: tables [B, K], all deformations of the first batch, then those of the second batch, and so on.
+        deformations: number of tables per batch.
+    """
     batches = [torch.stack(parts[i : i + deformations], 1) for i in range(0, len(parts), deformations)]
     joined: FloatArray = torch.cat(batches).flatten(0, 1).cpu().numpy().astype(np.float64)
     return joined

@@ -1,8 +1,9 @@
-"""Whether landmarks keep their places among each other on different individuals; no labels are needed.
+"""Check without labels whether landmarks keep their arrangement on different individuals.
 
-The landmarks of an image form a constellation. Individuals differ in place, size, direction and side, so each
-constellation is fitted to a common shape by a similarity, with or without reflection. A landmark that is the
-head of one animal and the tail of the next does not fit, even if it follows every deformation of an image.
+The landmarks of an image form a constellation. Individuals differ in position, size and direction, and show
+their left or right side. So each constellation is fitted to a common shape by a similarity transform, with or
+without reflection. A landmark that marks the head of one animal and the tail of the next does not fit, even
+if it follows every deformation of an image.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from selfmark.correspondence.agreement import unexplained_fraction
 from selfmark.points import FloatArray
 from selfmark.sampling import evenly_spaced
 
-_STARTS = 5  # images whose constellation is tried as the first common shape
-_UPDATES = 10  # times that the common shape is computed again
-_REWEIGHTINGS = 5  # times that the weights of a robust fit are computed again
-_MIN_RESIDUAL = 1e-6  # smallest scale of the residuals of a fit, as a fraction of the shape's size
+_STARTS = 5  # number of images whose constellation is tried as the initial common shape
+_UPDATES = 10  # number of updates of the common shape
+_REWEIGHTINGS = 5  # number of weight updates of a robust fit
+_MIN_RESIDUAL = 1e-6  # smallest median residual that weights are computed with; 1 is the shape's radius
 
 ComplexArray = npt.NDArray[np.complex128]
 
@@ -32,8 +33,8 @@ class FittedShapes(NamedTuple):
         shape: [K, 2] common shape with mean 0 and root mean square radius 1.
         residual: [N, K] distance of each landmark from its place in the common shape after the fit; 1 is the
             radius of the shape.
-        rotation: [N] radians by which each constellation is turned to fit the shape, after mirroring.
-        is_mirrored: [N] whether y is negated before the rotation.
+        rotation: [N] angle in radians by which each constellation is rotated to fit the shape.
+        is_mirrored: [N] True for constellations whose y is negated before the rotation.
     """
 
     shape: FloatArray
@@ -43,10 +44,11 @@ class FittedShapes(NamedTuple):
 
 
 def fit_constellations(xy: FloatArray) -> FittedShapes:
-    """Fit the landmarks [N, K, 2] of each image to a common shape, and find that shape.
+    """Find a common shape, and fit the landmarks [N, K, 2] of each image to it.
 
-    The fit is robust: landmarks that are far from their place count little. The common shape is the mean of
-    the fitted constellations, found by alternating between the two from several starts.
+    The fit is robust: landmarks that are far from their place count little. The common shape is the weighted
+    mean of the fitted constellations. Fits and common shape are updated in turn. This is repeated from
+    several initial shapes, and the result with the smallest median residual is returned.
 
     Raises:
         ValueError: if there are fewer than 2 landmarks.
@@ -74,7 +76,9 @@ def fit_constellations(xy: FloatArray) -> FittedShapes:
 
 
 def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
-    """Return groups of landmarks [N, K, 2] that mark the same place: closer than `radius` in most images.
+    """Group landmarks [N, K, 2] that mark the same place: their median distance is at most `radius`.
+
+    Landmarks of a group are linked by such pairs. Landmarks without a duplicate are left out.
 
     >>> near = np.array([[[0.0, 0.0], [0.1, 0.0], [9.0, 9.0]]])
     >>> group_duplicates(near, 1.0)
@@ -88,13 +92,13 @@ def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
 
 
 def unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -> FloatArray:
-    """Return the error [K] of predicting each landmark from the others, over that of guessing its mean.
+    """Return the error [K] of predicting each landmark from the others.
 
-    Duplicates of a landmark are left out, because they would predict it however it jumps. The result is NaN
-    if no other landmark is left.
+    The error is divided by the error of guessing the landmark's mean position. Duplicates of the landmark do
+    not count as others, because they follow it wherever it jumps. The result is NaN if there are no others.
 
     Args:
-        xy: [N, K, 2].
+        xy: [N, K, 2] landmarks.
         duplicates: see `group_duplicates`.
     """
     num_images, num_landmarks = xy.shape[:2]
@@ -109,11 +113,11 @@ def unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -> FloatA
 
 
 class _Fit(NamedTuple):
-    """Constellations mapped to a shape by similarities a z + b, some of them mirrored first.
+    """N constellations, mapped to a shape by similarity transforms a z + b of complex coordinates z.
 
-    points:      [N, K] after the map
-    scale:       [N] a
-    is_mirrored: [N]
+    points:      [N, K] after the transform
+    scale:       [N] the complex factors a: scale and rotation
+    is_mirrored: [N] True for constellations that were mirrored before the transform
     """
 
     points: ComplexArray
@@ -122,7 +126,7 @@ class _Fit(NamedTuple):
 
 
 def _fit_to_shape(points: ComplexArray, shape: ComplexArray) -> _Fit:
-    """Fit constellations [N, K] to the shape [K], mirrored if that fits better."""
+    """Fit constellations [N, K] to the shape [K]; mirror a constellation if it then fits better."""
     (plain, scale), (mirrored, mirrored_scale) = (
         _fit_robustly(side, shape) for side in (points, points.conj())
     )
@@ -136,34 +140,39 @@ def _fit_to_shape(points: ComplexArray, shape: ComplexArray) -> _Fit:
 
 
 def _fit_robustly(points: ComplexArray, shape: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
-    """Map constellations [N, K] to the shape [K] by similarities a z + b; also return a [N].
+    """Fit similarity transforms a z + b by iteratively reweighted least squares.
 
-    Landmarks are weighted by their residuals.
+    Args:
+        points: [N, K] constellations.
+        shape: [K] the shape to fit.
+
+    Returns:
+        The transformed constellations [N, K], and the factors a [N].
     """
     weight: FloatArray = np.ones(points.shape)
     fitted, scale = points, np.ones((len(points), 1), np.complex128)
     for _ in range(_REWEIGHTINGS):
         total = weight.sum(axis=1, keepdims=True)
         center = (weight * points).sum(axis=1, keepdims=True) / total
-        target = (weight * shape).sum(axis=1, keepdims=True) / total
+        shape_center = (weight * shape).sum(axis=1, keepdims=True) / total
         offset = points - center
-        spread = (weight * np.abs(offset) ** 2).sum(axis=1, keepdims=True)
-        product = (weight * offset.conj() * (shape - target)).sum(axis=1, keepdims=True)
-        scale = np.divide(product, spread, out=np.zeros_like(product), where=spread > 0)
-        fitted = scale * offset + target
+        variance = (weight * np.abs(offset) ** 2).sum(axis=1, keepdims=True)
+        covariance = (weight * offset.conj() * (shape - shape_center)).sum(axis=1, keepdims=True)
+        scale = np.divide(covariance, variance, out=np.zeros_like(covariance), where=variance > 0)
+        fitted = scale * offset + shape_center
         weight = _robust_weights(np.abs(fitted - shape))
     return fitted, scale[:, 0]
 
 
 def _robust_weights(residual: FloatArray) -> FloatArray:
-    """Return weights [N, K] that fall with the residual, relative to the median residual of the image."""
+    """Return weights [N, K] that fall with the residual [N, K], relative to the image's median residual."""
     scale = np.maximum(np.median(residual, axis=1, keepdims=True), _MIN_RESIDUAL)
     weight: FloatArray = 1 / (1 + (residual / scale) ** 2)
     return weight
 
 
 def _normalize(shape: ComplexArray) -> ComplexArray:
-    """Return the shape [K] with mean 0 and root mean square radius 1; a single point stays a point."""
+    """Return the shape [K] with mean 0 and root mean square radius 1, or radius 0 if all points coincide."""
     centered = shape - shape.mean()
     radius = np.sqrt((np.abs(centered) ** 2).mean())
     normalized: ComplexArray = centered / radius if radius > 0 else centered

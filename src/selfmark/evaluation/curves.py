@@ -1,7 +1,7 @@
-"""Cumulative error curves: one number per landmark as in the paper, and the usual curve over thresholds.
+"""Compute cumulative error curves: over numbers of landmarks as in the paper, and over error thresholds.
 
-The functions take the errors of `nme.point_errors`, NaN where a point is left out. They serve the forward
-direction (L annotated points) and the backward direction (K landmarks) alike.
+The errors are those of `nme.point_errors`, NaN where a point is left out. In the forward direction they are
+errors of L annotated points. In the backward direction they are errors of K landmarks, and L stands for K.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def landmark_errors(errors: FloatArray) -> FloatArray:
 def cumulative_by_landmark(errors: FloatArray) -> FloatArray:
     """Compute the mean error of the best n landmarks for n = 1, 2, ...: the paper's CED curves.
 
-    The curve rises steeply at landmarks that follow nothing (paper, Evaluation on human pose datasets).
-    Landmarks whose error is NaN are left out, so the result may be shorter than L.
+    The curve rises steeply at landmarks that do not follow the object (paper, Evaluation on human pose
+    datasets). Landmarks whose error is NaN are left out, so the result may be shorter than L.
 
     >>> cumulative_by_landmark(np.array([5.0, 1.0, np.nan, 3.0])).tolist()
     [1.0, 2.0, 3.0]
 
     Args:
-        errors: [L], see `landmark_errors`.
+        errors: [L] mean error of each landmark, see `landmark_errors`.
     """
     known = np.sort(errors[~np.isnan(errors)])
     curve: FloatArray = np.cumsum(known) / np.arange(1, len(known) + 1)
@@ -35,7 +35,7 @@ def cumulative_by_landmark(errors: FloatArray) -> FloatArray:
 
 
 def cumulative_by_threshold(errors: FloatArray, thresholds: FloatArray) -> FloatArray:
-    """Compute the fraction of all points whose error is at most each threshold: the usual CED curve.
+    """Compute for each threshold the fraction of points with at most this error: the usual CED curve.
 
     >>> cumulative_by_threshold(np.array([[1.0, np.nan], [2.0, 4.0], [8.0, np.nan]]), np.array([0.5, 2.0]))
     array([0. , 0.5])
@@ -55,14 +55,14 @@ def cumulative_by_threshold(errors: FloatArray, thresholds: FloatArray) -> Float
 
 
 def area_under_curve(fractions: FloatArray, thresholds: FloatArray) -> float:
-    """Compute the area under a curve with the trapezoidal rule, relative to a curve that is 1 everywhere.
+    """Compute the area under a curve by the trapezoidal rule; a curve that is 1 everywhere has the area 1.
 
     >>> area_under_curve(np.array([0.0, 1.0, 1.0]), np.array([0.0, 4.0, 8.0]))
     0.75
 
     Args:
-        fractions: [T].
-        thresholds: [T], ascending, at least two.
+        fractions: [T] values of the curve.
+        thresholds: [T] positions of these values, ascending, at least two.
     """
     if len(thresholds) < 2 or fractions.shape != thresholds.shape or not np.all(np.diff(thresholds) > 0):
         raise ValueError("an area needs two or more ascending thresholds and a fraction for each")

@@ -1,4 +1,4 @@
-"""Precision of generic keypoint detectors: the percentage of keypoints that lie on an annotated point."""
+"""Measure the precision of keypoint detectors: the percentage of keypoints near an annotated point."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ def detector_precisions(
     device: torch.device,
     folder: Path | None,
 ) -> Metrics:
-    """Measure the percentage of each detector's keypoints near an annotated point; no run is needed.
+    """Measure the percentage of each detector's keypoints near an annotated point.
 
     Args:
         truth: Annotated objects.
-        spec: Normalizer that sets the radius within which a keypoint is correct, for objects whose eyes are
-            not annotated; see `normalizers`.
-        detectors: Names, as in keypoints.detector.
+        spec: Normalizer, see `precision_radius`.
+        detectors: Names of detectors, see the setting `keypoints.detector`.
         config: Settings of images, keypoints and evaluation.
         device: Device for detection.
         folder: Folder for an image store that does not fit in memory.
+
+    Returns:
+        The percentage for each name.
     """
     labeled = load_labeled_images(truth, config, folder)
     store = labeled.store
@@ -53,12 +55,16 @@ def detector_precisions(
             device,
             config.runtime.predict_batch,
         )
-        precisions[name] = _percent(keypoints, labeled.xy, labeled.truth, radius)
+        precisions[name] = _measure_percentage(keypoints, labeled.xy, labeled.truth, radius)
     return precisions
 
 
 def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
-    """Return settings for a detector with the image size, threshold, NMS radius and cap of `config`."""
+    """Return settings for a detector, with the image size, threshold, NMS radius and maximum of `config`.
+
+    Raises:
+        InputError: If there is no detector with this name.
+    """
     shared = {
         key: getattr(config.keypoints, key) for key in ("image_size", "threshold", "nms_radius", "max_points")
     }
@@ -66,24 +72,39 @@ def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
 
 
 def run_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> float | None:
-    """Measure the precision of a run's first keypoints; None if none of its images is labeled."""
+    """Measure the precision of a run's first keypoints, in percent.
+
+    Args:
+        run: The run.
+        train: Labeled images; those that the run was trained on are used.
+        spec: Normalizer, see `precision_radius`.
+        config: Settings of images and evaluation.
+
+    Returns:
+        The precision; None if no training image of the run is labeled.
+    """
+    # Keypoints are numbered by the images that could be read.
     skipped = {event["name"] for event in run.events() if event["event"] == "skipped"}
     used = [ref for ref in run.refs() if ref.name not in skipped]
-    row_of = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}
-    labeled_row = np.array([row_of.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
-    if not (labeled_row >= 0).any():
+    label_rows = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}
+    # The row of labels of each image, -1 for images without labels.
+    row_of_image = np.array([label_rows.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
+    if not (row_of_image >= 0).any():
         return None
     points = run.load_or_compute_keypoints("first", _raise_missing)
-    row = labeled_row[points.image_index.numpy()]
+    row = row_of_image[points.image_index.numpy()]
     is_labeled = torch.from_numpy(row >= 0)
     keypoints = Keypoints(points.xy[is_labeled], torch.from_numpy(row[row >= 0]), points.score[is_labeled])
     regions = train.predictions.regions
     truth = to_network(train.truth.xy, regions[:, None], config.images.size)
     radius = precision_radius(train.truth, regions, spec, config)
-    return _percent(keypoints, truth, train.truth, radius)
+    return _measure_percentage(keypoints, truth, train.truth, radius)
 
 
-def _percent(keypoints: Keypoints, xy: FloatArray, truth: AnnotatedObjects, radius: FloatArray) -> float:
+def _measure_percentage(
+    keypoints: Keypoints, xy: FloatArray, truth: AnnotatedObjects, radius: FloatArray
+) -> float:
+    """Return the precision in percent; `xy` are the points of `truth` in network pixels."""
     return 100 * keypoint_precision(
         keypoints.xy.cpu().numpy(), keypoints.image_index.cpu().numpy(), xy, truth.visible, radius
     )

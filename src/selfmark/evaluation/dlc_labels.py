@@ -1,6 +1,6 @@
-"""Labels of DeepLabCut and Lightning Pose (CSV), converted to the form of a COCO file.
+"""Read labels of DeepLabCut and Lightning Pose (CSV) into the structure of a COCO file.
 
-Points are checked and images are found by the same code for every label format.
+In this way, the same code checks the points and finds the images of every label format.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
 from selfmark.images.input_files import read_text
 
+# First cell of each header line, in tables of one individual and in tables of several individuals.
 LEVELS = (["scorer", "bodyparts", "coords"], ["scorer", "individuals", "bodyparts", "coords"])
 VISIBLE = 2  # COCO's v of a point that is annotated and visible
 
@@ -26,9 +27,9 @@ class _Row(NamedTuple):
     """A line of the table.
 
     Attributes:
-        where: Its location in the file, for messages.
+        where: Location of the line in the file, for messages.
         image: Folders and name of the image.
-        cells: One per column.
+        cells: Text of each column that belongs to a body part.
     """
 
     where: str
@@ -37,6 +38,14 @@ class _Row(NamedTuple):
 
 
 class _Table(NamedTuple):
+    """A table, without the columns that name the image.
+
+    Attributes:
+        levels: One of `LEVELS`.
+        columns: For each column, its header cells.
+        rows: The lines below the header.
+    """
+
     levels: list[str]
     columns: list[tuple[str, ...]]
     rows: list[_Row]
@@ -45,8 +54,8 @@ class _Table(NamedTuple):
 def read_dlc_labels(path: Path) -> CocoFile:
     """Read a table; every individual with at least one point becomes an annotation.
 
-    Annotations have no box unless their image shows several objects. Only boxes can tell those apart, so each
-    gets the tight box around its points.
+    If an image shows several individuals, each annotation gets the tight box around its points, because boxes
+    tell the objects of an image apart. Other annotations have no box.
     """
     table = _read_table(path)
     columns = _check_columns(path, table)
@@ -98,12 +107,16 @@ def _read_table(path: Path) -> _Table:
     header = lines[: len(levels)]
     # The path of an image takes one column, or one column per folder. These columns have no scorer.
     first = next((column for column in range(1, width) if lines[0][column]), width)
+    columns = list(zip(*(line[first:] for line in header), strict=True))
     rows = [_Row(f"{path}: line {number}", line[:first], line[first:]) for number, line in nonempty]
-    return _Table(levels, list(zip(*(line[first:] for line in header), strict=True)), rows[len(levels) :])
+    return _Table(levels, columns, rows[len(levels) :])
 
 
 def _check_columns(path: Path, table: _Table) -> list[tuple[str, str, str]]:
-    """Return individual, body part and coordinate of each column."""
+    """Check the header, and return (individual, body part, coordinate) of each column.
+
+    The individual is empty in a table of one individual.
+    """
     scorers = list(dict.fromkeys(column[0] for column in table.columns))
     if len(scorers) > 1:
         raise InputError(
@@ -125,7 +138,7 @@ def _check_columns(path: Path, table: _Table) -> list[tuple[str, str, str]]:
 def _read_objects(
     row: _Row, columns: Sequence[tuple[str, str, str]], names: Sequence[str]
 ) -> Iterator[list[float]]:
-    """Yield x, y, v of every name, for each individual with at least one point."""
+    """Yield COCO keypoints (x, y, v of every name) of each individual with at least one point."""
     cells = dict(zip(columns, row.cells, strict=True))
     for individual in dict.fromkeys(column[0] for column in columns):
         keypoints: list[float] = []
@@ -133,14 +146,17 @@ def _read_objects(
             x, y = (_read_number(row, name, cells.get((individual, name, axis), "")) for axis in "xy")
             if math.isnan(x) != math.isnan(y):
                 raise InputError(f"{row.where}: '{name}' has only one of x and y; give both or neither")
-            visible = _read_number(row, name, cells.get((individual, name, "visible"), str(VISIBLE)))
-            keypoints += [0, 0, 0] if math.isnan(x) else [x, y, 0 if math.isnan(visible) else visible]
+            v = _read_number(row, name, cells.get((individual, name, "visible"), str(VISIBLE)))
+            if math.isnan(x):
+                keypoints += [0, 0, 0]
+            else:
+                keypoints += [x, y, 0 if math.isnan(v) else v]
         if any(keypoints[2::3]):
             yield keypoints
 
 
 def _read_number(row: _Row, name: str, cell: str) -> float:
-    """Return the number in a cell, NaN for an empty cell."""
+    """Return the number in a cell; NaN if the cell is empty."""
     try:
         return float(cell) if cell else math.nan
     except ValueError:
@@ -148,7 +164,7 @@ def _read_number(row: _Row, name: str, cell: str) -> float:
 
 
 def _tight_box(keypoints: Sequence[float]) -> list[float]:
-    """Return x, y, w, h around the points, measured from pixel corners."""
+    """Return the box x, y, w, h around keypoints (x, y, v of every name), measured from pixel corners."""
     points = [(x, y) for x, y, v in zip(*(keypoints[part::3] for part in range(3)), strict=True) if v]
     xs, ys = zip(*points, strict=True)
     return [min(xs) + 0.5, min(ys) + 0.5, max(xs) - min(xs), max(ys) - min(ys)]

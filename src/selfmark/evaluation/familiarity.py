@@ -1,8 +1,8 @@
-"""Find out whether new images resemble those that a detector was trained on, from its pretrained features.
+"""Check whether new images resemble the training images of a detector, using its pretrained features.
 
-The features of an image, averaged over its cells, describe what it shows. New images are unfamiliar if they
-are farther from the mean of the training images than training images are, which the halves of the training
-images show: how far is one half from the mean of the other?
+The description of an image is the mean of its features over all cells. New images are unfamiliar if their
+descriptions are farther from the mean of the training images than usual. The usual distance is measured
+between the training images of one half and the mean of the other half.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from selfmark.sampling import evenly_spaced
 FILE = "familiarity.safetensors"
 """File of a model folder with the description of the training images."""
 
-_QUANTILE = 0.95  # of the distances of training images; the others are outliers
+_QUANTILE = 0.95  # fraction of training images within the limit; the others count as outliers
 _BATCH = 16  # images per forward pass
 
 
 @dataclass(frozen=True)
 class Familiarity:
-    """What the training images of a detector look like.
+    """Statistics of the training images of a detector, to compare new images with.
 
-    mean:  [C] mean of the unit descriptions of the training images
-    limit: squared distance from the mean within which nearly all training images are
+    mean:  [C] mean of the descriptions of the training images
+    limit: squared distance that 95 percent of the training images do not exceed, see `fit_familiarity`
     """
 
     mean: Tensor
@@ -44,11 +44,13 @@ class Familiarity:
 
 
 def fit_familiarity(descriptions: Tensor) -> Familiarity:
-    """Describe training images by their mean, and by the distance that images of the same kind have from it.
+    """Compute the statistics of training images.
+
+    The limit is a quantile of the distances between each half of the images and the mean of the other half.
 
     Args:
-        descriptions: [N, C] unit vectors, at least two, in the order of the images, so that the halves of a
-            video are different times.
+        descriptions: [N, C] unit vectors, N >= 2. They are in the order of the images, so that the two halves
+            of a video are from different times.
     """
     halves = descriptions.chunk(2)
     distances = torch.cat([_distances(part, other.mean(dim=0)) for part, other in (halves, halves[::-1])])
@@ -56,7 +58,15 @@ def fit_familiarity(descriptions: Tensor) -> Familiarity:
 
 
 def measure_unfamiliarity(familiarity: Familiarity, descriptions: Tensor) -> float:
-    """Return the median distance of images [N, C] from the training images; the same kind has less than 1."""
+    """Return the median squared distance of images from the mean of the training images, over the limit.
+
+    Args:
+        familiarity: statistics of the training images.
+        descriptions: [N, C] unit vectors of the images.
+
+    Returns:
+        The median distance divided by the limit. Images like the training images have less than 1.
+    """
     return float(_distances(descriptions, familiarity.mean).median() / max(familiarity.limit, 1e-12))
 
 
@@ -72,7 +82,14 @@ def describe_images(encoder: Encoder, pixels: Tensor) -> Tensor:
 
 
 def save_familiarity(detector: Detector, pixels: Tensor, folder: Path, guards: Guards) -> None:
-    """Describe training images [N, 3, S, S] in a model folder, if the detector has pretrained features."""
+    """Write the statistics of training images to a model folder, if the detector has pretrained features.
+
+    Args:
+        detector: The detector.
+        pixels: [N, 3, S, S] uint8 training images.
+        folder: Model folder.
+        guards: Number of images to use.
+    """
     encoder = _find_encoder(detector)
     if encoder is None:
         return
@@ -94,7 +111,7 @@ def warn_of_unfamiliar_images(
         guards: Size of the sample, and the distance from which images are unfamiliar.
 
     Returns:
-        The warning; None if the images are familiar, or if this is not known.
+        The warning; None if the images are familiar, or if they cannot be compared.
     """
     path, encoder = model_folder(run) / FILE, _find_encoder(detector)
     if encoder is None or not path.exists():
@@ -115,6 +132,7 @@ def warn_of_unfamiliar_images(
 
 
 def _find_encoder(detector: Detector) -> Encoder | None:
+    """Return the pretrained encoder of a detector; None if the detector has none."""
     encoder = getattr(detector.psi, "encoder", None)
     return encoder if isinstance(encoder, Encoder) and any(True for _ in encoder.parameters()) else None
 

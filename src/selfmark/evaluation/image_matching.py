@@ -1,7 +1,7 @@
-"""Matching the annotations of a label file to the images that the user gave.
+"""Match the annotations of a label file to the images that the user gave.
 
-Label files name images relative to some folder, often one on another machine. An image is therefore
-recognized by the end of its path, and an object within it by its box.
+Label files name images relative to a folder, which is often on another machine. So an image is recognized by
+the end of its path. An object within an image is recognized by its box.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
 
-MIN_OVERLAP = 0.5  # IoU of an annotation's box with the box of the object it belongs to
+MIN_OVERLAP = 0.5  # minimum IoU of the boxes of an annotation and of the object that it belongs to
 
 PathParts = tuple[str, ...]  # folders and name of a file
 
@@ -33,7 +33,7 @@ def match_annotations(
         refs: The images that the user gave.
 
     Returns:
-        N references, and notes about images that were recognized by a part of their path only.
+        N references, and notes about images of which only the end of the path matched.
     """
     resolved = {path: os.path.realpath(path) for path in {ref.path for ref in refs}}
     images = [file.image_of(annotation) for annotation in annotations]
@@ -44,7 +44,7 @@ def match_annotations(
     for row, ref in enumerate(refs):
         rows_of[resolved[ref.path], ref.frame].append(row)
     videos = {path for path, frame in rows_of if frame is not None}
-    taken: dict[int, str] = {}
+    taken: dict[int, str] = {}  # location of the annotation of each row, in the order of the annotations
     for annotation, image in zip(annotations, images, strict=True):
         path = path_of[_path_parts(image)]
         frame = image.video_frame() if path in videos else None
@@ -63,18 +63,29 @@ def match_annotations(
 def _find_files(
     labels: Path, wanted: Mapping[PathParts, CocoImage], resolved: Mapping[Path, str], num_given: int
 ) -> tuple[dict[PathParts, str], list[str]]:
-    """Return the resolved path of the given file that shares the longest path suffix with each name."""
+    """Find for each image of a label file the given file whose path has the longest end in common.
+
+    Args:
+        labels: The label file.
+        wanted: Images of the label file, by their path.
+        resolved: Path of each given file without symbolic links, by the path as given.
+        num_given: Number of images given, for messages.
+
+    Returns:
+        The resolved path of each image, and notes about images of which only the end of the path matched.
+    """
     found: dict[PathParts, str] = {}
     partial_matches: list[str] = []
     owner: dict[str, PathParts] = {}
-    # Links may rename files and folders, so a path counts both as it was given and as it resolves.
+    # Symbolic links may rename files and folders, so both the given and the resolved path are compared.
     spellings = [
         (tuple(spelling.split(os.sep)[1:]), file)
         for given_path, file in resolved.items()
         for spelling in {os.path.abspath(given_path), file}
     ]
     max_depth = min(max(map(len, wanted)), max((len(parts) for parts, _ in spellings), default=0))
-    # One pass over names and files per depth keeps matching fast if many files have the same name.
+    # Ends of `depth` parts are compared, the longest first. One pass over names and files per depth keeps
+    # matching fast if many files have the same name.
     for depth in range(max_depth, 0, -1):
         files_by_end: dict[PathParts, set[str]] = defaultdict(set)
         for parts, file in spellings:
@@ -107,7 +118,7 @@ def _find_files(
 
 
 def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImage) -> str:
-    """Return the only candidate, or the one beside the label file."""
+    """Return the only candidate, or else the candidate that is beside the label file."""
     if len(files) == 1:
         return next(iter(files))
     beside = [file for file in map(os.path.realpath, _files_beside(labels, name)) if file in files]
@@ -120,16 +131,16 @@ def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImag
 
 
 def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
-    """Return True if the named image exists beside the label file and differs in size from `file`.
+    """Return True if the named image exists beside the label file and has another file size than `file`.
 
-    Splits often use the same file names: test/001.jpg must not match train/001.jpg.
+    Training and test images often have the same file names, but test/001.jpg must not match train/001.jpg.
     """
     own = next(_files_beside(labels, name), None)
     return own is not None and os.path.isfile(file) and os.path.getsize(own) != os.path.getsize(file)
 
 
 def _files_beside(labels: Path, name: PathParts) -> Iterator[str]:
-    """Yield the files with this name in the folders where `CocoFile.image_folder` looks."""
+    """Yield the files with this name in the folders that `CocoFile.image_folder` searches."""
     folders = (labels.parent, labels.parent / "images", labels.parent / "images" / labels.stem)
     return filter(os.path.isfile, (os.path.join(folder, *name) for folder in folders))
 
@@ -142,23 +153,31 @@ def _path_parts(image: CocoImage) -> PathParts:
 
 
 def _choose_object(annotation: CocoAnnotation, candidates: Sequence[int], refs: Sequence[ImageRef]) -> int:
-    """Return the candidate row whose box fits the annotation best."""
+    """Return the candidate whose box fits the annotation best.
+
+    Args:
+        annotation: The annotation.
+        candidates: Rows of the image references that show the annotated image.
+        refs: All image references.
+    """
     where, box = annotation.where, annotation.box()
     with_box = [(row, ref_box) for row in candidates if (ref_box := refs[row].box) is not None]
     if not with_box or (box is None and len(candidates) == 1):
         return candidates[0]
     if box is None:
         raise InputError(f"{where} needs a 'bbox', because several objects of its image were given")
-    overlap, best = max((_box_overlap(box, ref_box), -row) for row, ref_box in with_box)
+    # Rows are negated, so that the first of equal boxes is chosen.
+    overlap, negated_row = max((_box_overlap(box, ref_box), -row) for row, ref_box in with_box)
     if overlap < MIN_OVERLAP:
         raise InputError(
             f"{where}: its 'bbox' overlaps too little with the boxes given for its image; give boxes of the "
             "same objects"
         )
-    return -best
+    return -negated_row
 
 
 def _describe_conflict(where: str, other: str, box: Box | None) -> str:
+    """Return the message for two annotations of one object, which was given with this box."""
     if box is not None:
         return f"{where} and {other} annotate the same object of an image; annotate each object once"
     return (
@@ -168,7 +187,7 @@ def _describe_conflict(where: str, other: str, box: Box | None) -> str:
 
 
 def _box_overlap(a: Box, b: Box) -> float:
-    """Return the intersection over union of two boxes; 1 for equal boxes, even without area.
+    """Return the intersection over union of two boxes; 1 for equal boxes, even if their area is 0.
 
     >>> _box_overlap((0, 0, 2, 1), (1, 0, 2, 1))
     0.3333333333333333

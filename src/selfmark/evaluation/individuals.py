@@ -1,7 +1,7 @@
-"""Whether each landmark marks the same part on different individuals, measured without labels.
+"""Check without labels whether each landmark marks the same part on different individuals.
 
-Stability under deformation cannot tell: a landmark that is the head of one animal and the tail of the next
-follows every deformation. These checks compare images of different individuals instead.
+Stability under deformation does not show this: a landmark that marks the head of one animal and the tail of
+the next may still follow every deformation. So these checks compare images of different individuals.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from selfmark.features.orientation import measure_uprightness
 from selfmark.points import FloatArray
 from selfmark.sampling import evenly_spaced
 
-_MIN_DESCRIBED, _MAX_DESCRIBED = 8, 100  # images in which landmarks are described
+_MIN_DESCRIBED, _MAX_DESCRIBED = 8, 100  # number of images for the checks of appearance
 _MIN_UPRIGHT_IMAGES, _MAX_UPRIGHT_IMAGES = 16, 60  # number of images for measuring uprightness
-_MIN_SIDE = 256  # pixels; smaller images have too few cells
-_SIDE_UNIT = 32  # encoders need a side that is a multiple of this
+_MIN_SIDE = 256  # pixels; smaller images are enlarged, because they have too few cells
+_SIDE_UNIT = 32  # pixels; the side of an encoder's input must be a multiple of this
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,15 @@ class IndividualChecks:
 
     Attributes:
         purity: [K] fraction of images in which the landmark looks more like itself than like any other.
-        constellation: [K] fraction of images in which it has its usual place among the other landmarks.
-        unexplained: [K] error of predicting it from the others, over that of guessing its mean position.
-        appearance_error: [K] error of predicting it from the places that look like the landmarks do in other
-            images, over that of guessing its mean position.
+        constellation: [K] fraction of images in which the landmark has its usual place among the others.
+        unexplained: [K] error of predicting the landmark from the others, divided by the error of guessing
+            its mean position.
+        appearance_error: [K] error of predicting the landmark from the places that look like the landmarks of
+            other images, divided by the error of guessing its mean position.
         duplicates: groups of landmarks that mark the same place.
         spread: [K] mean distance of the landmark from its mean position, as a fraction of the image's side.
         kind_separation: 0..1, how clearly the images show two kinds of objects; NaN if not measured.
-        upright_accuracy: accuracy of telling images from upside-down copies, 0.5 is chance; NaN if not
+        upright_accuracy: accuracy of telling images from upside-down copies (0.5 is chance); NaN if not
             measured.
     """
 
@@ -70,8 +71,9 @@ def check_individuals(
 ) -> IndividualChecks:
     """Check the landmarks of images of different individuals.
 
-    Checks of the appearance need pretrained features: those of the run, or the default ones for a run without
-    features. They are made on some of the images, and not at all if the weights are not installed.
+    The checks of appearance need pretrained features: those of the run, or the default features if the run
+    has none. They use at most 100 images. They are not made with fewer than 8 images, or if the weights of
+    the features are not installed.
 
     Args:
         xy: [N, K, 2] landmarks, network pixels.
@@ -86,7 +88,7 @@ def check_individuals(
         residual = fit_constellations(xy).residual
         constellation = (residual <= settings.constellation_radius).mean(axis=0)
         unexplained = unexplained_by_others(xy, duplicates)
-    appearance = _AppearanceChecks.not_made(xy.shape[1])
+    appearance = _AppearanceChecks.unmeasured(xy.shape[1])
     encoder = _load_encoder(config, device) if len(pixels) >= _MIN_DESCRIBED else None
     if encoder is not None:
         rows = evenly_spaced(len(pixels), _MAX_DESCRIBED)
@@ -106,7 +108,7 @@ def check_individuals(
 
 
 class _AppearanceChecks(NamedTuple):
-    """Checks that need pretrained features, see `IndividualChecks`."""
+    """Checks that need pretrained features; `error` is the `appearance_error` of `IndividualChecks`."""
 
     purity: FloatArray
     error: FloatArray
@@ -114,7 +116,8 @@ class _AppearanceChecks(NamedTuple):
     upright_accuracy: float
 
     @classmethod
-    def not_made(cls, num_landmarks: int) -> _AppearanceChecks:
+    def unmeasured(cls, num_landmarks: int) -> _AppearanceChecks:
+        """Return checks whose values are all NaN."""
         unknown = np.full(num_landmarks, np.nan)
         return cls(unknown, unknown, math.nan, math.nan)
 
@@ -143,7 +146,10 @@ def _check_appearance(
 
 
 def _measure_uprightness(encoder: Encoder, pixels: Tensor, config: Config, device: torch.device) -> float:
-    """Return the accuracy of telling images from upside-down copies; NaN if it does not matter."""
+    """Return the accuracy of telling images from upside-down copies.
+
+    The result is NaN if the run does not expect upright objects, or if there are too few images.
+    """
     expects_upright = config.features.orientation in ("upright", "auto") and config.augment.rotation < 90
     if not expects_upright or len(pixels) < _MIN_UPRIGHT_IMAGES:
         return math.nan
@@ -152,7 +158,7 @@ def _measure_uprightness(encoder: Encoder, pixels: Tensor, config: Config, devic
 
 
 def _enlarge(pixels: Tensor) -> Tensor:
-    """Enlarge images [N, 3, S, S] uint8 to a side that encoders accept and that has enough cells."""
+    """Enlarge images [N, 3, S, S] uint8 to a side that encoders accept, at least `_MIN_SIDE`."""
     side = _SIDE_UNIT * math.ceil(max(pixels.shape[-1], _MIN_SIDE) / _SIDE_UNIT)
     if side == pixels.shape[-1]:
         return pixels
@@ -161,7 +167,7 @@ def _enlarge(pixels: Tensor) -> Tensor:
 
 
 def _load_encoder(config: Config, device: torch.device) -> Encoder | None:
-    """Load the encoder of the run, or the default one; None if its weights are not installed."""
+    """Load the encoder of the run, or the default encoder; None if its weights are not installed."""
     try:
         return load_encoder(config.features.name if config.uses_features else DEFAULT_FEATURES, device)
     except InputError:

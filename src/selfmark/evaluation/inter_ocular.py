@@ -1,4 +1,7 @@
-"""Errors of 68 facial points by both definitions of the inter-ocular distance, ours and the authors'."""
+"""Measure errors of 68 facial points with two definitions of the inter-ocular distance.
+
+One is the definition of this package, the other is that of the authors' program.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,25 @@ def measure_by_definition(
 ) -> Metrics:
     """Measure errors once for each definition of the inter-ocular distance.
 
-    Both are measured on the same images: those in which both distances are known and not zero.
+    Both measurements use the same images: those in which both distances are known and not zero.
 
     Args:
         truth: N test objects.
         regions: [N, 4] x, y, w, h of the network images in the originals.
         size: Side of the network image.
-        measure: Takes the spec of a definition, the rows [T] of the images, and their inter-ocular distances
-            [T] in network pixels; returns the metrics.
+        measure: Returns the metrics for the spec of a definition, the rows [T] of the images, and their
+            inter-ocular distances [T] in network pixels.
 
     Returns:
-        By definition (see `inter_ocular_specs`): its `normaliser`, the number of images, and what `measure`
-        returns. Empty unless the objects have 68 facial points and both distances are known in an image.
+        One entry for each definition (see `inter_ocular_specs`): its `normaliser`, the number of images, and
+        the metrics. Empty if the objects do not have 68 facial points, or if no image has both distances.
     """
     specs = inter_ocular_specs(truth.names)
     scale = size / region_sides(regions)
     lengths = {name: unchecked_lengths(truth, spec, regions) * scale for name, spec in specs.items()}
     if not lengths:
         return {}
-    # A comparison with NaN is False.
+    # Unknown lengths are NaN, for which the comparison is False.
     rows = np.flatnonzero(np.all([length > 0 for length in lengths.values()], axis=0))
     if len(rows) == 0:
         return {}

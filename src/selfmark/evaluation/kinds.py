@@ -1,4 +1,4 @@
-"""Whether the images show two kinds of objects, judged by the pretrained features of their landmarks."""
+"""Check whether the images show two kinds of objects, using the pretrained features of the landmarks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import numpy.typing as npt
 
 from selfmark.points import FloatArray
 
-_ITERATIONS = 20  # of 2-means
-_MIN_FRACTION = 0.1  # a smaller group is a few odd images, not a kind
+_ITERATIONS = 20  # maximum number of iterations of 2-means
+_MIN_IMAGES = 4  # a split of fewer images says nothing
+_MIN_FRACTION = 0.1  # a group with a smaller fraction of the images is not a kind, but a few odd images
 
 
 def measure_kind_separation(descriptor: FloatArray) -> float:
-    """Return the silhouette of the best split of the images into two kinds, 0 if there is no clear split.
+    """Return the mean silhouette of splitting the images into two kinds; 0 if there is no clear split.
 
-    Every image is described by the mean of its landmarks. Two tight groups that are far apart give a value
-    near 1.
+    An image is described by the mean descriptor of its landmarks. If the images form two tight groups that
+    are far apart, the result is near 1.
 
     Args:
         descriptor: [N, K, D] unit vectors, see `appearance.describe_landmarks`.
     """
     images = descriptor.mean(axis=1)
     images = images - images.mean(axis=0)
-    if len(images) < 4 or not images.any():
+    if len(images) < _MIN_IMAGES or not images.any():
         return 0.0
     is_second = _split_in_two(images)
     if min(is_second.mean(), 1 - is_second.mean()) < _MIN_FRACTION:
@@ -38,7 +39,7 @@ def measure_kind_separation(descriptor: FloatArray) -> float:
 
 
 def _split_in_two(images: FloatArray) -> npt.NDArray[np.bool_]:
-    """Split vectors [N, D] by 2-means, starting from the direction of largest variance.
+    """Split vectors [N, D] by 2-means, starting with a split along the direction of largest variance.
 
     Returns:
         [N], True for the second group.

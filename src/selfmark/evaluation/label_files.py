@@ -1,4 +1,4 @@
-"""Reading label files: annotated points of COCO, DeepLabCut or Label Studio, matched to the user's images."""
+"""Read annotated points from label files of several formats, and match them to the user's images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TABLE_SUFFIXES = (".csv", ".h5", ".hdf5")
 
 
 def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: int = 1) -> AnnotatedObjects:
-    """Read a label file and find each annotated object among the images given.
+    """Read a label file and find the image of each annotated object among the given images.
 
     The file is a COCO file with keypoints, a table of DeepLabCut or Lightning Pose (CSV), or an export of
     Label Studio (JSON). An annotation belongs to the image whose path ends with the path in the label file;
@@ -32,16 +32,19 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: in
 
     Args:
         path: The label file.
-        images: The images given, see `images.sources.list_images`.
+        images: The given images, see `images.sources.list_images`.
         min_visibility: Points with a smaller COCO flag v count as not annotated (1: occluded, 2: visible).
+
+    Raises:
+        InputError: If the file is not valid, an image is missing, or the labels belong to other images.
     """
     file = read_label_file(path)
     annotations = file.single_objects()
     objects = build_objects(file, annotations, min_visibility)
     kept_rows = np.flatnonzero(objects.visible.any(axis=1)).tolist()
     if not kept_rows:
-        raise InputError(f"{path}: no annotation has a visible point; set v to 1 or 2 where one is annotated")
-    without_points = [annotations[row] for row in sorted(set(range(len(annotations))) - set(kept_rows))]
+        raise InputError(f"{path}: no annotation has a visible point; set v to 1 or 2 for annotated points")
+    without_points = [annotations[row] for row in np.flatnonzero(~objects.visible.any(axis=1)).tolist()]
     crowds = [annotation for annotation in file.annotations if annotation.is_crowd()]
     kept = [annotations[row] for row in kept_rows]
     refs, match_notes = match_annotations(file, kept, images)
@@ -61,12 +64,12 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: in
 def build_objects(
     file: CocoFile, annotations: Sequence[CocoAnnotation], min_visibility: int = 1
 ) -> AnnotatedObjects:
-    """Return the objects of these annotations, with paths and frame numbers as the file gives them.
+    """Return the objects of these annotations, with image paths and frame numbers as in the label file.
 
     Args:
         file: The label file.
         annotations: Annotations of single objects of one category.
-        min_visibility: Points with a smaller v count as not annotated.
+        min_visibility: See `read_ground_truth`.
     """
     if not annotations:
         raise InputError(f"{file.path} annotates no objects; give a file with points of the images")
@@ -108,7 +111,7 @@ def is_coco(path: Path) -> bool:
 
 
 def common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[str, ...]:
-    """Return the names of the points that both files have, in the order of `second`."""
+    """Return the names of the points that both data sets have, in the order of `second`."""
     shared = tuple(name for name in second.names if name in first.names)
     if not shared:
         raise InputError(
@@ -119,7 +122,7 @@ def common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[st
 
 
 def _note_left_out(path: Path, annotations: Sequence[CocoAnnotation], reason: str) -> tuple[str, ...]:
-    """Return a note about annotations that were left out, if there are any."""
+    """Return a note about annotations that were left out; empty if there are none."""
     if not annotations:
         return ()
     first = annotations[0].where.removeprefix(f"{path}: ")

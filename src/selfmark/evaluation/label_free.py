@@ -1,4 +1,4 @@
-"""The label-free checks of a detector on a sample of images."""
+"""Run the label-free checks of a detector on a sample of images."""
 
 from __future__ import annotations
 
@@ -37,10 +37,18 @@ def run_label_free_checks(
     image_store: ImageStore | None = None,
     second_run: Metrics | None = None,
 ) -> Metrics:
-    """Measure the stability, symmetry, detection and separation of each landmark, and rate its trust.
+    """Run all checks that need no labels, and judge each landmark and the run by them.
 
-    At most `evaluation.num_samples` images are checked, evenly spaced among `refs`. They are taken from
-    `image_store` if it is given, otherwise decoded. `second_run` is the content of verification.json.
+    Args:
+        detector: The detector.
+        stage1: Stage 1 of its run.
+        refs: The images, of which a sample of `evaluation.num_samples` is checked.
+        config: Settings of the run.
+        image_store: Decoded images that contain `refs`; None decodes the sample.
+        second_run: Content of verification.json; None if the run is not verified.
+
+    Returns:
+        The section `unlabelled` of metrics.json, with None for unknown values.
     """
     settings, batch = config.evaluation, config.runtime.predict_batch
     chosen = [refs[row] for row in evenly_spaced(len(refs), settings.num_samples)]

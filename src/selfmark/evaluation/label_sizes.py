@@ -1,4 +1,4 @@
-"""Check that labels belong to the images: file names of different data sets often coincide, sizes do not."""
+"""Check that labels belong to the images. Data sets often share file names, but seldom image sizes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.video import probe_video
 from selfmark.sampling import evenly_spaced
 
-_CHECKED_IMAGES = 200
-_MAX_DIFFERENT = 0.5  # fraction of the checked images; with more, the labels belong to other images
-_MARGIN = 0.1  # fraction of the image's sides by which a point may lie outside, as clicks at the border do
+_MAX_CHECKED = 200  # number of images
+_MAX_DIFFERENT = 0.5  # fraction of checked images; if more do not fit, the labels belong to other images
+_MAX_OUTSIDE = 0.5  # fraction of an image's points; if more lie outside, the image does not fit
+_MARGIN = 0.1  # fraction of the image's sides; clicks at the border may lie outside by this much
 
 
 class _Mismatch(NamedTuple):
-    """An image that does not fit its labels: its row, and what does not fit."""
+    """The row of an image that does not fit its labels, and the reason."""
 
     row: int
     reason: str
@@ -32,7 +33,8 @@ def require_matching_sizes(
 ) -> tuple[str, ...]:
     """Raise if labels do not fit the images that they were matched to, without decoding any image.
 
-    The size that the label file states must be that of the image, or its points must lie inside.
+    An image fits if it has the size that the label file states. If the file states no size, an image fits if
+    at least half of its points lie inside.
 
     Args:
         truth: N annotated objects.
@@ -45,8 +47,8 @@ def require_matching_sizes(
     Raises:
         InputError: if more than half of the checked images do not fit.
     """
-    rows = evenly_spaced(len(refs), _CHECKED_IMAGES).tolist()
-    found = [mismatch for row in rows if (mismatch := _compare(truth, images[row], refs[row], row))]
+    rows = evenly_spaced(len(refs), _MAX_CHECKED).tolist()
+    found = [mismatch for row in rows if (mismatch := _find_mismatch(truth, images[row], refs[row], row))]
     if not found:
         return ()
     row, reason = found[0]
@@ -61,14 +63,15 @@ def require_matching_sizes(
     )
 
 
-def _compare(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row: int) -> _Mismatch | None:
+def _find_mismatch(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row: int) -> _Mismatch | None:
+    """Return why an image does not fit its labels; None if it fits or cannot be read."""
     try:
         size = probe_video(ref.path).size if ref.frame is not None else read_image_size(ref.path)
     except (InputError, UnreadableImage):
-        return None  # unreadable images are reported when they are predicted
+        return None  # unreadable images are reported later, by the prediction
     stated = (image.values.get("width"), image.values.get("height"))
     if all(isinstance(value, int) and value > 0 for value in stated):
-        # Some tools state the size of a rotated photo before its rotation.
+        # Some tools ignore the orientation in a photo's EXIF data, so width and height may be swapped.
         if stated in (size, size[::-1]):
             return None
         reason = f"has {stated[0]} x {stated[1]} pixels there, but {ref.path} has {size[0]} x {size[1]}"
@@ -76,7 +79,7 @@ def _compare(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row: int)
     points = truth.xy[row][truth.visible[row]]
     margin = _MARGIN * np.array(size)
     is_outside = ((points < -margin) | (points > size + margin)).any(axis=1)
-    if is_outside.mean() <= 0.5:
+    if is_outside.mean() <= _MAX_OUTSIDE:
         return None
     x, y = np.round(points[is_outside][0]).astype(int).tolist()
     return _Mismatch(row, f"has a point at {x}, {y}, but {ref.path} has {size[0]} x {size[1]} pixels")

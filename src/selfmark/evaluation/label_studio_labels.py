@@ -1,6 +1,6 @@
-"""Labels exported from Label Studio (JSON), converted to the form of a COCO file.
+"""Read labels exported from Label Studio (JSON) into the structure of a COCO file.
 
-Points are checked and images are found by the same code for every label format.
+In this way, the same code checks the points and finds the images of every label format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
 from selfmark.images.input_files import MAX_COORDINATE, read_text
 
-_MAX_NAMES = 1_000  # different labels; each takes memory for every object
+_MAX_NAMES = 1_000  # number of different labels; each label takes memory for every object
 VISIBLE = 2  # COCO's v of a point that is annotated and visible
 UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # added by Label Studio to the name of an uploaded file
 
@@ -27,7 +27,7 @@ class _Object(NamedTuple):
     Attributes:
         where: Location of its first point in the file, for messages.
         points: Pixel coordinates of each point by name.
-        box: x, y, w, h; None without a usable rectangle.
+        box: x, y, w, h in pixels; None if the object has no rectangle, or a rotated one.
     """
 
     where: str
@@ -36,10 +36,10 @@ class _Object(NamedTuple):
 
 
 def read_label_studio_labels(path: Path) -> CocoFile:
-    """Read an export.
+    """Read a file that was exported from Label Studio.
 
-    Points whose parent is a rectangle form one object with that box; all other points of an image form one
-    more object. Pre-annotations and canceled annotations do not count.
+    The points whose parent is the same rectangle form an object with that box. All points without a rectangle
+    form one more object. Pre-annotations and canceled annotations do not count.
     """
     text = read_text(path)
     try:
@@ -52,10 +52,10 @@ def read_label_studio_labels(path: Path) -> CocoFile:
     objects: list[tuple[int, _Object]] = []
     for number, task in enumerate(tasks):
         where = f"{path}: tasks[{number}]"
-        regions = _annotated_regions(where, task)
+        regions = _read_regions(where, task)
         if regions is None:
             continue
-        file_name = _image_path(where, task)
+        file_name = _read_image_path(where, task)
         images.append(CocoImage(where, number, file_name, {"id": number, "file_name": file_name}))
         objects += [(number, instance) for instance in _group_objects(where, regions)]
     names = list(dict.fromkeys(name for _, instance in objects for name in instance.points))
@@ -73,8 +73,8 @@ def read_label_studio_labels(path: Path) -> CocoFile:
     return CocoFile(path, tuple(images), tuple(annotations), {"categories": [{"keypoints": names}]})
 
 
-def _annotated_regions(where: str, task: Any) -> list[dict[str, Any]] | None:
-    """Return the regions of the only valid annotation; None if the task has not been annotated."""
+def _read_regions(where: str, task: Any) -> list[dict[str, Any]] | None:
+    """Return the regions of a task's annotation; None if the task is not annotated."""
     annotations = task.get("annotations", []) if isinstance(task, dict) else None
     if not isinstance(annotations, list) or not all(
         isinstance(annotation, dict) for annotation in annotations
@@ -91,8 +91,8 @@ def _annotated_regions(where: str, task: Any) -> list[dict[str, Any]] | None:
     return regions
 
 
-def _image_path(where: str, task: dict[str, Any]) -> str:
-    """Return the path of the task's image, taken from its URL."""
+def _read_image_path(where: str, task: dict[str, Any]) -> str:
+    """Return the path of a task's image, which the task gives as a path or URL."""
     data = task.get("data")
     values = data if isinstance(data, dict) else {}
     texts = [value for value in values.values() if isinstance(value, str)]
@@ -108,7 +108,7 @@ def _image_path(where: str, task: dict[str, Any]) -> str:
 
 
 def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
-    """Return the objects with at least one point."""
+    """Group points by their rectangle, and return the objects with at least one point."""
     boxes: dict[str, tuple[str, dict[str, Any]]] = {}
     points: dict[str | None, dict[str, tuple[float, float]]] = {}
     locations: dict[str | None, str] = {}
@@ -125,7 +125,7 @@ def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
         x, y, width, height = _read_numbers(location, region, ("x", "y"))
         siblings = points.setdefault(parent, {})
         locations.setdefault(parent, location)
-        for name in _point_labels(location, region):
+        for name in _read_point_labels(location, region):
             if name in siblings:
                 raise InputError(f"{location}: '{name}' occurs twice in one object; keep the correct one")
             # Percentages are measured from the image corner; pixel centers are at whole numbers.
@@ -137,14 +137,14 @@ def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
 
 
 def _read_box(location: str, region: dict[str, Any]) -> list[float] | None:
-    """Return x, y, w, h in pixels; None for a rotated rectangle, which is not axis-aligned."""
+    """Return x, y, w, h in pixels; None for a rotated rectangle, which COCO boxes cannot represent."""
     x, y, w, h, width, height = _read_numbers(location, region, ("x", "y", "width", "height"))
     if region["value"].get("rotation"):
         return None
     return [x / 100 * width, y / 100 * height, w / 100 * width, h / 100 * height]
 
 
-def _point_labels(location: str, region: dict[str, Any]) -> list[str]:
+def _read_point_labels(location: str, region: dict[str, Any]) -> list[str]:
     labels = region["value"].get("keypointlabels")
     if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
         raise InputError(f"{location}: 'keypointlabels' must list names, not {reprlib.repr(labels)}")
@@ -152,7 +152,7 @@ def _point_labels(location: str, region: dict[str, Any]) -> list[str]:
 
 
 def _read_numbers(location: str, region: dict[str, Any], keys: tuple[str, ...]) -> list[float]:
-    """Return these numbers of a region's value, then width and height of its image."""
+    """Return the numbers under `keys` in a region's value, then width and height of its image in pixels."""
     value = region.get("value")
     if not isinstance(value, dict):
         raise InputError(f"{location} needs a 'value' with its position")

@@ -1,4 +1,4 @@
-"""Labeled images as network pixels with their annotated points, for measurements without a trained run."""
+"""Load labeled images and their annotated points in network pixels, for measurements without a run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LabeledImages:
     """N images and their annotated points.
 
     Attributes:
-        truth: The annotated objects.
-        store: The images.
+        truth: The N annotated objects.
+        store: The N images.
         xy: [N, L, 2] annotated points in network pixels.
     """
 
@@ -35,7 +35,16 @@ class LabeledImages:
     def nearest(
         self, points: FloatArray, image: npt.NDArray[np.int64], config: Config
     ) -> npt.NDArray[np.int64]:
-        """Return the annotated point nearest to each point [P, 2] of image [P]; -1 if none is near enough."""
+        """Find the annotated point that is nearest to each of P points.
+
+        Args:
+            points: [P, 2] network pixels.
+            image: [P] index of the image of each point.
+            config: Settings of images and evaluation, see `precision_radius`.
+
+        Returns:
+            [P] index of the annotated point; -1 if none is within the precision radius.
+        """
         radius = precision_radius(self.truth, self.store.regions, default_normalizer(self.truth), config)
         offset = points[:, None].astype(np.float64) - self.xy[image]
         distance = np.hypot(offset[..., 0], offset[..., 1])
@@ -50,8 +59,8 @@ def load_labeled_images(truth: AnnotatedObjects, config: Config, folder: Path | 
     """Load the images of annotated objects; unreadable images are left out.
 
     Args:
-        truth: The objects.
-        config: Settings of images and of the memory they may take.
+        truth: The annotated objects.
+        config: Settings of images and of the memory that they may take.
         folder: Folder for an image store that does not fit in memory.
     """
     store = load_store(truth.refs, config.images, config.runtime.store_gigabytes, folder)
@@ -61,9 +70,16 @@ def load_labeled_images(truth: AnnotatedObjects, config: Config, folder: Path | 
 
 
 def precision_radius(truth: AnnotatedObjects, regions: FloatArray, spec: str, config: Config) -> FloatArray:
-    """Return the radius [N] in which a keypoint counts as correct, in network pixels.
+    """Return the radius [N] within which a keypoint counts as correct, in network pixels.
 
-    It is a fraction of the inter-ocular distance or, for objects without eyes, of the normalizer `spec`.
+    The radius is a fraction of the inter-ocular distance. If this distance cannot be measured for all
+    objects, the radius is a fraction of the normalizer `spec` instead.
+
+    Args:
+        truth: N annotated objects.
+        regions: [N, 4] x, y, w, h of the network images in the originals.
+        spec: The normalizer, see `normalizers`.
+        config: Settings of images and evaluation.
     """
     size = config.images.size
     try:

@@ -1,4 +1,4 @@
-"""Labels joined with a run's predictions, from which all metrics are computed."""
+"""Join labels with a run's predictions; the metrics are computed from both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from selfmark.run.folder import Run
 
 @dataclass(frozen=True)
 class LabeledInputs:
-    """Inputs as the user gave them (files, folders, videos), and their label file."""
+    """Images as the user gave them (files, folders, globs, videos), and their label file."""
 
     images: Sequence[str | Path]
     labels: Path
@@ -66,7 +66,11 @@ def keep_common_points(
 
 
 def split_in_half(labeled: LabeledRun, settings: Evaluation) -> tuple[LabeledRun, LabeledRun]:
-    """Split the objects at random: regressors are fitted on the first half and tested on the second."""
+    """Split the objects into two random halves, one to fit regressors on and one to test them on.
+
+    Raises:
+        InputError: If there is only one object.
+    """
     count = len(labeled.truth)
     if count < 2:
         raise InputError(
@@ -93,7 +97,7 @@ def _select_rows(labeled: LabeledRun, rows: npt.NDArray[np.int64]) -> LabeledRun
 def build_examples(
     truth: AnnotatedObjects, landmarks: FloatArray, regions: FloatArray, spec: str, size: int
 ) -> Examples:
-    """Return annotated points and landmarks in network pixels, because originals differ in size.
+    """Convert annotated points and the normalizer to network pixels, because originals differ in size.
 
     Args:
         truth: N objects.
@@ -113,6 +117,6 @@ def build_examples(
 def normalizer_in_network_pixels(
     truth: AnnotatedObjects, regions: FloatArray, spec: str, size: int
 ) -> FloatArray:
-    """Return the lengths [N] that errors are divided by, in network pixels."""
+    """Return the normalizer [N] in network pixels; arguments as in `build_examples`."""
     scaled: FloatArray = normalizer_lengths(truth, spec, regions) * (size / region_sides(regions))
     return scaled

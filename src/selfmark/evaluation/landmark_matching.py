@@ -1,8 +1,7 @@
-"""How well raw landmarks, without a regressor, follow the annotated points (paper, raw accuracy tables).
+"""Measure how well raw landmarks, without a regressor, follow annotated points (paper, raw accuracy tables).
 
-The Hungarian algorithm matches each annotated point to the landmark that follows it best; then the hits of
-each point are counted. Shapes: N images, K landmarks, L annotated points. Landmarks that were not found are
-NaN.
+The Hungarian algorithm matches annotated points to landmarks. A point is hit in an image if its landmark is
+near enough. Shapes: N images, K landmarks, L annotated points. Landmarks that were not found are NaN.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def mean_distances(
         normalizer: [N]; images in which it is not positive are left out.
 
     Returns:
-        [K, L]; NaN if a landmark and a point never occur together.
+        [K, L]; NaN if a landmark and a point never occur in the same image.
     """
     counted = visible & (normalizer > 0)[:, None]
     size = np.where(normalizer > 0, normalizer, 1.0)[:, None]
@@ -50,13 +49,14 @@ def match_landmarks(cost: FloatArray) -> IntArray:
         cost: [K, L], see `mean_distances`; NaN where unknown.
 
     Returns:
-        Landmark [L] of each point; -1 if there are too few landmarks, or if the point never occurs together
-        with a landmark that is still free.
+        Landmark [L] of each point; -1 for a point that gets no landmark, because there are too few landmarks
+        or because its cost is unknown.
     """
     known = ~np.isnan(cost)
-    # An unknown pair costs more than any matching of known pairs, so as few as possible are unknown.
+    # A single unknown pair costs more than all known pairs together, so as few as possible are matched.
     max_cost = np.where(known, cost, 0.0).max(initial=0.0)
-    landmark, point = linear_sum_assignment(np.where(known, cost, (max_cost + 1.0) * (min(cost.shape) + 1)))
+    unknown_cost = (max_cost + 1.0) * (min(cost.shape) + 1)
+    landmark, point = linear_sum_assignment(np.where(known, cost, unknown_cost))
     matched = np.full(cost.shape[1], -1, np.int64)
     matched[point] = np.where(known[landmark, point], landmark, -1)
     return matched
@@ -65,17 +65,18 @@ def match_landmarks(cost: FloatArray) -> IntArray:
 def hit_rates(
     landmarks: FloatArray, truth: FloatArray, visible: BoolArray, limit: FloatArray, matched: IntArray
 ) -> FloatArray:
-    """Compute the fraction of images in which the landmark of a visible point is within `limit` of it.
+    """Compute how often the landmark of each point is near it, among the images in which it is visible.
 
     Args:
         landmarks: [N, K, 2].
         truth: [N, L, 2].
         visible: [N, L].
-        limit: [N] pixels; images in which it is NaN (an eye or the torso is hidden) are left out.
+        limit: [N] maximum distance of a hit in pixels. Images in which it is NaN are left out; it is unknown
+            if, for instance, an eye is hidden.
         matched: [L], see `match_landmarks`.
 
     Returns:
-        [L]; 0 for points without a landmark, NaN for points that are never visible.
+        [L] fractions of images; 0 for points without a landmark, NaN for points that are never visible.
     """
     counted = visible & ~np.isnan(limit)[:, None]
     is_near = _distance(landmarks[:, matched], truth) <= limit[:, None]  # False if the landmark is NaN
@@ -86,14 +87,14 @@ def hit_rates(
 def group_means(rates: FloatArray, groups: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
     """Compute the mean rate of each named group of points, e.g. of both elbows.
 
-    Points whose rate is NaN are left out; a group of only such points is NaN.
+    Points whose rate is NaN are left out. If all rates of a group are NaN, so is their mean.
 
     >>> group_means(np.array([0.25, 0.75, 1.0]), {"eyes": (0, 1), "nose": (2,)})
     {'eyes': 0.5, 'nose': 1.0}
 
     Args:
         rates: [L], see `hit_rates`.
-        groups: The points of each group.
+        groups: Indices of the points of each group.
     """
     return {name: float(nan_mean(rates[list(points)], axis=0)) for name, points in groups.items()}
 

@@ -1,8 +1,8 @@
-"""Normalized mean errors of points, and linear predictions between landmarks and annotated points.
+"""Compute normalized mean errors of points, and predict annotated points from landmarks and vice versa.
 
 Shapes: K discovered landmarks, L annotated points, N images, T test images. Errors are percentages of the
-normalizer [N], one length per image in the same pixels as the points. Coordinates of annotated points that
-are not `visible` are ignored; the errors of these points are NaN and do not count.
+normalizer [N], one length per image in the same pixels as the points. Annotated points that are not `visible`
+do not count: their coordinates are ignored, and their errors are NaN.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def point_errors(
         predicted: [N, L, 2].
         truth: [N, L, 2].
         visible: [N, L].
-        normalizer: [N], positive wherever a point is visible.
+        normalizer: [N], positive for every image with a visible point.
+
+    Raises:
+        InputError: If the normalizer of an image with a visible point is not positive.
     """
     if predicted.shape != truth.shape or visible.shape != truth.shape[:2] or len(normalizer) != len(truth):
         raise ValueError(
@@ -60,7 +63,10 @@ def image_errors(errors: FloatArray) -> FloatArray:
 
 
 def mean_error(errors: FloatArray) -> float:
-    """Compute the mean of `image_errors`, so that all images count equally; NaN if all errors are NaN."""
+    """Compute the mean over images of `image_errors`; NaN if all errors are NaN.
+
+    All images count equally, however many points are visible in them.
+    """
     return float(nan_mean(image_errors(errors), axis=0))
 
 
@@ -76,8 +82,8 @@ def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer
     """
     errors = point_errors(predicted, truth, visible, normalizer)
     if not visible.any():
-        raise InputError("no image has a visible landmark, so there is nothing to evaluate")
-    # A missing prediction must not be mistaken for a point that is left out.
+        raise InputError("no image has a visible annotated point, so there is nothing to evaluate")
+    # The mean would silently leave out a missing prediction.
     if np.isnan(errors[visible]).any():
         raise ValueError("predicted and truth must be numbers wherever a point is visible")
     return mean_error(errors)
@@ -92,26 +98,27 @@ def forward_prediction(
 ) -> FloatArray:
     """Predict annotated points [T, L, 2] from landmarks.
 
-    Each annotated point has its own regressor, fitted on the training images in which it is visible; a point
-    that is never visible is predicted as NaN.
+    Each annotated point has its own regressor, fitted on the training images in which the point is visible.
+    The prediction of a point that is never visible is NaN.
 
     Args:
         train_landmarks: [N, K, 2] landmarks of the training images.
         train_truth: [N, L, 2] annotated points of the training images.
         train_visible: [N, L].
-        test_landmarks: [T, K, 2].
-        fit: Fits a regressor.
+        test_landmarks: [T, K, 2] landmarks of the test images.
+        fit: Function that fits a regressor, see `regression`.
     """
     predicted = np.full((len(test_landmarks), train_truth.shape[1], 2), np.nan)
-    # Points visible in the same images share one fit, because targets of a linear regressor do not interact.
+    # Points that are visible in the same images share one fit, because a linear regressor predicts each of
+    # its targets independently. The key is the mask of these images.
     points_by_images: dict[bytes, list[int]] = {}
     for point, column in enumerate(train_visible.T):
         points_by_images.setdefault(column.tobytes(), []).append(point)
     for points in points_by_images.values():
         known = train_visible[:, points[0]]
         if known.any():
-            regressor = fit(_flat(train_landmarks[known]), _flat(train_truth[known][:, points]))
-            predicted[:, points] = regressor.predict(_flat(test_landmarks)).reshape(len(predicted), -1, 2)
+            regressor = fit(_flatten(train_landmarks[known]), _flatten(train_truth[known][:, points]))
+            predicted[:, points] = regressor.predict(_flatten(test_landmarks)).reshape(len(predicted), -1, 2)
     return predicted
 
 
@@ -123,11 +130,19 @@ def backward_prediction(
     test_visible: BoolArray,
     fit: Fit,
 ) -> FloatArray:
-    """Predict landmarks [T, K, 2] from annotated points; arguments as in `forward_prediction`.
+    """Predict landmarks [T, K, 2] from annotated points.
 
     Annotated points that are not visible are replaced by their training mean. Each landmark has its own
-    regressor, fitted on the training images in which it was found, that is, where it is not NaN; a landmark
-    that was never found is predicted as NaN.
+    regressor, fitted on the training images in which the landmark was found. The prediction of a landmark
+    that was never found is NaN.
+
+    Args:
+        train_landmarks: [N, K, 2] landmarks of the training images, NaN where not found.
+        train_truth: [N, L, 2] annotated points of the training images.
+        train_visible: [N, L].
+        test_truth: [T, L, 2] annotated points of the test images.
+        test_visible: [T, L].
+        fit: Function that fits a regressor, see `regression`.
     """
     mean = mean_shape(train_truth, train_visible)
     known_train = np.where(train_visible[..., None], train_truth, mean)
@@ -136,20 +151,31 @@ def backward_prediction(
 
 
 def found_landmarks(landmarks: FloatArray) -> BoolArray:
-    """Return whether each landmark of [N, K, 2] was found, [N, K]; missing ones are NaN."""
+    """Return a mask [N, K] of the landmarks [N, K, 2] that were found; the others are NaN."""
     found: BoolArray = np.all(np.isfinite(landmarks), axis=2)
     return found
 
 
 def mean_shape(truth: FloatArray, visible: BoolArray) -> FloatArray:
-    """Compute the mean position [L, 2] of each point where it is visible; (0, 0) if it is never visible."""
+    """Compute the mean position [L, 2] of each point over the images in which it is visible.
+
+    A point that is never visible gets (0, 0).
+    """
     total = np.where(visible[..., None], truth, 0.0).sum(axis=0, dtype=np.float64)
     mean: FloatArray = total / np.maximum(visible.sum(axis=0), 1)[:, None]
     return mean
 
 
 def box_normalizer(truth: FloatArray, visible: BoolArray) -> FloatArray:
-    """Compute the root of the area of the tight box around visible points, [N]; 0 if there are none."""
+    """Compute for each image the root of the area of the tight box around its visible points.
+
+    Args:
+        truth: [N, L, 2].
+        visible: [N, L].
+
+    Returns:
+        [N]; 0 for images without visible points.
+    """
     low = np.where(visible[..., None], truth, np.inf).min(axis=1)
     high = np.where(visible[..., None], truth, -np.inf).max(axis=1)
     sides = np.where(visible.any(axis=1, keepdims=True), high - low, 0.0)
@@ -159,7 +185,13 @@ def box_normalizer(truth: FloatArray, visible: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class DrawStatistics:
-    """Mean and standard deviation of a metric over random draws."""
+    """Statistics of a metric over random draws.
+
+    Attributes:
+        mean: Mean.
+        spread: Standard deviation.
+        draws: Number of draws that count.
+    """
 
     mean: float
     spread: float
@@ -173,22 +205,24 @@ def measure_over_draws(
     draws: int,
     rng: np.random.Generator,
 ) -> DrawStatistics:
-    """Measure with regressors fitted on random subsets of the training images (paper, Evaluation).
+    """Measure the error of regressors that are fitted on random subsets of the training images.
 
-    Annotated points that are visible in none of the drawn images cannot be predicted. They are left out of
-    that draw's error: `measure` should return the `mean_error` of `point_errors`, where they are NaN. A draw
-    for which it returns NaN does not count.
+    This follows the paper (Evaluation). Annotated points that are visible in none of the drawn images cannot
+    be predicted, so `measure` must leave them out. A draw for which it returns NaN does not count.
 
     >>> measure_over_draws(lambda rows: float(len(rows)), 8, 5, 10, np.random.default_rng(0))
     DrawStatistics(mean=5.0, spread=0.0, draws=10)
 
     Args:
-        measure: Returns the error for the drawn rows, which are ascending.
+        measure: Returns the error of a regressor that is fitted on these rows, which are ascending.
         num_images: Number of training images to draw from.
-        images_per_draw: Images per draw, without replacement. If it is at least `num_images`, a single draw
-            of all images is made.
+        images_per_draw: Images per draw, without replacement. If there are not more images than this, a
+            single draw of all images is made.
         draws: Number of draws.
         rng: Random number generator.
+
+    Raises:
+        InputError: If no draw counts.
     """
     subsets = draw_subsets(num_images, images_per_draw, draws, rng)
     errors = [error for error in (measure(rows) for rows in subsets) if not math.isnan(error)]
@@ -203,7 +237,7 @@ def measure_over_draws(
 def draw_subsets(
     num_images: int, images_per_draw: int, draws: int, rng: np.random.Generator
 ) -> list[IntArray]:
-    """Draw random subsets of rows, each ascending; arguments as in `measure_over_draws`."""
+    """Draw random subsets of ascending rows; arguments as in `measure_over_draws`."""
     if images_per_draw < 1 or draws < 1:
         raise ValueError(f"images_per_draw and draws must be at least 1, not {images_per_draw} and {draws}")
     if images_per_draw >= num_images:
@@ -217,14 +251,14 @@ Group = TypeVar("Group", bound=Hashable)
 def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tuple[float, int]]:
     """Compute the mean error and number of images of each group, in order of appearance.
 
-    Images whose error is NaN do not count; a group in which all are NaN is left out.
+    Images whose error is NaN do not count. A group in which all errors are NaN is left out.
 
     >>> group_errors(np.array([1.0, 4.0, 3.0]), ["left", "right", "left"])
     {'left': (2.0, 2), 'right': (4.0, 1)}
 
     Args:
-        errors: [N] per image, see `image_errors`.
-        groups: The group of each image, e.g. its range of yaw.
+        errors: [N] error of each image, see `image_errors`.
+        groups: The group of each image, e.g. its range of yaw angles.
     """
     members: dict[Group, list[float]] = {}
     for error, group in zip(errors.tolist(), groups, strict=True):
@@ -233,12 +267,13 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
     return {group: (float(np.mean(values)), len(values)) for group, values in members.items()}
 
 
-def _flat(points: FloatArray) -> FloatArray:
+def _flatten(points: FloatArray) -> FloatArray:
+    """Return points [N, K, 2] as vectors [N, 2K]."""
     return points.reshape(len(points), -1)
 
 
 def nan_mean(values: FloatArray, axis: int) -> FloatArray:
-    """Compute the mean of the values that are not NaN; unlike `np.nanmean`, do not warn if all are NaN."""
+    """Compute the mean of the values that are not NaN; unlike `np.nanmean`, without warnings."""
     known = ~np.isnan(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0.0).sum(axis=axis, dtype=np.float64)

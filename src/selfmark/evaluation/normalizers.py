@@ -1,8 +1,8 @@
-"""Normalizers, the lengths that errors are divided by, and the sides and parts in point names.
+"""Measure normalizers, the lengths that errors are divided by, and find body parts in point names.
 
-A normalizer is chosen by a short name, its spec, as in the paper: `box` for LS3D and PennAction,
-`inter_ocular` for faces, `shoulders` and `torso` for bodies. Point names are spelled in many ways, so
-"LeftEye", "eye_l" and "left eye" are treated as the same point.
+A normalizer is chosen by a short name, its spec. The paper uses `box` for LS3D and PennAction, `inter_ocular`
+for faces, and `shoulders` and `torso` for bodies. Point names are spelled in many ways, so "LeftEye", "eye_l"
+and "left eye" are treated as the same point.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from selfmark.evaluation.nme import box_normalizer
 from selfmark.images.coco import CocoCategory
 from selfmark.points import FloatArray
 
-# Specs measured between two parts; the position of a part is the center of all its points.
+# Specs that are distances between two parts. The position of a part is the center of all its points.
 PARTS = {
     "inter_ocular": ("left_eye", "right_eye"),
     "shoulders": ("left_shoulder", "right_shoulder"),
@@ -47,10 +47,10 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
         truth: N objects.
         spec: "box", the root of the area of the tight box around the visible points; "bbox", the root
             of the area of the annotated box; "inter_ocular", the distance between the centers of the eyes;
-            "shoulders", the distance between the shoulders; "torso", from left shoulder to right hip;
-            "side", the side of the region; or "points:A,B", the distance between two points given by name or
-            index.
-        regions: [N, 4] x, y, w, h of the crops in the original.
+            "shoulders", the distance between the shoulders; "torso", the distance from the left shoulder to
+            the right hip; "side", the side of the region; or "points:A,B", the distance between two points
+            given by name or index.
+        regions: [N, 4] x, y, w, h of the crops in the original image.
 
     Raises:
         InputError: If the length of an object is unknown or zero.
@@ -70,7 +70,7 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
 def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
     """Return the objects for which a normalizer can be measured, with a note about the others.
 
-    No prediction is needed for this, so that a wrong normalizer is reported before minutes of work.
+    This needs no predictions, so a wrong normalizer can be reported before minutes of prediction.
 
     Args:
         truth: N objects.
@@ -99,7 +99,7 @@ def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
 
 
 def unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
-    """Return the lengths of `normalizer_lengths`, NaN or 0 where they cannot be measured."""
+    """Return the lengths [N] of `normalizer_lengths`, but NaN or 0 for lengths that cannot be measured."""
     if regions.shape != (len(truth), 4):
         raise ValueError(f"regions must be [{len(truth)}, 4], got {regions.shape}")
     if spec == "box":
@@ -118,25 +118,31 @@ def unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -
 
 
 def is_available(truth: AnnotatedObjects, spec: str) -> bool:
-    """Return True if the points that a normalizer needs are named, whether they are visible or not."""
+    """Return True if the label file names the points that a normalizer needs; they may be hidden."""
     return spec in ("box", "bbox", "side") or _find_ends(truth.names, spec) is not None
 
 
 def default_normalizer(truth: AnnotatedObjects) -> str:
-    """Return the declared normalizer, else the eye or shoulder distance if available, else the box."""
+    """Return the normalizer that the label file declares, or choose one by the names of the points.
+
+    The first choice is the distance between the eyes, then that between the shoulders, then the box.
+    """
     named = (spec for spec in ("inter_ocular", "shoulders") if is_available(truth, spec))
     return truth.normalizer or next(named, "box")
 
 
 def inter_ocular_specs(names: Sequence[str]) -> dict[str, str]:
-    """Return both definitions of the inter-ocular distance of 68 facial points, as specs.
+    """Return two definitions of the inter-ocular distance of 68 facial points, as specs.
 
-    "eye_centers" is ours, the distance between the centers of the six points of each eye. "points_41_46" is
-    that of the authors' program, the distance between two points of the lower lids. The result is empty for
-    other points, also for five facial points, which have one point per eye.
+    "eye_centers" is the definition of this package: the distance between the centers of the six points of
+    each eye. "points_41_46" is that of the authors' program: the distance between two points of the lower
+    lids.
 
     Args:
         names: Names of the L points.
+
+    Returns:
+        The spec of each definition; empty if the points are not the 68 facial points.
     """
     if len(names) != _SIXTY_EIGHT or _find_ends(names, "inter_ocular") != ([*_LEFT_EYE], [*_RIGHT_EYE]):
         return {}
@@ -147,7 +153,7 @@ def inter_ocular_specs(names: Sequence[str]) -> dict[str, str]:
 def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return the spec of the normalizer that a label file declares, and a note if it is unknown.
 
-    The spec is empty if the file declares nothing or an unknown normalizer.
+    The spec is empty if the file declares no normalizer or an unknown one.
     """
     name, points = category.normalizer(len(names))
     if name == "bbox_sqrt_area":
@@ -160,7 +166,7 @@ def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[s
 
 
 def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] | None:
-    """Return the points at the two ends of a length; None if an end has no point."""
+    """Return the indices of the points at the two ends of a length; None if an end has no point."""
     if spec in PARTS:
         pair = tuple([i for i, name in enumerate(names) if _is_part(name, part)] for part in PARTS[spec])
         return (pair[0], pair[1]) if all(pair) else None
@@ -169,35 +175,38 @@ def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] |
             f"unknown normalizer '{spec}'; choose one of {', '.join(NAMED_SPECS)}, or {POINTS_PREFIX}A,B for "
             f"the distance between two points.{suggest(spec, NAMED_SPECS)}"
         )
-    given = spec.removeprefix(POINTS_PREFIX)
+    pair_text = spec.removeprefix(POINTS_PREFIX)
     # Names may contain commas, so each comma is tried as the separator.
-    for comma in (index for index, letter in enumerate(given) if letter == ","):
-        first, second = _find_point(names, given[:comma]), _find_point(names, given[comma + 1 :])
+    for comma in (index for index, letter in enumerate(pair_text) if letter == ","):
+        first, second = _find_point(names, pair_text[:comma]), _find_point(names, pair_text[comma + 1 :])
         if first is not None and second is not None:
             return [first], [second]
     return None
 
 
 def _is_part(name: str, part: str) -> bool:
-    """Return True for the name of a part or of one of its numbered points: left_eye, left_eye_0, ..."""
+    """Return True if a name stands for the part or one of its numbered points: left_eye, left_eye_0, ..."""
     return re.fullmatch(rf"{part}(_\d+)?", canonical_name(name)) is not None
 
 
 def _find_point(names: Sequence[str], text: str) -> int | None:
-    """Return the index of a point given by name, in any spelling, or by index; None if there is none."""
+    """Return the index of a point that is given by its name in any spelling, or by its index.
+
+    The result is None if there is no such point.
+    """
     text = text.strip()
     if text in names:
         return names.index(text)
     same = [index for index, name in enumerate(names) if canonical_name(name) == canonical_name(text)]
     if len(same) == 1:
         return same[0]
-    # Longer numbers cannot be an index, and int() raises an error for very long ones.
+    # A number of more digits is no index, and int() raises an error for thousands of digits.
     number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else len(names)
     return number if number < len(names) else None
 
 
 def _mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
-    """Compute the mean [N, 2] of the visible points among these; NaN if none is visible."""
+    """Compute the mean position [N, 2] of those points that are visible; NaN if none is visible."""
     visible = truth.visible[:, indices]
     total = np.where(visible[..., None], truth.xy[:, indices], 0.0).sum(axis=1)
     count = visible.sum(axis=1)
@@ -209,12 +218,12 @@ def _mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
 
 
 def canonical_name(name: str) -> str:
-    """Return a point's name in lower case, words joined by underscores, with its side in front.
+    """Return the name of a point as lower-case words joined by underscores, with the side first.
 
     >>> [canonical_name(name) for name in ("LeftEye", "eye.L", "L_Shoulder", "lhip", "right eye 3", "rear")]
     ['left_eye', 'left_eye', 'left_shoulder', 'left_hip', 'right_eye_3', 'rear']
     """
-    words = _words(name)
+    words = _split_words(name)
     side = next((word for word in words if word in ("left", "right")), None)
     if side is not None:
         words.remove(side)
@@ -230,17 +239,33 @@ def part_groups(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """
     groups: dict[str, tuple[int, ...]] = {}
     for index, name in enumerate(names):
-        part = "_".join(w for w in _words(name) if w not in ("left", "right") and not w.isdecimal())
+        words = [word for word in _split_words(name) if word not in ("left", "right")]
+        part = "_".join(word for word in words if not word.isdecimal())
         part = part or name  # a name with only a side and a number is its own part
         groups[part] = (*groups.get(part, ()), index)
     return groups
 
 
-def _words(name: str) -> list[str]:
-    """Split a name into lower-case words, also at camel case, at digits and after an attached side."""
-    bounds = r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)"
+_WORD_BOUNDARY = "|".join(
+    (
+        r"[\W_]+",  # punctuation and spaces: left_eye
+        r"(?<=[a-z])(?=[A-Z])",  # an upper-case letter after a lower-case letter: leftEye
+        r"(?<=[A-Z])(?=[A-Z][a-z])",  # the start of a capitalized word: LShoulder
+        r"(?<=\d)(?=[^\W\d])",  # a letter after a digit
+        r"(?<=[^\W\d])(?=\d)",  # a digit after a letter
+    )
+)
+
+
+def _split_words(name: str) -> list[str]:
+    """Split a name into lower-case words, with "left" and "right" as words of their own.
+
+    >>> _split_words("LShoulder"), _split_words("lefteye3")
+    (['left', 'shoulder'], ['left', 'eye', '3'])
+    """
     words: list[str] = []
-    for word in filter(None, (piece.lower() for piece in re.split(bounds, name))):
+    for word in filter(None, (piece.lower() for piece in re.split(_WORD_BOUNDARY, name))):
+        # The side may be attached, as in "lefteye" and "lhip".
         match = re.fullmatch(rf"(left|right)(.+)|([lr])({PARTS_WITH_INITIAL})", word)
         words += [piece for piece in match.groups() if piece] if match else [word]
     return [SIDES.get(word, word) for word in words]

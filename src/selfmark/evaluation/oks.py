@@ -1,7 +1,7 @@
-"""Object Keypoint Similarity (OKS), and COCO's average precision and recall over it (raw accuracy tables).
+"""Compute the Object Keypoint Similarity (OKS), and COCO's average precision and recall based on it.
 
-The rules are those of COCO's keypoint evaluation for objects of all sizes, down to the order of ties, so that
-the numbers can be compared with those of supervised methods.
+The rules are those of COCO's keypoint evaluation for objects of all sizes, including the order of ties. So
+the numbers can be compared with those of supervised methods (paper, raw accuracy tables).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from selfmark.evaluation.nme import BoolArray, IntArray
 from selfmark.evaluation.normalizers import part_groups
 from selfmark.points import FloatArray
 
-# How precisely people place each part, in units of the square root of the object's area (measured by COCO).
+# Standard deviation of human annotations of each part, divided by the root of the object's area (from COCO).
 COCO_SIGMAS = {
     "nose": 0.026,
     "eye": 0.025,
@@ -28,8 +28,8 @@ COCO_SIGMAS = {
     "knee": 0.087,
     "ankle": 0.089,
 }
-MAX_DETECTIONS = 20  # per image
-RECALLS = np.linspace(0.0, 1.0, 101)  # at which precision is sampled
+MAX_DETECTIONS = 20  # detections per image that count
+RECALLS = np.linspace(0.0, 1.0, 101)  # recalls at which precision is sampled
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Detections:
     """D detected objects.
 
     Attributes:
-        image: [D] int64, image of each detection.
-        xy: [D, L, 2].
-        score: [D].
+        image: [D] int64, index of the image of each detection.
+        xy: [D, L, 2] points.
+        score: [D] confidence.
     """
 
     image: IntArray
@@ -52,14 +52,14 @@ class TargetObjects:
     """G annotated objects that detections are matched to.
 
     Attributes:
-        image: [G] int64, image of each object.
-        xy: [G, L, 2], arbitrary where not visible.
+        image: [G] int64, index of the image of each object.
+        xy: [G, L, 2] points, arbitrary where not visible.
         visible: [G, L].
         area: [G] square pixels.
-        box: [G, 4] x, y, width, height. As in COCO, an object without visible points accepts detections near
-            its box; if None, it accepts any detection.
-        crowd: [G] annotations that cover several objects and accept any number of detections; None if
-            there are none.
+        box: [G, 4] x, y, width, height. As in COCO, an object without visible points matches detections near
+            its box. Without boxes (None), it matches any detection.
+        crowd: [G] True for annotations that cover several objects; they match any number of detections. None
+            if there are none.
     """
 
     image: IntArray
@@ -72,7 +72,7 @@ class TargetObjects:
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """COCO's numbers at each of T similarity thresholds; AP and AR are their means.
+    """Precision and recall at each of T similarity thresholds; COCO's AP and AR are their means.
 
     Attributes:
         ap: [T] average precision.
@@ -84,7 +84,7 @@ class PrecisionRecall:
 
 
 def sigmas_for(names: Sequence[str], default: float) -> FloatArray:
-    """Return the sigma [L] of each named point: COCO's for its body part, else the default.
+    """Return the sigma [L] of each point: that of COCO for its body part, or the default for other parts.
 
     >>> sigmas_for(["left_eye", "RShoulder", "beak"], default=0.05).tolist()
     [0.025, 0.079, 0.05]
@@ -122,15 +122,19 @@ def average_precision(
 ) -> PrecisionRecall:
     """Compute precision and recall under COCO's matching rules.
 
-    In each image, the detections choose in the order of their scores. Each takes the most similar free object
-    that reaches the threshold. Objects without visible points and crowds are chosen last, and detections that
-    choose them are not counted. Only the 20 detections of an image with the highest scores count.
+    In each image, the detections choose an object one after the other, the highest score first. Each takes
+    the most similar free object, if its similarity reaches the threshold. Objects without visible points and
+    crowds are ignored objects: a detection takes them only if no other object is possible, and then it does
+    not count. Only the 20 detections of an image with the highest scores count.
 
     Args:
         detections: D detections.
         targets: G objects.
         sigmas: [L], see `sigmas_for`.
         thresholds: [T] minimum similarities of a match.
+
+    Raises:
+        InputError: If all objects are ignored.
     """
     crowd = np.zeros(len(targets.image), bool) if targets.crowd is None else targets.crowd
     ignored = crowd | ~targets.visible.any(axis=1)
@@ -138,7 +142,7 @@ def average_precision(
     if num_targets == 0:
         raise InputError("no object has a visible point, so average precision cannot be measured")
     min_similarity = np.asarray(thresholds, np.float64)
-    # Highest score first; ties are ordered by image, then as given.
+    # The highest score comes first. Equal scores are ordered by image, then as given.
     by_score = np.lexsort((detections.image, -detections.score))
     is_match = np.zeros((len(min_similarity), len(detections.image)), bool)
     is_counted = np.zeros_like(is_match)  # detections beyond the best 20 of their image stay False
@@ -149,9 +153,9 @@ def average_precision(
         similarity = np.zeros((len(best), len(objects)))
         for column, row in enumerate(objects):
             similarity[:, column] = _target_similarity(detections.xy[best], targets, row, sigmas)
-        chosen = _choose(similarity, ignored[objects], crowd[objects], min_similarity)
+        chosen = _choose_objects(similarity, ignored[objects], crowd[objects], min_similarity)
         is_match[:, best] = chosen >= 0
-        # Index -1 (no object) selects the appended False.
+        # A detection without an object counts: its index -1 selects the appended False.
         is_counted[:, best] = ~np.append(ignored[objects], False)[chosen]
     is_match, is_counted = is_match[:, by_score], is_counted[:, by_score]
     precision = [
@@ -162,7 +166,7 @@ def average_precision(
 
 
 def _rows_by_image(image: IntArray) -> dict[int, IntArray]:
-    """Return the rows of each image, in their order."""
+    """Return the rows of each image in ascending order, by the index of the image."""
     order = np.argsort(image, kind="stable")
     images, starts = np.unique(image[order], return_index=True)
     return dict(zip(images.tolist(), np.split(order, starts)[1:], strict=True))
@@ -171,7 +175,8 @@ def _rows_by_image(image: IntArray) -> dict[int, IntArray]:
 def _target_similarity(xy: FloatArray, targets: TargetObjects, row: int, sigmas: FloatArray) -> FloatArray:
     """Compute the OKS [D] of detections [D, L, 2] with one object.
 
-    If no point is visible, distances are measured to the object's box, enlarged by its size on every side.
+    If no point of the object is visible, the distances are those to its box, enlarged by its width and height
+    on every side.
     """
     visible = targets.visible[row]
     if visible.any():
@@ -192,28 +197,29 @@ def _point_similarity(offset: FloatArray, area: FloatArray | float, sigmas: Floa
     return similarity
 
 
-def _choose(
+def _choose_objects(
     similarity: FloatArray, ignored: BoolArray, crowd: BoolArray, min_similarity: FloatArray
 ) -> IntArray:
-    """Return the object [T, D] that each detection takes at each threshold, -1 for none.
+    """Return the object [T, D] that each detection of an image takes at each threshold; -1 for none.
 
     Args:
-        similarity: [D, G], detections ordered by score.
-        ignored: [G].
-        crowd: [G].
+        similarity: [D, G] OKS of detections and objects; the detection with the highest score comes first.
+        ignored: [G] True for objects that are taken only if no other object is possible.
+        crowd: [G] True for objects that can be taken several times.
         min_similarity: [T] thresholds.
     """
     chosen = np.full((len(min_similarity), len(similarity)), -1, np.int64)
     if similarity.shape[1] == 0:
         return chosen
-    required = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]  # as in COCO, a threshold of 1 can be reached
+    required = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]  # as in COCO, so that 1 can be reached
     free = np.ones((len(min_similarity), similarity.shape[1]), bool)
     for index, similar in enumerate(similarity):
         possible = (free | crowd) & (similar >= required)
         regular = possible & ~ignored
+        # COCO visits ignored objects after all others.
         eligible = np.where(regular.any(axis=1, keepdims=True), regular, possible)
         rows = np.flatnonzero(eligible.any(axis=1))  # thresholds at which the detection takes an object
-        # Among equal objects COCO takes the last one, and it visits ignored objects after all others.
+        # Of objects with equal similarity, COCO takes the last one, so the first maximum is sought backwards.
         backwards = np.where(eligible, similar, -1.0)[rows, ::-1]
         chosen[rows, index] = similarity.shape[1] - 1 - np.argmax(backwards, axis=1)
         free[rows, chosen[rows, index]] = False
@@ -221,7 +227,14 @@ def _choose(
 
 
 def _interpolated_precision(is_match: BoolArray, num_targets: int) -> FloatArray:
-    """Return the best precision at each of COCO's recalls or above; 0 for recalls never reached."""
+    """Return for each of COCO's recalls [101] the best precision at this recall or a higher one.
+
+    The precision is 0 for recalls that are not reached.
+
+    Args:
+        is_match: [D] True for detections with an object; the detection with the highest score comes first.
+        num_targets: number of objects.
+    """
     matches = np.cumsum(is_match)
     precision = matches / np.arange(1, len(is_match) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]

@@ -1,4 +1,4 @@
-"""How many landmarks lie on the annotated object."""
+"""Measure how many landmarks lie on the annotated object."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from selfmark.evaluation.protocol import Examples
 
 
 def fraction_on_object(examples: Examples, tolerance: float) -> float | None:
-    """Return the fraction of landmarks in the convex hull of the annotated points of their image.
+    """Return the fraction of landmarks that lie in the convex hull of their image's annotated points.
 
     Images with fewer than three annotated points do not count.
 
     Args:
         examples: landmarks and annotated points of N images, in network pixels.
-        tolerance: landmarks up to this far outside count as well, network pixels.
+        tolerance: maximum distance from the hull at which a landmark outside still counts, network pixels.
 
     Returns:
         The fraction, or None if no image has three annotated points.

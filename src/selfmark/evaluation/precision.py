@@ -1,4 +1,4 @@
-"""Precision of keypoints: the fraction that lies on an annotated point (paper, Landmarks captured)."""
+"""Compute the precision of keypoints: the fraction near an annotated point (paper, Landmarks captured)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def keypoint_precision(
 ) -> float:
     """Compute the fraction of keypoints within `radius` of any visible annotated point of their image.
 
-    Keypoints of images without visible points, or whose radius is NaN, are left out.
+    Keypoints are left out if their image has no visible point, or if its radius is NaN.
 
     >>> truth, visible, radius = np.zeros((1, 1, 2)), np.array([[True]]), np.array([2.0])
     >>> keypoint_precision(np.array([[1.0, 0.0], [9.0, 0.0]]), np.array([0, 0]), truth, visible, radius)
@@ -24,10 +24,13 @@ def keypoint_precision(
 
     Args:
         xy: [P, 2] keypoints of all images.
-        image_index: [P] image of each keypoint.
-        truth: [N, L, 2].
+        image_index: [P] index of the image of each keypoint.
+        truth: [N, L, 2] annotated points.
         visible: [N, L].
-        radius: [N], e.g. a tenth of the distance between the eyes (paper).
+        radius: [N] maximum distance; in the paper, a tenth of the distance between the eyes.
+
+    Raises:
+        InputError: If all keypoints are left out.
     """
     is_counted = (visible.any(axis=1) & ~np.isnan(radius))[image_index]
     if not is_counted.any():

@@ -1,7 +1,8 @@
-"""The paper's evaluation protocol: which metrics are computed, on what, and with which regressor.
+"""The paper's evaluation protocol: which metrics are computed, on which images, and with which regressor.
 
-All coordinates are network pixels. Every function returns plain numbers in dictionaries, ready for
-metrics.json. Errors are percentages of the normalizer.
+All coordinates are network pixels. Errors are percentages of the normalizer. `Metrics` are dictionaries of
+plain numbers, ready for metrics.json. Shapes: N training images, T test images, K landmarks, L annotated
+points.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from selfmark.points import FloatArray
 
 Metrics = dict[str, Any]
 
-NUM_THRESHOLDS = 41  # of the cumulative error curve
+NUM_THRESHOLDS = 41  # error thresholds of a cumulative error curve
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Examples:
     """Landmarks and annotated points of N images, to fit regressors on or to test them.
 
     Attributes:
-        landmarks: [N, K, 2] discovered landmarks; NaN where Stage 1 did not find a landmark.
+        landmarks: [N, K, 2] discovered landmarks, NaN where Stage 1 did not find a landmark.
         truth: [N, L, 2] annotated points, arbitrary where not visible.
         visible: [N, L].
         normalizer: [N] lengths that errors are divided by.
@@ -77,7 +78,11 @@ class Examples:
 
 
 def regressors(settings: Evaluation) -> dict[str, Fit]:
-    """Return the paper's regressor without bias, then the authors' centered ridge with several penalties."""
+    """Return the function that fits each regressor, by name.
+
+    The regressors are that of the paper, without bias, and the centered ridge regression of the authors'
+    program with each penalty of `evaluation.ridges`.
+    """
     ridges: dict[str, Fit] = {
         f"ridge {ridge:g}": partial(fit_ridge, ridge=ridge) for ridge in settings.ridges
     }
@@ -88,15 +93,21 @@ def regressors(settings: Evaluation) -> dict[str, Fit]:
 
 
 def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
-    """Compute errors [T, L] of annotated points predicted from landmarks; NaN where a point is left out."""
+    """Compute the errors [T, L] of predicting annotated points from landmarks.
+
+    Errors are NaN for points that are not visible in the test image or in any training image.
+    """
     predicted = forward_prediction(train.landmarks, train.truth, train.visible, test.landmarks, fit)
-    # Points that are annotated in no training image cannot be predicted and are not counted.
+    # Points that are visible in no training image cannot be predicted.
     is_counted = test.visible & train.visible.any(axis=0)
     return point_errors(predicted, test.truth, is_counted, test.normalizer)
 
 
 def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
-    """Compute errors [T, K] of landmarks predicted from the annotated points; NaN where one was not found."""
+    """Compute the errors [T, K] of predicting landmarks from annotated points.
+
+    Errors are NaN for landmarks that were not found in the test image or in any training image.
+    """
     predicted = backward_prediction(
         train.landmarks, train.truth, train.visible, test.truth, test.visible, fit
     )
@@ -107,8 +118,8 @@ def guessing_errors(train: Examples, test: Examples) -> dict[str, FloatArray]:
     """Compute the errors of guessing: predicting the mean shape of the training images for every image.
 
     Returns:
-        "forward" [T, L], errors of the annotated points, and "backward" [T, K], errors of the landmarks; NaN
-        where a point is left out.
+        "forward" [T, L], errors of the annotated points, and "backward" [T, K], errors of the landmarks. They
+        are NaN in the same places as those of `forward_errors` and `backward_errors`.
     """
     truth = np.broadcast_to(mean_shape(train.truth, train.visible), test.truth.shape)
     mean = mean_shape(train.landmarks, found_landmarks(train.landmarks))
@@ -123,7 +134,7 @@ def guessing_errors(train: Examples, test: Examples) -> dict[str, FloatArray]:
 
 
 def _predictable_landmarks(train: Examples, test: Examples) -> BoolArray:
-    """Return the landmarks [T, K] that were found in the test image and in any training image."""
+    """Return a mask [T, K] of the landmarks that were found in the test image and in a training image."""
     return found_landmarks(test.landmarks) & found_landmarks(train.landmarks).any(axis=0)
 
 
@@ -141,10 +152,10 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
         for count in sizes:
             # "all" is True for the row that is fitted on all training images.
             row: Metrics = {"regressor": name, "images": count, "all": count == len(train)}
-            for direction, errors in DIRECTIONS.items():
+            for direction, compute_errors in DIRECTIONS.items():
                 # All regressors and directions use the same draws, so that rows can be compared.
                 rng = np.random.default_rng([settings.seed, count])
-                measure = _mean_error_function(errors, train, test, fit)
+                measure = _mean_error_function(compute_errors, train, test, fit)
                 statistics = measure_over_draws(measure, len(train), count, settings.draws, rng)
                 row[direction] = {
                     "mean": statistics.mean,
@@ -158,7 +169,7 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
 def _mean_error_function(
     compute_errors: Callable[[Examples, Examples, Fit], FloatArray], train: Examples, test: Examples, fit: Fit
 ) -> Callable[[IntArray], float]:
-    """Return a function that takes rows of the training images, fits on them and returns the test error."""
+    """Return a function of rows that fits a regressor on these training images and returns its test error."""
     return lambda rows: mean_error(compute_errors(train.select(rows), test, fit))
 
 
@@ -168,11 +179,14 @@ def mean_shape_errors(train: Examples, test: Examples) -> Metrics:
 
 
 def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Metrics:
-    """Measure forward and backward errors with the headline regressor and all training images.
+    """Measure the errors to report first: with the penalty `evaluation.ridge` and all training images.
 
-    Entry n of `cumulative` is the mean error of the n + 1 best points, as in the paper. `within` is the
-    fraction of all points whose error is at most each threshold, and `area` is the area under that curve.
-    `guessing`, `guessing_by_point` and `guessing_cumulative` are the same errors for the mean shape.
+    Returns:
+        The name of the regressor, `thresholds`, and for each direction: `error`, the mean error; `by_point`,
+        the mean error of each point; `cumulative`, whose entry n is the mean error of the n + 1 best points,
+        as in the paper; `within`, the fraction of points with at most the error of each threshold; `area`,
+        the area under that curve; `guessing`, `guessing_by_point` and `guessing_cumulative`, the errors of
+        the mean shape.
     """
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
     thresholds = np.linspace(0.0, settings.max_curve_error, NUM_THRESHOLDS)
@@ -180,7 +194,7 @@ def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Me
     guessing = guessing_errors(train, test)
     for direction, compute_errors in DIRECTIONS.items():
         errors = compute_errors(train, test, fit)
-        by_point, guessed = landmark_errors(errors), landmark_errors(guessing[direction])
+        by_point, guessing_by_point = landmark_errors(errors), landmark_errors(guessing[direction])
         fractions = cumulative_by_threshold(errors, thresholds)
         metrics[direction] = {
             "error": mean_error(errors),
@@ -189,8 +203,8 @@ def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Me
             "within": to_json_list(fractions),
             "area": area_under_curve(fractions, thresholds),
             "guessing": mean_error(guessing[direction]),
-            "guessing_by_point": to_json_list(guessed),
-            "guessing_cumulative": to_json_list(cumulative_by_landmark(guessed)),
+            "guessing_by_point": to_json_list(guessing_by_point),
+            "guessing_cumulative": to_json_list(cumulative_by_landmark(guessing_by_point)),
         }
     return metrics
 
@@ -213,7 +227,7 @@ def curves_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
                 cumulative_by_landmark(landmark_errors(compute_errors(train.select(rows), test, fit)))
                 for rows in draw_subsets(len(train), count, settings.draws, rng)
             ]
-            # A point that no drawn image shows has no error, so the curve of that draw is shorter.
+            # A point that is visible in no drawn image has no error, so the curve of that draw is shorter.
             table = np.full((len(curves), max(map(len, curves))), np.nan)
             for row, curve in zip(table, curves, strict=True):
                 row[: len(curve)] = curve
@@ -225,7 +239,17 @@ def curves_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
 
 
 def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], settings: Evaluation) -> Metrics:
-    """Measure the headline errors for each value of a field; `values` has one value per test image."""
+    """Measure forward and backward errors for each group of test images.
+
+    Args:
+        train: Images to fit regressors on.
+        test: Images to measure errors on.
+        values: [T] group of each test image.
+        settings: Penalty of the regressor.
+
+    Returns:
+        For each group: the number of images, the errors and the errors of guessing.
+    """
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
     names = [str(value) for value in values]
     guessing = guessing_errors(train, test)
@@ -243,7 +267,7 @@ def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], sett
 
 
 def _numeric_order(item: tuple[str, Any]) -> tuple[float, str]:
-    """Return a sort key that puts names with a leading number first, ordered by that number."""
+    """Return a sort key for items by name: names that start with a number come first, in numeric order."""
     try:
         return float(item[0].split(" ")[0]), item[0]
     except ValueError:
@@ -258,17 +282,17 @@ def stage1_errors(
 ) -> Metrics:
     """Measure the errors of Stage 1, whose landmarks are NaN where they were not found.
 
-    As in the paper, gaps are completed by singular value thresholding in the training images, and filled
-    with the training mean in the test images. A landmark at its mean is easy to predict, so the backward
-    error is also measured without completion: `backward_found` counts only landmarks that were found, with a
-    regressor for each landmark, fitted on the training images in which it was found. `guessing` has the
-    errors of the mean shape for the same landmarks.
+    As in the paper, gaps are filled by singular value thresholding in the training images, and with the
+    training mean in the test images. A landmark at its mean is easy to predict, which lowers the backward
+    error. So `backward_found` is the backward error without filling: it counts only landmarks that were
+    found, and each regressor is fitted on the training images in which its landmark was found. `guessing`
+    has the errors of the mean shape.
 
     Args:
         train: Images to fit regressors on.
         test: Images to measure errors on.
-        settings: Regressors and the number of iterations of the completion.
-        completed: [N, K, 2] completed landmarks of the training images; None completes them here.
+        settings: Regressors, and the number of iterations for filling the gaps.
+        completed: [N, K, 2] landmarks of the training images without gaps; None fills the gaps here.
     """
     if completed is None:
         completed = complete_landmarks(train.landmarks, settings.completion_iterations)
@@ -292,7 +316,7 @@ def stage1_errors(
 
 
 def matched_landmarks(train: Examples) -> IntArray:
-    """Return the landmark that best follows each annotated point, [L]; -1 if there are too few landmarks."""
+    """Match annotated points to landmarks: return the landmark [L] of each point, -1 if it gets none."""
     return match_landmarks(mean_distances(train.landmarks, train.truth, train.visible, train.normalizer))
 
 
@@ -306,12 +330,13 @@ def hit_rates_by_limit(
     """Measure the percentage of annotated points that are hit, for several definitions of a hit.
 
     Args:
-        predicted: [T, P, 2] points.
-        matched: [L] index of the predicted point for each annotated point; -1 if there is none (a miss).
+        predicted: [T, P, 2] points that stand for the annotated points.
+        matched: [L] index of the predicted point of each annotated point; -1 if there is none, which counts
+            as a miss.
         test: The annotated images.
-        limits: Maximum distance [T] of a hit in each image, by name; images where it is not positive are
-            left out.
-        groups: Annotated points by body part.
+        limits: For each definition, the maximum distance [T] of a hit in each image. Images in which it is
+            not positive are left out.
+        groups: Indices of the annotated points of each body part.
     """
     metrics: Metrics = {}
     for name, limit in limits.items():
@@ -330,13 +355,13 @@ def hit_rates_by_limit(
 def oks_metrics(
     detections: Detections, targets: TargetObjects, names: Sequence[str], settings: Evaluation
 ) -> Metrics:
-    """Measure AP and AR over OKS, as means over thresholds and at single thresholds.
+    """Measure AP and AR of COCO, as means over OKS thresholds and at single thresholds.
 
     Args:
-        detections: Detected points.
+        detections: Detected objects.
         targets: Annotated objects.
-        names: L names of the points, which determine COCO's sigmas.
-        settings: Thresholds and the sigma of points that COCO does not have.
+        names: L names of the points, which determine their sigmas.
+        settings: Thresholds, and the sigma of points that COCO does not annotate.
     """
     sigmas = sigmas_for(names, settings.oks_sigma)
 
@@ -353,7 +378,7 @@ def oks_metrics(
 
 
 def matched_detections(landmarks: FloatArray, score: FloatArray, matched: IntArray) -> Detections:
-    """Return one detection per image, made of the landmarks that stand for the annotated points.
+    """Return one detection per image, which consists of the landmarks matched to the annotated points.
 
     Args:
         landmarks: [N, K, 2].
@@ -361,7 +386,7 @@ def matched_detections(landmarks: FloatArray, score: FloatArray, matched: IntArr
         matched: [L], see `matched_landmarks`.
     """
     column = np.maximum(matched, 0)
-    # A point without a landmark is placed far outside the image.
+    # A point without a landmark is placed far outside the image, so that its similarity is 0.
     xy = np.where((matched >= 0)[None, :, None], landmarks[:, column], 1e6)
     mean_score = score[:, column][:, matched >= 0].mean(axis=1)
     return Detections(np.arange(len(landmarks)), xy, mean_score)

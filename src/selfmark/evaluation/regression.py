@@ -1,7 +1,7 @@
-"""Linear regressors between landmarks and annotated points (paper, Evaluation Metrics).
+"""Fit linear regressors between landmarks and annotated points (paper, Evaluation Metrics).
 
 Discovered landmarks have no names. They are judged by how well a linear map predicts the annotated points
-from them, and the other way around.
+from them (forward), and how well it predicts them from the annotated points (backward).
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ class Regressor:
 
     def predict(self, inputs: FloatArray) -> FloatArray:
         """Map inputs [N, A] to predictions [N, B]."""
-        # The means are mapped once instead of once per image.
+        # Equal to (inputs - input_mean) @ weights + target_mean, but without a centered copy of the inputs.
         predicted: FloatArray = inputs @ self.weights + (self.target_mean - self.input_mean @ self.weights)
         return predicted
 
 
-Fit = Callable[[FloatArray, FloatArray], Regressor]  # `fit_without_bias`, or `partial(fit_ridge, ridge=...)`
+# Fits a regressor to inputs [N, A] and targets [N, B]: `fit_without_bias` or `partial(fit_ridge, ridge=...)`.
+Fit = Callable[[FloatArray, FloatArray], Regressor]
 
 
 def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regressor:
     """Fit least squares with a penalty of lambda |weights|^2 on centered inputs and targets.
 
-    Lambda is `ridge` times the largest entry of X'X, so its effect depends neither on the number of images
-    nor on the unit of the coordinates. The means are not penalized.
+    Lambda is `ridge` times the largest entry of X'X, where X are the centered inputs. So the effect of
+    `ridge` depends neither on the number of images nor on the unit of the coordinates.
 
     Args:
         inputs: [N, A], N >= 1.
         targets: [N, B].
-        ridge: At least 0; with 0 and fewer images than inputs, the result is the minimum-norm solution.
+        ridge: At least 0. If it is 0 and the solution is not unique, that of minimum norm is returned.
 
     >>> inputs = np.array([[0.0], [1.0], [2.0]])
     >>> fit_ridge(inputs, 3.0 * inputs + 1.0, ridge=0.0).predict(np.array([[10.0]])).round(6)
@@ -62,7 +63,7 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     penalty = ridge * gram.max()
     if penalty > 0:
         weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), x.T @ y)
-    else:  # the matrix is singular with too few images or a landmark that never moves
+    else:  # the matrix is singular if there are too few images or if a landmark never moves
         weights = np.linalg.lstsq(gram, x.T @ y, rcond=None)[0]
     return Regressor(weights, input_mean, target_mean)
 
@@ -70,8 +71,8 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
 def fit_without_bias(inputs: FloatArray, targets: FloatArray) -> Regressor:
     """Fit plain least squares on raw coordinates: the paper's "simple regressor with no bias" (Evaluation).
 
-    Unlike `fit_ridge`, the result depends on the origin of the coordinates. With fewer images than inputs,
-    the result is the minimum-norm solution.
+    Unlike that of `fit_ridge`, the result depends on the origin of the coordinates. If there are fewer images
+    than inputs, the solution of minimum norm is returned.
 
     Args:
         inputs: [N, A], N >= 1.
@@ -82,13 +83,13 @@ def fit_without_bias(inputs: FloatArray, targets: FloatArray) -> Regressor:
     array([[30.]])
     """
     x, y = _as_double(inputs, targets)
-    # Solved on X itself: raw coordinates share one large mean, and X'X would square that condition number.
+    # X'X would square the condition number of X, which is large because raw coordinates have a large mean.
     weights = np.linalg.lstsq(x, y, rcond=None)[0]
     return Regressor(weights, np.zeros(x.shape[1]), np.zeros(y.shape[1]))
 
 
 def _as_double(inputs: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return both arrays in double precision, after checking that they have the same number of images."""
+    """Check that both arrays have the same number of rows, and return them in double precision."""
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise ValueError(
             f"inputs and targets must have the same number of rows, at least 1, not {len(inputs)} and "

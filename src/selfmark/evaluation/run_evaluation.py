@@ -1,7 +1,7 @@
-"""`selfmark evaluate`: measure a run on images and their labels, and write metrics.json.
+"""Implement `selfmark evaluate`: measure a run on images and their labels, and write metrics.json.
 
-Labels are joined with the run's predictions, converted to network pixels and passed to the protocol. Without
-labels, only the label-free checks run.
+Labels and the run's predictions are converted to network pixels and passed to `protocol`. Without labels,
+only the label-free checks run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class EvaluationInputs:
         images: Folders, globs, image files, COCO files or videos to test on.
         labels: Label file of these images; None runs only the label-free checks.
         train_images: Images to fit regressors on; None means `images`.
-        train_labels: Their label file; None fits on a random half of `labels` and tests on the other half.
+        train_labels: Label file of `train_images`; None fits on a random half of `labels` and tests on the
+            other half.
     """
 
     images: ImageInputs
@@ -90,8 +91,9 @@ class EvaluationOptions:
 
     Attributes:
         normalizer: What errors are divided by (`box`, `bbox`, `inter_ocular`, `shoulders`, `torso`, `side`,
-            `points:A,B`); if empty, the one the label file declares, else one chosen by the point names.
-        by: Annotation fields to break the errors down by.
+            `points:A,B`). If empty, the normalizer that the label file declares, or else one that is chosen
+            by the point names.
+        by: Fields of the annotations; errors are measured for each of their values.
         detectors: Generic keypoint detectors whose precision to measure.
         settings: Changes to the evaluation settings by name, e.g. `{"draws": 3}`.
     """
@@ -122,6 +124,9 @@ def evaluate_run(
 
     Returns:
         The content of metrics.json.
+
+    Raises:
+        InputError: If a file or option is not valid, or if metrics.json cannot be written.
     """
     options = options or EvaluationOptions()
     run = Run.open(Path(folder))
@@ -133,12 +138,12 @@ def evaluate_run(
         detector = Detector(detector.psi, card, torch_device, detector.runtime)
     images = _as_list(inputs.images)
     refs: Sequence[ImageRef] = list_images(images)
-    metrics = _header(run, detector) | {"images": [str(item) for item in images]}
+    metrics = _build_header(run, detector) | {"images": [str(item) for item in images]}
     if inputs.labels is None:
         if options.by or inputs.train_labels or options.normalizer or options.detectors:
             raise InputError("--by, --train-labels, --normalizer and --detectors need --labels")
     else:
-        # All files and options are checked before minutes of prediction.
+        # Files and options are checked first, so that mistakes are reported before minutes of prediction.
         train_truth, test_truth, spec = _read_label_files(inputs, options, config)
         for name in options.detectors:
             settings_for_detector(name, config)
@@ -149,8 +154,8 @@ def evaluate_run(
         else:
             train = predict(train_truth)
         refs = test.truth.refs
-        # The regressions are small. Several threads spend their time waiting for each other: with two threads
-        # on two busy cores, 759 test images took 93 s of CPU time instead of 7 s.
+        # The regressions are so small that several threads mostly wait for each other: with two threads on
+        # two busy cores, 759 test images took 93 s of CPU time instead of 7 s.
         with threadpool_limits(1, user_api="blas"):
             metrics |= _measure(train, test, spec, options.by, config)
         precisions = _run_precision(run, train, spec, config)
@@ -159,7 +164,7 @@ def evaluate_run(
                 test.truth, spec, options.detectors, config, torch_device, run.path
             )
         metrics["precision"] = precisions
-        metrics["notes"] = _notes(train, test, inputs.train_labels is None)
+        metrics["notes"] = _collect_notes(train, test, inputs.train_labels is None)
     metrics |= _check_without_labels(run, detector, stage1, refs, config)
     target = Path(output) if output is not None else run.path
     try:
@@ -176,12 +181,13 @@ def _read_label_files(
     """Read the labels, and leave out objects whose normalizer cannot be measured.
 
     Returns:
-        The objects to fit regressors on, None if they are taken from those to test on; the objects to test
-        on; and the normalizer.
+        The objects to fit regressors on, the objects to test on, and the normalizer. The first is None if the
+        objects to test on are to be split in half.
     """
     images = _as_list(inputs.images)
     assert inputs.labels is not None
-    test, train = read_labeled_inputs(LabeledInputs(images, Path(inputs.labels)), config), None
+    test = read_labeled_inputs(LabeledInputs(images, Path(inputs.labels)), config)
+    train = None
     if inputs.train_labels is not None:
         train_images = images if inputs.train_images is None else _as_list(inputs.train_images)
         train = read_labeled_inputs(LabeledInputs(train_images, Path(inputs.train_labels)), config)
@@ -202,7 +208,7 @@ def _require_field(truth: AnnotatedObjects, name: str) -> None:
 def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
     """Run the label-free checks on a new run and write its metrics.json."""
     stage1 = load_stage1_finder(run, detector.device)
-    metrics = _header(run, detector)
+    metrics = _build_header(run, detector)
     metrics |= _check_without_labels(run, detector, stage1, store.refs, run.config, store)
     write_json(metrics, run.path / "metrics.json")
     return metrics
@@ -226,7 +232,8 @@ def _check_without_labels(
     }
 
 
-def _header(run: Run, detector: Detector) -> Metrics:
+def _build_header(run: Run, detector: Detector) -> Metrics:
+    """Return the entries of metrics.json that say what was evaluated."""
     return {
         "selfmark": __version__,
         "model": run_fingerprint(run, detector.card),
@@ -240,6 +247,15 @@ def _header(run: Run, detector: Detector) -> Metrics:
 
 
 def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], config: Config) -> Metrics:
+    """Compute all metrics that need labels, except for the precision of keypoints.
+
+    Args:
+        train: Images to fit regressors on.
+        test: Images to measure errors on.
+        spec: Normalizer.
+        by: Fields of the annotations; errors are measured for each of their values.
+        config: Settings of images and evaluation.
+    """
     settings, size = config.evaluation, config.images.size
     train_examples, test_examples = (
         build_examples(labeled.truth, labeled.predictions.xy, labeled.predictions.regions, spec, size)
@@ -289,14 +305,17 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         ),
         "oks": protocol.oks_metrics(detections, targets, names, settings),
         "by": {
-            name: protocol.errors_by_group(train_examples, test_examples, _groups(test, name), settings)
+            name: protocol.errors_by_group(train_examples, test_examples, _group_images(test, name), settings)
             for name in by
         },
     }
 
 
 def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
-    """Return the maximum distance [T] of a hit for each criterion that applies; NaN where it is unknown."""
+    """Return the maximum distance [T] of a hit, for each definition of a hit that applies to the points.
+
+    Distances are network pixels, NaN where unknown.
+    """
     settings, size = config.evaluation, config.images.size
     pixels = settings.hit_pixels * size / settings.hit_side
     limits: dict[str, FloatArray] = {
@@ -315,7 +334,10 @@ def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
 
 
 def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> FloatArray:
-    """Return the area of each object for OKS: of its annotated box, else of the box around its points."""
+    """Return the area [T] of each object for OKS, in square network pixels.
+
+    It is the area of the annotated box or, without such a box, of the tight box around the points.
+    """
     scale = size / region_sides(test.predictions.regions)
     boxes = test.truth.boxes
     tight = box_normalizer(test_examples.truth, test_examples.visible) ** 2
@@ -323,7 +345,7 @@ def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> Float
     return areas
 
 
-def _groups(test: LabeledRun, name: str) -> list[str]:
+def _group_images(test: LabeledRun, name: str) -> list[str]:
     """Return the group of each test image: its value of a field, or the quartile if there are many values."""
     _require_field(test.truth, name)
     values = test.truth.fields[name]
@@ -337,14 +359,18 @@ def _groups(test: LabeledRun, name: str) -> list[str]:
 
 
 def _run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:
-    """Return the precision of the run's first keypoints by name; empty without keypoints or labels."""
+    """Return the precision of the run's first keypoints, by the name of their detector.
+
+    The result is empty if the run has no first keypoints, or if none of its images is labeled.
+    """
     if not run.has_points("first"):
         return {}
     precision = run_keypoint_precision(run, train, spec, config)
     return {} if precision is None else {f"{config.keypoints.detector}, outliers removed": precision}
 
 
-def _notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[str]:
+def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[str]:
+    """Return notes for the user; `is_split` says that both parts are from one label file."""
     label_files = (test,) if is_split else (train, test)
     notes = [note for labeled in label_files for note in labeled.truth.notes]
     for labeled in label_files:
@@ -356,8 +382,8 @@ def _notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[str]:
     unseen = np.flatnonzero(~train.truth.visible.any(axis=0) & test.truth.visible.any(axis=0))
     if len(unseen):
         notes.append(
-            f"'{test.truth.names[unseen[0]]}' and {len(unseen) - 1} other points are annotated in no "
-            "training image, so no regressor could be fitted to them and they were left out."
+            f"{len(unseen)} annotated points occur in no training image and were left out, because no "
+            f"regressor could be fitted to them, first '{test.truth.names[unseen[0]]}'."
         )
     if is_split:
         notes.append(

@@ -1,7 +1,7 @@
-"""Agreement of two independent detectors of the same objects: each is the annotation of the other.
+"""Compare two detectors of the same objects that were trained independently.
 
-A landmark that marks the same part of every individual can be predicted from the landmarks of the other
-detector. A landmark that wanders cannot.
+The landmarks of one detector serve as annotations for the other. A landmark that marks the same part of every
+individual can be predicted from the landmarks of the other detector. A landmark that wanders cannot.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from selfmark.points import FloatArray
 
 
 @dataclass(frozen=True)
-class LocatedByBoth:
-    """Landmarks of the same N images, found by two detectors, in network pixels.
+class PairedLandmarks:
+    """Landmarks that two detectors find in the same N images, in network pixels.
 
     Attributes:
         first: [N, K, 2] landmarks of the detector to judge.
@@ -31,22 +31,27 @@ class LocatedByBoth:
     second: FloatArray
 
     def to_examples(self, size: int) -> Examples:
-        """Return the landmarks of the second detector as annotations; errors are relative to the side."""
+        """Return the landmarks of the first detector, with those of the second one as annotated points.
+
+        Args:
+            size: side of the network image, which is the normalizer.
+        """
         visible = np.ones(self.second.shape[:2], dtype=bool)
         return Examples(self.first, self.second, visible, np.full(len(self.first), float(size)))
 
 
 @dataclass(frozen=True)
 class SecondRunErrors:
-    """Errors of landmarks against those of a second run, in percent of the side of the image.
+    """Errors of predicting the landmarks of two runs from each other, in percent of the side of the image.
 
     Attributes:
-        images: number of images that neither detector was trained on, on which errors are measured.
+        images: number of images that errors are measured on; neither detector was trained on them.
         forward: error of predicting the landmarks of the second run from those of the first.
-        guessing_forward: error of guessing their mean position.
+        guessing_forward: error of guessing the mean positions of the landmarks of the second run.
         backward: error of predicting the landmarks of the first run from those of the second.
-        guessing_backward: error of guessing their mean position.
-        backward_shares: [K] error of predicting each landmark of the first run, divided by that of guessing.
+        guessing_backward: error of guessing the mean positions of the landmarks of the first run.
+        backward_shares: [K] error of predicting each landmark of the first run, divided by the error of
+            guessing its mean position.
     """
 
     images: int
@@ -57,8 +62,10 @@ class SecondRunErrors:
     backward_shares: FloatArray
 
 
-def compare_detectors(fit: LocatedByBoth, test: LocatedByBoth, size: int, ridge: float) -> SecondRunErrors:
-    """Predict the landmarks of each detector from those of the other.
+def compare_detectors(
+    fit: PairedLandmarks, test: PairedLandmarks, size: int, ridge: float
+) -> SecondRunErrors:
+    """Measure how well the landmarks of each detector can be predicted from those of the other.
 
     Args:
         fit: images to fit regressors on.
@@ -69,13 +76,14 @@ def compare_detectors(fit: LocatedByBoth, test: LocatedByBoth, size: int, ridge:
     train, held_out = fit.to_examples(size), test.to_examples(size)
     regressor = partial(fit_ridge, ridge=ridge)
     backward = backward_errors(train, held_out, regressor)
-    guessed = np.linalg.norm(test.first - fit.first.mean(axis=0), axis=2).mean(axis=0) * (100 / size)
     guessing = mean_shape_errors(train, held_out)
+    distance_to_mean = np.linalg.norm(test.first - fit.first.mean(axis=0), axis=2)
+    guessing_by_landmark = distance_to_mean.mean(axis=0) * (100 / size)
     return SecondRunErrors(
         images=len(held_out),
         forward=mean_error(forward_errors(train, held_out, regressor)),
         guessing_forward=guessing["forward"],
         backward=mean_error(backward),
         guessing_backward=guessing["backward"],
-        backward_shares=landmark_errors(backward) / np.maximum(guessed, 1e-9),
+        backward_shares=landmark_errors(backward) / np.maximum(guessing_by_landmark, 1e-9),
     )

@@ -1,8 +1,9 @@
-"""Landmarks from before the last training, found in any images: those of Stage 1, or zero-shot landmarks.
+"""Find the landmarks that a detector was trained on: those of Stage 1, or zero-shot landmarks.
 
-Stage 2 always predicts all K landmarks. Stage 1 finds a landmark only if a keypoint was assigned to its
-cluster. The paper compares the two; the descriptors also show how well the landmarks are separated. A run
-with pretrained features starts from zero-shot landmarks instead, unless it uses those of Stage 1.
+Stage 2 always predicts all K landmarks. Stage 1 finds a landmark in an image only if a keypoint is assigned
+to its cluster. The paper compares the errors of both stages. The descriptors of Stage 1 also show how well
+the landmarks are separated. The detector of a run with pretrained features is trained on zero-shot landmarks,
+unless the run uses the landmarks of Stage 1.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from selfmark.run.tensor_files import read_tensors, require_finite
 
 
 class Stage1Finder(Protocol):
-    """Finds landmarks by comparing descriptors with K centroids [K, D]."""
+    """Finds landmarks of Stage 1 or zero-shot landmarks in images."""
 
     @property
     def centroids(self) -> Tensor:
@@ -57,19 +58,20 @@ class Stage1Finder(Protocol):
 def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
     """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those.
 
-    Methods of other papers have one stage, whose landmarks are those of the detector, except for mallis2020.
+    Except for mallis2020, the methods of other papers have only one stage. For these, the landmarks of the
+    detector are returned.
     """
     if run.config.is_from_another_paper and not run.config.merges_clusters:
         return OnlyStage.load(run, device)
     uses_zero_shot = run.config.uses_features and _landmark_source(run) != "keypoints"
-    found: Stage1Finder = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
+    stage1: Stage1Finder = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
     if run.config.features.orientation != "turned":
-        return found
-    return TurnedStage1(_load_finder(run, torch.device(device)), found)
+        return stage1
+    return TurnedStage1(_load_direction_finder(run, torch.device(device)), stage1)
 
 
-def _load_finder(run: Run, device: torch.device) -> DirectionFinder:
-    """Load what finds the direction of the object in an image, for a run whose images were turned."""
+def _load_direction_finder(run: Run, device: torch.device) -> DirectionFinder:
+    """Load the network that finds which way an object faces, for a run whose images were turned."""
 
     def raise_missing() -> dict[str, Tensor]:
         raise InputError(f"{run.path / 'points' / 'directions.safetensors'} is missing or damaged")
@@ -82,7 +84,7 @@ def _load_finder(run: Run, device: torch.device) -> DirectionFinder:
 
 
 def _landmark_source(run: Run) -> str:
-    """Return where the landmarks of a run with features come from; see `feature_pipeline`."""
+    """Return what the detector of a run with features was trained on, as its model card states it."""
     return str(read_card(run.model_folder).provenance.get("landmarks", ""))
 
 
@@ -105,7 +107,13 @@ def _load_centroids(run: Run, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class ZeroShotStage1:
-    """Pretrained features and the K centroids [K, D] of the zero-shot landmarks, both on `device`."""
+    """Finds zero-shot landmarks: pretrained features, compared with the centroids of K clusters.
+
+    Attributes:
+        network: The features and the centroids.
+        config: Settings of the run.
+        device: Device of the network.
+    """
 
     network: ZeroShotPsi
     config: Config
@@ -130,14 +138,21 @@ class ZeroShotStage1:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
         features, maps = self.network.describe_and_place(pixels.to(self.device).float() / 255)
         cells = heat_centroids(maps).cells
-        at_landmarks = (cells + 0.5) / (CELL // STRIDE) - 0.5  # in cells of the features
-        sampled = normalize_features(sample_maps(features, at_landmarks), self.config.features)
+        feature_cells = (cells + 0.5) / (CELL // STRIDE) - 0.5  # from cells of heatmaps to cells of features
+        sampled = normalize_features(sample_maps(features, feature_cells), self.config.features)
         return _all_found(cells, sampled, self.centroids)
 
 
 @dataclass(frozen=True)
 class OnlyStage:
-    """The network of a method with one stage, and the mean descriptors [K, D] of its landmarks."""
+    """Finds the landmarks of a method with one stage.
+
+    Attributes:
+        network: The detector.
+        centroids: [K, D] mean descriptors of the landmarks.
+        config: Settings of the run.
+        device: Device of the network.
+    """
 
     network: SoftArgmaxPsi
     centroids: Tensor
@@ -164,7 +179,13 @@ class OnlyStage:
 
 
 def _all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1Landmarks:
-    """Return landmarks that are all found, at cells [B, K, 2] with unit descriptors [B, K, D]."""
+    """Return the landmarks of a finder that finds all K landmarks in every image.
+
+    Args:
+        cells: [B, K, 2] positions in cells of heatmaps.
+        descriptor: [B, K, D] unit vectors.
+        centroids: [K, D].
+    """
     num_images, K = cells.shape[:2]
     flat = descriptor.flatten(0, 1).cpu().numpy()
     label = np.tile(np.arange(K), num_images)
@@ -180,35 +201,47 @@ def _all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1La
 
 @dataclass(frozen=True)
 class TurnedStage1:
-    """Landmarks that are found in images whose objects are turned the same way."""
+    """Rotates images until their objects face the same way, and then finds landmarks.
 
-    finder: DirectionFinder
-    turned: Stage1Finder
+    Attributes:
+        direction_finder: Finds which way the object of an image faces.
+        rotated_finder: Finds landmarks in the rotated images.
+    """
+
+    direction_finder: DirectionFinder
+    rotated_finder: Stage1Finder
 
     @property
     def centroids(self) -> Tensor:
         """Centroids of the landmarks, [K, D]."""
-        return self.turned.centroids
+        return self.rotated_finder.centroids
 
     @property
     def config(self) -> Config:
         """Settings of the run."""
-        return self.turned.config
+        return self.rotated_finder.config
 
     @torch.no_grad()
     def find(self, pixels: Tensor) -> Stage1Landmarks:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8."""
-        device = self.finder.template.device
+        device = self.direction_finder.template.device
         images = pixels.to(device).float()
-        matrix = rotation_matrices(self.finder(images / 255), pixels.shape[-1])
-        found = self.turned.find(warp_images(images, matrix).round().byte())
+        matrix = rotation_matrices(self.direction_finder(images / 255), pixels.shape[-1])
+        found = self.rotated_finder.find(warp_images(images, matrix).round().byte())
         xy = move_points(torch.from_numpy(found.xy).to(device), invert_affine(matrix))
         return replace(found, xy=xy.cpu().numpy())
 
 
 @dataclass(frozen=True)
 class Stage1:
-    """Phi and the K centroids [K, D] of the last clustering, both on `device`."""
+    """Finds the landmarks of Stage 1: keypoints, assigned to clusters by their descriptors.
+
+    Attributes:
+        phi: The network of Stage 1.
+        centroids: [K, D] centroids of the last clustering.
+        config: Settings of the run.
+        device: Device of the network and the centroids.
+    """
 
     phi: Phi
     centroids: Tensor
@@ -221,7 +254,7 @@ class Stage1:
         device = torch.device(device)
         centroids = _load_centroids(run, device)
         path = run.path / "checkpoints" / "stage1.safetensors"
-        # `load_state` would fail on the CPU, because a run trained on a GPU has a random state for the GPU.
+        # Only the weights are read: the random state of a GPU, which is also stored, cannot be set on a CPU.
         tensors, _ = read_tensors(path)
         weights = {
             name.removeprefix("network."): value
@@ -236,7 +269,7 @@ class Stage1:
 
 
 def load_phi(run: Run, weights: dict[str, Tensor], path: Path, device: torch.device) -> Phi:
-    """Return Phi with these weights, which were read from `path`."""
+    """Build the network of Stage 1 with these weights, which were read from `path`."""
     phi = Phi(run.config.network).eval()
     prepare_network(phi, device, run.config.runtime)  # makes descriptors bitwise equal to those in training
     require_finite(weights, path)
@@ -252,9 +285,9 @@ class Stage1Landmarks:
     """Landmarks that Stage 1 found in N images, as a table with gaps and as a flat list of P points.
 
     Attributes:
-        xy: [N, K, 2] float32, network pixels; NaN where cluster k was not found in the image.
-        image: [P] int64.
-        label: [P] int64, 0..K-1.
+        xy: [N, K, 2] float32, network pixels; NaN where a landmark was not found in the image.
+        image: [P] int64, index of the image of each point.
+        label: [P] int64, landmark of each point, 0..K-1.
         descriptor: [P, D] float32, unit vectors.
         margin: [P] float32, -1..1, silhouette of the point, see `silhouette_margins`.
     """
@@ -267,15 +300,15 @@ class Stage1Landmarks:
 
     @property
     def found(self) -> npt.NDArray[np.bool_]:
-        """Whether each landmark was found in each image, [N, K]."""
+        """Mask [N, K] of the landmarks that were found."""
         return np.isfinite(self.xy[..., 0])
 
 
 def find_stage1_landmarks(stage1: Stage1Finder, pixels: Tensor) -> Stage1Landmarks:
     """Find the landmarks of network images [N, 3, S, S] uint8, N >= 1.
 
-    Labels do not depend on other images, so batches are processed independently and only their labeled points
-    are kept.
+    The landmarks of an image do not depend on other images. So batches are processed one after the other,
+    which limits memory.
     """
     if pixels.ndim != 4 or len(pixels) == 0:
         raise ValueError(f"pixels must be [N, 3, S, S] with at least one image, got {tuple(pixels.shape)}")
@@ -291,7 +324,7 @@ def find_stage1_landmarks(stage1: Stage1Finder, pixels: Tensor) -> Stage1Landmar
 
 
 def _find_in_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
-    # Descriptors of mirrored images are only needed to find mirror partners, which are known by now.
+    # Mirrored images are not described: they only serve to find mirror partners, which are already known.
     config = replace(stage1.config, flip=Flip(train=False, test=False))
     points = describe_images(stage1.phi, PixelFeed(pixels, stage1.device), config).points.to(stage1.device)
     if points.descriptor is None:
@@ -314,8 +347,8 @@ def silhouette_margins(
     """Compute the simplified silhouette of each point, [P]: (b - a) / max(a, b).
 
     Here a is the distance to the point's own centroid and b the distance to the nearest other centroid. The
-    value is 1 at the point's own centroid, 0 halfway and negative if another centroid is nearer; NaN if there
-    is only one centroid.
+    result is 1 at the own centroid, 0 halfway between the two and negative if the other centroid is nearer.
+    It is NaN if there is only one centroid.
 
     >>> centroids = np.array([[0.0, 0.0], [10.0, 0.0]])
     >>> points = np.array([[0.0, 0.0], [5.0, 0.0], [8.0, 0.0]])
@@ -323,8 +356,8 @@ def silhouette_margins(
     [1.0, 0.0, -0.75]
 
     Args:
-        descriptor: [P, D].
-        label: [P], 0..K-1.
+        descriptor: [P, D] descriptors of P points.
+        label: [P] own centroid of each point, 0..K-1.
         centroids: [K, D].
     """
     points, centers = np.asarray(descriptor, np.float64), np.asarray(centroids, np.float64)

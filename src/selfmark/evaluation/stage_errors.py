@@ -1,4 +1,4 @@
-"""Errors of both stages of a run, divided by its normalizer and by other lengths."""
+"""Measure the errors of both stages of a run, with the chosen normalizer and with inter-ocular distances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StageExamples:
         test: Landmarks of Stage 2 in the images to measure errors on.
         stage1_train: Landmarks of Stage 1 in the images of `train`.
         stage1_test: Landmarks of Stage 1 in the images of `test`.
-        completed: [N, K, 2] landmarks of `stage1_train` without gaps.
+        completed: [N, K, 2] landmarks of `stage1_train` with their gaps filled, see `completion`.
     """
 
     train: Examples
@@ -43,7 +43,7 @@ class StageExamples:
         }
 
     def with_normalizer(self, rows: IntArray, lengths: FloatArray) -> StageExamples:
-        """Return these rows of the test images, with other lengths [T] to divide errors by."""
+        """Keep only these rows [T] of the test images, and divide their errors by these lengths [T]."""
         test, stage1_test = (
             replace(examples.select(rows), normalizer=lengths) for examples in (self.test, self.stage1_test)
         )
@@ -58,22 +58,22 @@ def measure_inter_ocular(
     spec: str,
     config: Config,
 ) -> Metrics:
-    """Measure the errors of 68 facial points by both definitions of the inter-ocular distance.
+    """Measure the errors of 68 facial points with two definitions of the inter-ocular distance.
 
     Args:
         stages: Landmarks of both stages.
-        errors: The errors divided by `spec`, which are not measured again.
+        errors: Errors with the normalizer `spec`. They are returned for the definition that equals `spec`.
         truth: The T test objects.
         regions: [T, 4] x, y, w, h of their network images in the originals.
-        spec: The normalizer of the evaluation.
+        spec: The chosen normalizer.
         config: Settings of the evaluation, and the size of the network image.
 
     Returns:
         See `measure_by_definition`.
     """
-    # Beside errors in percent of another length, those of all training images are enough.
-    is_headline = spec in inter_ocular_specs(truth.names).values()
-    settings = config.evaluation if is_headline else replace(config.evaluation, fit_images=())
+    # If neither definition is the chosen normalizer, regressors are fitted on all training images only.
+    is_chosen = spec in inter_ocular_specs(truth.names).values()
+    settings = config.evaluation if is_chosen else replace(config.evaluation, fit_images=())
 
     def measure(definition: str, rows: IntArray, lengths: FloatArray) -> Metrics:
         if definition == spec and len(rows) == len(stages.test):

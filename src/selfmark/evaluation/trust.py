@@ -1,8 +1,8 @@
-"""Trust in each discovered landmark: does its number mark the same part on different individuals?
+"""Estimate the trust in each discovered landmark: does it mark the same part on different individuals?
 
-Trust is 1 minus the expected error of the landmark, relative to guessing its mean position. It is lower if
-Stage 1 found the landmark in few images. The error is estimated from checks that need no labels; their
-weights were fitted to runs whose true errors are known (docs/results/trust.json).
+Trust is 1 minus the expected error of the landmark, which is relative to guessing its mean position. Trust is
+lowered if Stage 1 found the landmark in few images. The expected error is a weighted sum of checks that need
+no labels. The weights were fitted to runs whose true errors are known (docs/results/trust.json).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from selfmark.points import FloatArray
 
 @dataclass(frozen=True)
 class TrustEvidence:
-    """Results of the checks from which the error of each of K landmarks is estimated.
+    """Results of the checks from which the errors of K landmarks are estimated.
+
+    All errors are divided by the error of guessing the mean position.
 
     Attributes:
-        stable: [K] fraction of deformations that the landmark follows, among those that move its place in the
-            image; NaN if there are none.
+        stable: [K] fraction of deformations that the landmark follows, see `consistency.stable_fraction`.
         appearance_error: [K] error of predicting the landmark from the places that look most like the
-            landmarks of other images; all NaN if it was not measured, for lack of features or images.
+            landmarks of other images; all NaN if there are no features or too few images.
         unexplained: [K] error of predicting the landmark from the other landmarks, used if `appearance_error`
             was not measured.
         found: [K] fraction of images in which Stage 1 found the landmark.
@@ -44,7 +45,7 @@ class LandmarkTrust:
     """Trust in each of K landmarks.
 
     Attributes:
-        expected_error: [K] expected error, relative to guessing; at least 0.
+        expected_error: [K] expected error, divided by the error of guessing the mean position; at least 0.
         trust: [K] 0..1.
         order: [K] int64, landmarks from the most to the least trusted.
     """
@@ -57,8 +58,8 @@ class LandmarkTrust:
 def judge_landmarks(evidence: TrustEvidence, settings: Evaluation) -> LandmarkTrust:
     """Estimate the error of each landmark, and rank the landmarks by trust.
 
-    An error or a stability without a value counts as the worst possible one. A landmark that Stage 1 found in
-    few images is trusted less, whatever the other checks say.
+    An unknown error or stability counts as the worst possible value. A landmark that Stage 1 found in few
+    images is trusted less, whatever the other checks say.
     """
     has_appearance = np.isfinite(evidence.appearance_error).any()
     appearance = evidence.appearance_error if has_appearance else evidence.unexplained
@@ -70,11 +71,12 @@ def judge_landmarks(evidence: TrustEvidence, settings: Evaluation) -> LandmarkTr
     constant, *factors = weights
     terms = [factor * np.clip(column, 0, 1) for factor, column in zip(factors, columns, strict=True)]
     expected = np.maximum(constant + np.sum(terms, axis=0), 0.0)
-    found = np.minimum(_fill(evidence.found, 1.0) / settings.full_found_rate, 1.0)
-    trust = np.clip(1 - expected, 0, 1) * found
+    found_factor = np.minimum(_fill(evidence.found, 1.0) / settings.full_found_rate, 1.0)
+    trust = np.clip(1 - expected, 0, 1) * found_factor
     return LandmarkTrust(expected, trust, np.lexsort((expected, -trust)))
 
 
 def _fill(values: FloatArray, replacement: float) -> FloatArray:
+    """Replace unknown values."""
     filled: FloatArray = np.where(np.isfinite(values), values, replacement)
     return filled

@@ -1,4 +1,4 @@
-"""Verdict on a whole run: good, usable or failed, judged without labels."""
+"""Judge a whole run without labels: good, usable or failed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class RunVerdict(NamedTuple):
 def judge_run(expected_error: FloatArray, settings: Evaluation) -> RunVerdict:
     """Judge a run by its best landmarks, which decide how well annotated points can be predicted.
 
-    Their error is the quantile `best_fraction` of the expected errors.
+    The error of the best landmarks is the quantile `best_fraction` of the expected errors.
 
     Args:
         expected_error: [K] expected error of each landmark, see `trust`.
-        settings: weights and limits.
+        settings: weights that turn this error into a forward error, and the limits of the verdicts.
 
     >>> judge_run(np.array([0.1, 0.9]), Evaluation()).verdict
     'good'

@@ -79,7 +79,7 @@ def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
     if found in ("auto", "not-upright"):
         accuracy = consistency = None
         if found == "auto":
-            sample = feed.pixels[sample_rows(feed)].to(feed.device)
+            sample = feed.pixels[checked_rows(len(feed))].to(feed.device)
             accuracy = round(measure_uprightness(encoder, sample, run.config.runtime.predict_batch), 4)
         # On GPUs the accuracy may differ slightly between processes, but their decision must not.
         if run.group.any(accuracy is None or accuracy < settings.min_upright_accuracy):
@@ -150,7 +150,7 @@ def _describe_rotations(run: Run, encoder: Encoder, pixels: Tensor, device: torc
 def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _CommonDirection:
     config, group, device = run.config, run.group, feed.device
     describe = partial(_describe_rotations, run, encoder, device=device)
-    sample = PixelFeed(feed.pixels[sample_rows(feed)], device)
+    sample = PixelFeed(feed.pixels[checked_rows(len(feed))], device)
     batch = config.runtime.predict_batch
     generator = create_generator(config, "directions", device)
     foreground = _find_sample_foreground(run, encoder, sample, generator)
@@ -242,9 +242,9 @@ def turn_back(points: Keypoints, images: UsedImages) -> Keypoints:
     return replace(points, xy=xy, image_index=images.rows.to(xy.device)[points.image_index])
 
 
-def sample_rows(feed: PixelFeed) -> Tensor:
+def checked_rows(num_images: int) -> Tensor:
     """Return the rows of evenly spaced images, on which it is decided how images are treated."""
-    return torch.from_numpy(evenly_spaced(len(feed), _CHECKED_IMAGES))
+    return torch.from_numpy(evenly_spaced(num_images, _CHECKED_IMAGES))
 
 
 def compare_landmarks(

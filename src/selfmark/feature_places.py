@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selfmark.config import Config, override
 from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids, place_parts
-from selfmark.feature_images import UsedImages, compare_landmarks, sample_rows
+from selfmark.feature_images import UsedImages, checked_rows, compare_landmarks
 from selfmark.features.cells import append_places, describe_cells, describe_colors
 from selfmark.features.encoder import Encoder
 from selfmark.images.feed import PixelFeed
@@ -40,7 +40,7 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
         return
     found = "ignored"  # images of objects that face any direction: places mean nothing
     if settings.orientation != "any":
-        rows = sample_rows(images.feed)
+        rows = checked_rows(len(images.feed))
         sample = PixelFeed(images.feed.pixels[rows], images.feed.device)
         plain, placed = _find_landmarks_twice(run, encoder, sample)
         matrix = images.matrix[rows.to(images.matrix.device)]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from selfmark.comparison.jobs import Job
-from selfmark.comparison.pace import plan_schedule, remove_pilot
+from selfmark.comparison.pace import plan_schedule
 from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.errors import SelfmarkError
@@ -43,7 +43,6 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
         row = _train_and_measure(job, device, listener)
     except SelfmarkError as error:
         row = _empty_row(job) | {"failure": str(error)}
-    remove_pilot(job.folder)
     write_json(row, job.result_file)
     return row
 

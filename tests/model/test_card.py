@@ -89,7 +89,7 @@ def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> 
         ({"unpaired": [3]}, "'unpaired' must be a list of landmarks"),
         ({"skeleton": [[0, 3]]}, "connects landmarks that do not exist"),
         ({"skeleton": [[-1, 0]]}, "connects landmarks that do not exist"),
-        ({"trust": [0.5]}, "trust in 1 of 3 landmarks"),
+        ({"trust": [0.5]}, "'trust' must have 3 values, not 1"),
         ({"trust": [0.5, 1.5, 0]}, "trust must be between 0 and 1"),
         ({"trust": [0.5, None, 0]}, "valid model description"),
         ({"verdict": "great"}, "unknown value 'great' of 'verdict'"),

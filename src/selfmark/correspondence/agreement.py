@@ -1,7 +1,7 @@
-"""How well some landmarks explain others: a check of landmarks that needs no labels.
+"""Measure how well landmarks predict each other, a check that needs no labels.
 
-A landmark that sits on the same part of every object can be predicted from the others, because the parts
-of an object move together. A landmark that jumps between parts cannot.
+A landmark that is on the same part of every object can be predicted from the other landmarks, because the
+parts of an object move together. A landmark that jumps between parts cannot be predicted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from selfmark.points import FloatArray
 
-_RIDGE = 0.01  # relative to the largest entry of X'X, as in the evaluation
-_MIN_IMAGES = 4  # a landmark must be present in this many images of each half
+_RIDGE = 0.01  # penalty, relative to the largest entry of the Gram matrix, as for `evaluation.ridge`
+_MIN_IMAGES = 4  # a landmark counts if it is present in at least this many images of each half
 
 
 def unexplained_fraction(
@@ -20,21 +20,22 @@ def unexplained_fraction(
     targets: FloatArray,
     present: npt.NDArray[np.bool_],
 ) -> float:
-    """Return the error of predicting landmarks from others, divided by that of guessing their mean.
+    """Predict landmarks from other landmarks; return the error relative to guessing the mean position.
 
-    A ridge regression is fitted on one half of the images and tested on the other half; then the halves are
-    swapped. The result is 0 for landmarks that the others determine and about 1 for unrelated landmarks.
+    A ridge regression is fitted on every second image and tested on the images between; then the two halves
+    are swapped. The result is 0 if the predictors determine the targets, about 1 if they are unrelated, and 1
+    if no target is present in enough images.
 
     Args:
-        predictors: [N, K, 2] landmarks of N images.
-        targets: [N, L, 2] landmarks to predict.
+        predictors: [N, K, 2] landmarks of N images, in pixels.
+        targets: [N, L, 2] landmarks to predict, in pixels.
         present: [N, L] bool, targets that were found in the image.
     """
-    half = np.arange(len(predictors)) % 2 == 0
+    is_even = np.arange(len(predictors)) % 2 == 0
     error = baseline = 0.0
     inputs = predictors.reshape(len(predictors), -1).astype(np.float64)
     for landmark in range(targets.shape[1]):
-        for fit, test in ((half, ~half), (~half, half)):
+        for fit, test in ((is_even, ~is_even), (~is_even, is_even)):
             fit_rows, test_rows = fit & present[:, landmark], test & present[:, landmark]
             if min(fit_rows.sum(), test_rows.sum()) < _MIN_IMAGES:
                 continue
@@ -49,7 +50,7 @@ def unexplained_fraction(
 def _fit_and_test(
     inputs: FloatArray, points: FloatArray, test_inputs: FloatArray, test_points: FloatArray
 ) -> tuple[float, float]:
-    """Return the mean error of a ridge regression and that of guessing the mean position, in pixels."""
+    """Return the mean test error of a ridge regression and of guessing the mean position, in pixels."""
     center, mean = inputs.mean(axis=0), points.mean(axis=0)
     centered = inputs - center
     gram = centered.T @ centered

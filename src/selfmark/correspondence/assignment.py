@@ -1,8 +1,9 @@
-"""Cluster assignment of Eq. 1, in which a cluster occurs at most once per image.
+"""Assign keypoints to clusters so that each cluster occurs at most once per image (Eq. 1).
 
-The method `nearest` keeps, for each image and cluster, the keypoint closest to the centroid, and drops the
-others as noise. The method `hungarian`, from the authors' earlier paper, finds the cheapest one-to-one
-assignment of each image.
+The method `nearest` assigns each keypoint to the nearest centroid. If several keypoints of an image share a
+cluster, only the one closest to the centroid keeps it (Sec. 3.3). The method `hungarian`, from the authors'
+earlier paper (NeurIPS 2020), finds the one-to-one assignment with the smallest sum of squared distances in
+each image.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from selfmark.correspondence.kmeans import iterate_blocks, nearest_centroid
 def assign_clusters(
     vectors: Tensor, image_index: Tensor, centroids: Tensor, method: Literal["nearest", "hungarian"]
 ) -> Tensor:
-    """Assign each keypoint to a cluster, each cluster at most once per image.
+    """Assign keypoints to clusters, each cluster at most once per image.
 
     Args:
         vectors: [P, D] descriptors; may be in host memory.
         image_index: [P] image of each keypoint.
-        centroids: [C, D].
+        centroids: [C, D], on the device of the computation.
         method: see the module docstring.
 
     Returns:
@@ -39,28 +40,35 @@ def assign_clusters(
 
 
 def cheapest_per_group(group: Tensor, cost: Tensor) -> Tensor:
-    """Return the mask [P] of the member with the lowest cost [P] in each group [P]; the first if tied."""
+    """Mark the member with the lowest cost in each group, [P] bool; the first of them if costs are equal.
+
+    Args:
+        group: [P] int64, group number of each member.
+        cost: [P].
+    """
+    # The second sort is stable, so members stay sorted by cost within their group.
     order = torch.argsort(cost, stable=True)
     order = order[torch.argsort(group[order], stable=True)]
     sorted_group = group[order]
-    first = torch.ones_like(sorted_group, dtype=torch.bool)
-    first[1:] = sorted_group[1:] != sorted_group[:-1]
-    mask = torch.zeros_like(first)
-    mask[order] = first
-    return mask
+    is_first = torch.ones_like(sorted_group, dtype=torch.bool)
+    is_first[1:] = sorted_group[1:] != sorted_group[:-1]
+    is_cheapest = torch.zeros_like(is_first)
+    is_cheapest[order] = is_first
+    return is_cheapest
 
 
 def _hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tensor:
     """Solve one small assignment problem per image; a loop is fast enough for this ablation."""
-    exact = centroids.double()
+    centroids64 = centroids.double()
     blocks = iterate_blocks(vectors, centroids.device)
-    distances = torch.cat([torch.cdist(block.double(), exact).square().cpu() for block in blocks]).numpy()
+    distances = [torch.cdist(block.double(), centroids64).square().cpu() for block in blocks]
+    costs = torch.cat(distances).numpy()
     images = image_index.cpu().numpy()
     cluster = np.full(len(images), -1, dtype=np.int64)
     order = np.argsort(images, kind="stable")
     boundaries = np.flatnonzero(np.diff(images[order])) + 1
     for rows in np.split(order, boundaries):
         if len(rows):
-            point, assigned = linear_sum_assignment(distances[rows])
+            point, assigned = linear_sum_assignment(costs[rows])
             cluster[rows[point]] = assigned
     return torch.from_numpy(cluster).to(centroids.device)

@@ -1,7 +1,8 @@
-"""Apply Phi to the whole training set: find keypoints and compute their descriptors.
+"""Apply Phi to the whole training set: find keypoints and compute their descriptors (Sec. 3.2).
 
-Descriptors take by far the most memory in a round. Memory for as many as there can be is allocated before
-the first image: on the device if it fits easily, otherwise on the host, where untouched pages cost nothing.
+Descriptors take by far the most memory in a round. Memory for the largest possible number of descriptors is
+allocated before the first image is read: on the device if there is enough, otherwise on the host, where
+memory that is never written takes no space.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ def describe_images(
     on_progress: Callable[[int, int], None] | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> DescribedPoints:
-    """Find keypoints in all images and describe them, and if needed their mirror images.
+    """Find keypoints in all images and compute their descriptors.
+
+    Descriptors are also computed in the mirror images if the settings ask for mirror partners (Sec. 3.7).
 
     Args:
-        phi: the network.
-        feed: the images.
+        phi: the network of Stage 1.
+        feed: the training images.
         config: settings.
         on_progress: called with the number of images done and their total.
         group: the processes that share the images.
 
     Returns:
-        The keypoints of this process's images; `image_index` counts the images of all processes. The
-        keypoints are on the device or, if the descriptors would take too much memory there, on the host.
+        The keypoints of this process's images. Their `image_index` counts the images of all processes. They
+        are on the device, or on the host if the descriptors would take too much device memory.
     """
     phi.eval()
     rows = group.shard(len(feed))
@@ -70,7 +73,7 @@ def describe_images(
             # Cell x of the image is cell w-1-x of its mirror image.
             cells = torch.stack([config.map_size - 1 - peaks.cells[..., 0], peaks.cells[..., 1]], dim=-1)
             views.append(phi.describe(mirrored, cells))
-        # `nonzero` waits for the device; it comes after everything else of this batch is queued.
+        # `nonzero` waits for the device, so it comes after all other work of this batch has been queued.
         image, slot = torch.nonzero(peaks.valid, as_tuple=True)
         parts.append(Keypoints(to_pixels(peaks.cells[image, slot]), image + start, peaks.score[image, slot]))
         for stored, view in zip(descriptors, views, strict=True):
@@ -85,9 +88,10 @@ def describe_images(
 
 
 def _allocate_descriptors(num_images: int, config: Config, device: torch.device) -> Tensor:
-    """Allocate memory [views, P, D] for the descriptors of as many points as the images can have.
+    """Allocate memory [V, P, D] for the descriptors of P points, the most that the images can have.
 
-    The memory is on the device if it takes at most `runtime.device_fraction` of the memory free there.
+    V is 2 if mirror images are described too, else 1. The memory is on the device if it takes at most the
+    fraction `runtime.device_fraction` of the free device memory.
     """
     num_views = 1 + config.flip.finds_partners
     shape = (num_views, num_images * config.heatmaps.max_points, config.network.descriptor)

@@ -1,11 +1,11 @@
 """K-means on CPU or GPU: k-means++ seeding, restarts, empty-cluster repair.
 
-The vectors may be distributed over the processes of a group. Each process works on its own rows, and only
-sums are exchanged, so no process ever needs all vectors. All processes draw the same random numbers and apply
-them to the rows of all processes in rank order, so the clusters do not depend on the distribution (up to
-rounding).
+The vectors may be distributed over the processes of a group. Each process works on its own vectors, and the
+processes exchange only sums and a few vectors, so no process ever needs all vectors. All processes draw the
+same random numbers and apply them to the vectors of all processes in rank order. The clusters therefore do
+not depend on the number of processes, up to rounding.
 
-The result is deterministic for a seed: sums are matrix products, never atomic additions.
+The result is deterministic for a given seed: no sum uses atomic additions, whose order varies on CUDA.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from torch import Tensor
 
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-# K-means runs whose costs differ by less than this factor found the same clusters in a different order. The
-# first of these runs is used, because which one is cheapest depends on rounding, and hence on the number of
-# processes.
+# If the costs of two runs differ by less than this factor, both have found the same clusters. The first run
+# is then used: which of them is cheaper depends on rounding, and so on the number of processes.
 _SAME_COST = 1 + 1e-6
 _CHECK_EVERY = 4  # Lloyd iterations between convergence checks, each of which waits for the device
 
@@ -50,10 +49,10 @@ def nearest_centroid(vectors: Tensor, centroids: Tensor) -> NearestCentroids:
 
     The computation runs on the centroids' device; the vectors may be in host memory.
     """
-    target = _PreparedCentroids.prepare(centroids)
+    prepared = _PreparedCentroids.prepare(centroids)
     clusters, distances = [], []
     for block in iterate_blocks(vectors, centroids.device):
-        scores = target.compare(block)
+        scores = prepared.compare(block)
         clusters.append(_argmin(scores))
         lowest = scores.gather(1, clusters[-1][:, None])[:, 0]
         distances.append((lowest + torch.linalg.vecdot(block, block)).clamp_min(0))
@@ -65,9 +64,9 @@ class CentroidMargins(NamedTuple):
 
     cluster:  [P] int64
     distance: [P], squared
-    margin:   [P], 1 at the vector's own centroid and 0 on the border with the closest other cluster, measured
-              along the line between the two centroids. Unlike a ratio of distances, it does not shrink with
-              the number of dimensions.
+    margin:   [P], 1 if the vector is at its centroid and 0 on the border with the closest other cluster,
+              measured along the line between the two centroids. Unlike a ratio of distances, the margin does
+              not shrink with the number of dimensions.
     """
 
     cluster: Tensor
@@ -83,13 +82,13 @@ def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
     >>> [round(margin, 1) for margin in margins.margin.tolist()]
     [1.0, 0.2, 0.2]
     """
-    target = _PreparedCentroids.prepare(centroids)
+    prepared = _PreparedCentroids.prepare(centroids)
     between = torch.cdist(centroids, centroids).square_()
-    # If two centroids are equal, all their vectors lie on the border.
+    # The lower limit avoids 0 / 0 for equal centroids: their vectors lie on the border, with margin 0.
     between.fill_diagonal_(1).clamp_min_(torch.finfo(between.dtype).tiny)
     parts = []
     for block in iterate_blocks(vectors, centroids.device):
-        scores = target.compare(block)
+        scores = prepared.compare(block)
         cluster = _argmin(scores)
         lowest = scores.gather(1, cluster[:, None])
         distance = (lowest[:, 0] + torch.linalg.vecdot(block, block)).clamp_min(0)
@@ -100,9 +99,9 @@ def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
 
 
 def iterate_blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
-    """Yield vectors [P, D] in blocks [B, D] on a device that need not have memory for all of them.
+    """Yield vectors [P, D] in blocks [B, D] on a device that may be too small for all of them.
 
-    The blocks do not depend on where the vectors are, so results are bitwise the same.
+    The blocks are the same for vectors in host and in device memory, and so are the results.
     """
     for block in torch.split(vectors, _block_size(device)):
         if block.device.type == device.type:
@@ -115,10 +114,16 @@ def iterate_blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
 def sample_rows(
     num_rows: int, max_rows: int, generator: torch.Generator, group: ProcessGroup = SINGLE_PROCESS
 ) -> Tensor:
-    """Choose rows of this process, [S] int64; all processes together choose at most `max_rows`.
+    """Sample rows of all processes, and return the sampled rows of this process, [S] int64 ascending.
 
-    The rows of all processes are divided into `max_rows` intervals of equal length, and one row is chosen
-    from each. The first boundary is random, so all rows are equally likely.
+    The rows of all processes, in rank order, are divided into `max_rows` intervals of equal length. One row
+    is drawn from each interval. The first boundary is random, so all rows are equally likely.
+
+    Args:
+        num_rows: number of rows of this process.
+        max_rows: number of rows to sample over all processes; if there are fewer, all are returned.
+        generator: in the same state in every process; the result is on its device.
+        group: the processes that the rows are distributed over.
 
     >>> sample_rows(10, 20, torch.Generator()).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -164,18 +169,19 @@ def kmeans(
     runs = torch.stack([_lloyd(vectors, seeds, iterations, group) for seeds in _seed(vectors, draws, group)])
     costs = torch.stack([nearest_centroid(vectors, run).distance.double().sum() for run in runs])
     costs = group.all_sum(costs)
-    best = costs <= costs.min() * _SAME_COST
-    return runs[best.int().argmax()]
+    is_best = costs <= costs.min() * _SAME_COST
+    return runs[is_best.int().argmax()]  # the first of the best runs
 
 
 # --- seeding ---------------------------------------------------------------------------------------
 
 
 def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
-    """Choose seeds by k-means++: draw vectors by their squared distance from the nearest earlier seed.
+    """Choose seeds by k-means++.
 
-    All R runs are seeded at once, so that the vectors are read C times, not R x C times. Weights are float64,
-    because the row that a draw selects must not depend on how a product is rounded.
+    Each seed is a vector, drawn with a probability proportional to its squared distance from the nearest
+    earlier seed. All R runs are seeded at once, so that the vectors are read C times, not R x C times.
+    Weights are float64, because the vector that a draw selects must not depend on rounding.
 
     Args:
         vectors: [P, D].
@@ -187,26 +193,36 @@ def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
     """
     restarts, clusters = draws.shape
     seeds = vectors.new_empty(restarts, clusters, vectors.shape[1])
-    exact = vectors.double()
+    vectors64 = vectors.double()
     # Blocks save memory, because `vecdot` allocates a product as large as its input.
-    norms = torch.cat([torch.linalg.vecdot(b, b) for b in torch.split(exact, _block_size(exact.device))])
+    blocks = torch.split(vectors64, _block_size(vectors.device))
+    norms = torch.cat([torch.linalg.vecdot(block, block) for block in blocks])
     weight = draws.new_ones(restarts, len(vectors))
     for index in range(clusters):
         seeds[:, index] = _draw_rows(vectors, weight, draws[:, index], group)
         seed = seeds[:, index].double()
-        distance = torch.addmm(norms, -2 * seed, exact.T) + torch.linalg.vecdot(seed, seed)[:, None]
+        distance = torch.addmm(norms, -2 * seed, vectors64.T) + torch.linalg.vecdot(seed, seed)[:, None]
         weight = torch.minimum(weight, distance.clamp_min_(0)) if index else distance.clamp_min_(0)
     return seeds
 
 
 def _draw_rows(vectors: Tensor, weight: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
-    """Draw one row per run, [R, D], by weight [R, P] among the rows of all processes."""
+    """Draw one vector per run from the vectors of all processes, [R, D].
+
+    Args:
+        vectors: [P, D], the vectors of this process.
+        weight: [R, P], proportional to the probabilities.
+        draws: [R] uniform random numbers, the same in every process.
+        group: the processes that the vectors are distributed over.
+    """
+    # A draw is a position on the line of all weights, one process after the other in rank order. The process
+    # whose interval contains the position contributes the vector; all others contribute zeros to the sum.
     cumulative = weight.cumsum(dim=1)
     totals = weight.new_zeros(group.size, len(weight))
     if len(vectors):
         totals[group.rank] = cumulative[:, -1]
     ends = group.all_sum(totals).cumsum(dim=0)
-    target = draws * ends[-1] * (1 - 1e-15)  # strictly below the end
+    target = draws * ends[-1] * (1 - 1e-15)  # strictly below the end of the line
     start = ends[group.rank - 1] if group.rank else torch.zeros_like(target)
     is_here = (start <= target) & (target < ends[group.rank])
     drawn = vectors.new_zeros(len(weight), vectors.shape[1])
@@ -242,6 +258,10 @@ def _argmin(scores: Tensor) -> Tensor:
 
 
 def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: ProcessGroup) -> Tensor:
+    """Improve centroids [C, D] by Lloyd's iterations until they no longer change.
+
+    At each convergence check, empty clusters move to the vectors that are farthest from their centroids.
+    """
     for iteration in range(1, iterations + 1):
         before = centroids
         total, count = _sum_by_cluster(vectors, centroids, group)
@@ -259,14 +279,15 @@ def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: ProcessGr
 
 def _sum_by_cluster(vectors: Tensor, centroids: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """Return the sum [C, D] and count [C] of the vectors nearest to each centroid over all processes."""
-    target = _PreparedCentroids.prepare(centroids)
-    joined = torch.zeros(len(centroids), vectors.shape[1] + 1, device=centroids.device, dtype=torch.float64)
+    prepared = _PreparedCentroids.prepare(centroids)
+    # Sums and counts share one tensor, which the processes exchange at once; the last column is the count.
+    sums = torch.zeros(len(centroids), vectors.shape[1] + 1, device=centroids.device, dtype=torch.float64)
     for block in iterate_blocks(vectors, centroids.device):
-        total, count = _sum_block(block, _argmin(target.compare(block)), len(centroids))
-        joined[:, :-1] += total
-        joined[:, -1] += count
-    group.all_sum(joined)
-    return joined[:, :-1], joined[:, -1]
+        total, count = _sum_block(block, _argmin(prepared.compare(block)), len(centroids))
+        sums[:, :-1] += total
+        sums[:, -1] += count
+    group.all_sum(sums)
+    return sums[:, :-1], sums[:, -1]
 
 
 def _sum_block(block: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
@@ -288,5 +309,5 @@ def _find_farthest(vectors: Tensor, centroids: Tensor, count: int, group: Proces
 
 
 def _block_size(device: torch.device) -> int:
-    """Return the number of vectors per block: many for speed, but few enough to store their distances."""
+    """Return the number of vectors per block: large for speed, but their distances must fit in memory."""
     return 32_768 if device.type == "cpu" else 262_144

@@ -1,4 +1,4 @@
-"""Choose the number of landmarks K: the smallest one whose clusters are stable under resampling.
+"""Choose the number of landmarks K whose clusters are most stable under resampling.
 
 For each candidate K, the images are split into random halves a few times, and each half is clustered
 separately, as in correspondence recovery. Both sets of clusters then label all images. A landmark is *stable*
@@ -6,13 +6,15 @@ in an image if
 
 - it is found there (detection),
 - the point is not close to the border with another cluster (separation), and
-- both halves find it at the same point (agreement); a landmark on which they agree less than half of the time
-  is dissolved and counts as stable nowhere.
+- both halves find it at the same point (agreement).
 
-With n keypoints and h stable landmarks per image, the score of K is 2h / (K + n): the harmonic mean of the
-fraction of landmarks that are stable and the fraction of keypoints that belong to a stable landmark. With too
-few clusters, a cluster covers several points of an image, but only one of them is kept. With too many, a
-landmark is split into parts that are each found only sometimes.
+A landmark on which the halves agree at most half of the time (`auto_k.dissolved_agreement`) is *dissolved*:
+it is stable in no image.
+
+With n keypoints and h stable landmarks per image, the score of K is 2h / (K + n). This is the harmonic mean
+of h / K, the fraction of landmarks that are stable, and h / n, the fraction of keypoints that belong to a
+stable landmark. If K is too small, a cluster covers several points of an image, but only one of them is kept.
+If K is too large, a landmark is split into parts that are each found only sometimes.
 
 The score measures stability under resampling (Ben-Hur et al. 2002, Lange et al. 2004) per cluster (Hennig
 2008), corrected for chance (Cohen 1960); see docs/landmark-count.md.
@@ -39,13 +41,13 @@ from selfmark.run.processes import ProcessGroup
 
 @dataclass(frozen=True)
 class CountTrial:
-    """Result for one K: fractions, each a mean over the splits, and score = 2 K d s a / (K + n).
+    """Result for one K; every value is a mean over the splits.
 
     detection:  d, the fraction of images in which a landmark is found
     separation: s, the fraction of the points found that are clearly in one cluster
     agreement:  a, the fraction of these clear points to which both halves gave the same landmark, corrected
-                for chance and without dissolved landmarks
-    score:      see the module docstring
+                for chance; points of dissolved landmarks count as disagreement
+    score:      2h / (K + n) with h = K d s a, see the module docstring
     error:      standard error of the score over the splits
     """
 
@@ -59,11 +61,11 @@ class CountTrial:
 
 @dataclass(frozen=True)
 class LandmarkCount:
-    """Chosen K, and the trials it was chosen from.
+    """The chosen K, and the trials of all candidates.
 
     images: number of images used
-    points: n, keypoints per image
-    trials: K ascending
+    points: n, the mean number of keypoints per image
+    trials: one per candidate, in ascending order of K
     """
 
     K: int
@@ -97,7 +99,10 @@ def count_landmarks(
     trials = []
     for K in candidates:
         fractions = torch.stack(
-            [_compare(described, half, images, K, settings, correspondence, generator) for half in halves]
+            [
+                _compare_halves(described, half, images, K, settings, correspondence, generator)
+                for half in halves
+            ]
         )
         trials.append(_summarize(K, fractions, points))
         if on_progress is not None:
@@ -106,11 +111,11 @@ def count_landmarks(
 
 
 def feasible_counts(candidates: Sequence[int], max_points: int, total_points: int) -> tuple[int, ...]:
-    """Return the candidates, ascending, that the points allow; the smallest is always included.
+    """Return the candidates that the points allow, ascending; the smallest is always included.
 
     The limit is twice the largest number of points in an image. An image cannot show more landmarks than
-    it has points, but larger candidates confirm that the score falls. Half of all points must also suffice
-    to fill all clusters.
+    it has points, but larger candidates confirm that the score falls. There must also be at least four points
+    per cluster over all images, so about two in each half.
 
     Args:
         candidates: numbers of landmarks.
@@ -137,9 +142,9 @@ def find_plateau(trials: Sequence[CountTrial]) -> tuple[int, ...]:
 
 
 def score_uncertainty(trials: Sequence[CountTrial]) -> float:
-    """Return the standard error of the best score, or the median of all standard errors if larger.
+    """Return the standard error of the best score, or the median of all standard errors if that is larger.
 
-    The standard error from a few splits is itself uncertain, and the median keeps it from being too small.
+    A standard error from a few splits is itself uncertain. The median keeps it from being too small.
     """
     best = max(trials, key=lambda trial: trial.score)
     return max(best.error, statistics.median(trial.error for trial in trials))
@@ -153,9 +158,9 @@ def sample_images(
     Args:
         described: the points of this process's images.
         images: number of images over all processes.
-        max_images: number of images to sample.
-        device: where the result is.
-        group: the processes that share the images; each process gets the points of all processes.
+        max_images: largest number of images to sample.
+        device: device of the result.
+        group: the processes that share the images; each process gets the sampled points of all processes.
     """
     sampled = torch.linspace(0, images - 1, min(images, max_images)).round().long()
     new_index = torch.full((images,), -1)
@@ -197,7 +202,7 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
             "another one if it suits you better."
         )
     if chosen.score < settings.weak_score:
-        sentences.append("All scores are low: the images say little about the number, so this is a guess.")
+        sentences.append("All scores are low, so the images hardly determine the number: this is a guess.")
     if chosen == trials[-1]:
         sentences.append("It is the largest number tried; there may be more.")
     return " ".join(sentences)
@@ -207,16 +212,17 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
 
 
 def _draw_half(images: int, blocks: int, generator: torch.Generator) -> Tensor:
-    """Choose a random half of the images in blocks of neighbors, [images] bool.
+    """Mark a random half of the images, [images] bool, in blocks of consecutive images.
 
-    Neighbors are often frames of one video. If they were in both halves, the halves would agree too easily.
+    Consecutive images are often frames of one video. If one video were in both halves, the halves would agree
+    too easily.
     """
     blocks = min(blocks, images)
     drawn = torch.rand(blocks, generator=generator, device=generator.device).argsort() < blocks // 2
     return drawn[torch.arange(images, device=drawn.device) * blocks // images]
 
 
-def _compare(
+def _compare_halves(
     described: DescribedPoints,
     half: Tensor,
     images: int,
@@ -252,17 +258,17 @@ def _label_points(points: Keypoints, centroids: Tensor) -> tuple[Tensor, Tensor]
 
 
 def labeling_agreement(label_a: Tensor, label_b: Tensor, K: int, dissolved: float) -> Tensor:
-    """Measure how well two labelings [P] of the same points agree, up to a permutation of the landmarks.
+    """Measure how well two labelings of the same P points agree, up to a permutation of the landmarks.
 
-    1 is perfect agreement, 0 agreement by chance. Landmarks are paired so that the pairs share as
-    many points as possible. The result is the mean of Cohen's kappa over the pairs (landmark against the
-    rest), weighted by size.
+    Landmarks of the two labelings are paired so that the pairs share as many points as possible. For each
+    pair, Cohen's kappa compares "this landmark" with "any other or none". The result is the mean kappa of the
+    pairs, weighted by their numbers of points: 1 for perfect agreement, 0 for agreement by chance.
 
     Args:
-        label_a: [P] labels; below 0 for none.
-        label_b: [P] labels.
+        label_a: [P] landmark of each point; below 0 for none.
+        label_b: [P] likewise.
         K: number of landmarks.
-        dissolved: pairs with a kappa up to this value count as 0.
+        dissolved: a kappa of at most this value counts as 0.
 
     >>> labeling_agreement(torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 1, 0, 0, -1]), 2, 0.5).item()
     1.0
@@ -280,7 +286,7 @@ def labeling_agreement(label_a: Tensor, label_b: Tensor, K: int, dissolved: floa
 
 
 def _summarize(K: int, fractions: Tensor, points: float) -> CountTrial:
-    """Average the fractions [splits, 3] of `_compare` over the splits and compute the score."""
+    """Average the fractions [splits, 3] of `_compare_halves` over the splits and compute the score."""
     scores = 2 * K * fractions.prod(dim=1) / (K + points)
     error = float(scores.std()) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
     detection, separation, agreement = fractions.mean(dim=0).tolist()

@@ -1,7 +1,8 @@
-"""Merge clusters that are predicted at the same place, as in the authors' earlier method.
+"""Merge clusters that are predicted at the same place, as in the authors' earlier paper (NeurIPS 2020).
 
-A network with one map per cluster predicts the position of every cluster in every image. Two clusters are the
-same landmark if their predictions are at the same place in most of the images in which they are confident.
+A network with one heatmap per cluster predicts the position of every cluster in every image. Two clusters are
+the same landmark if, in most of the images in which both predictions are confident, they are at the same
+place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PlaceCounts:
-    """How often each of M clusters is predicted, and how often two of them are predicted at the same place.
+    """Numbers of images in which clusters are predicted, and in which two are predicted at the same place.
 
     confident: [M] int64, number of images in which the prediction of a cluster is confident
     together:  [M, M] int64, number of images in which two confident predictions are at the same place
@@ -32,7 +33,7 @@ class PlaceCounts:
 
 
 def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tuple[Tensor, Tensor]:
-    """Return the `confident` [M] and `together` [M, M] of `PlaceCounts` for B images.
+    """Count, over B images, the fields `confident` [M] and `together` [M, M] of `PlaceCounts`.
 
     Args:
         cells: [B, M, 2] predicted positions, in cells.
@@ -48,9 +49,9 @@ def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tu
 def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArray:
     """Return the cluster that each cluster is merged into, [M]; itself if it is not merged.
 
-    Clusters are visited from the largest to the smallest. Each is merged into the first cluster before it
-    that was not merged itself and that is often at the same place. Often means: in more than a fraction
-    `overlap` of the images in which the rarer of the two is predicted confidently.
+    Clusters are visited from the largest to the smallest. Each is merged into the first earlier cluster that
+    was not merged itself and that is often predicted at the same place: in more than the fraction `overlap`
+    of the images in which the rarer of the two clusters is predicted confidently.
 
     Args:
         counts: how often clusters are predicted.
@@ -95,18 +96,19 @@ def merge_clusters(labeled: LabeledPoints, leader: IntArray) -> LabeledPoints:
     device = labeled.label.device
     sizes = torch.from_numpy(cluster_sizes(labeled)).to(device)
     target = torch.from_numpy(leader).to(device)
-    new = target[labeled.label]
-    group = labeled.points.image_index * labeled.clusters + new
+    label = target[labeled.label]
+    group = labeled.points.image_index * labeled.clusters + label
     keep = cheapest_per_group(group, -sizes[labeled.label])
     centroids = labeled.centroids
     if centroids is not None:
+        # weight[leader, member] is the number of points of the member.
         weight = torch.zeros(len(target), len(target), dtype=torch.float64, device=device)
         weight[target, torch.arange(len(target), device=device)] = sizes.double()
         total = weight.sum(dim=1, keepdim=True)
         means = (weight @ centroids.double() / total.clamp_min(1)).to(centroids.dtype)
         centroids = torch.where(total > 0, means, centroids)
     mirrored = torch.where(labeled.mirrored_label >= 0, target[labeled.mirrored_label], -1)
-    return replace(labeled, label=new, mirrored_label=mirrored, centroids=centroids).select(keep)
+    return replace(labeled, label=label, mirrored_label=mirrored, centroids=centroids).select(keep)
 
 
 def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
@@ -126,7 +128,7 @@ def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
 
 
 def largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
-    """Return the largest clusters, in ascending order; `max_clusters` 0 means all that have points."""
+    """Return the numbers of the largest clusters, ascending; if `max_clusters` is 0, of all with points."""
     sizes = cluster_sizes(labeled)
     order = np.argsort(-sizes, kind="stable")
     found = order[sizes[order] > 0]

@@ -1,4 +1,4 @@
-"""Mirror partners of landmarks (Sec. 3.7): which landmark each landmark becomes when the image is flipped."""
+"""Find mirror partners (Sec. 3.7): which landmark each landmark becomes when the image is flipped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nearest_in_mirror_image(
     """Count how often landmark l of the mirror image is nearest to landmark k of the image, [K, K].
 
     Args:
-        xy: [N, K, 2] landmarks of images.
+        xy: [N, K, 2] landmarks of N images, in pixels.
         mirrored_xy: [N, K, 2] landmarks of the mirror images, mapped back to the original images.
 
     >>> eyes = np.array([[[0.0, 0.0], [9.0, 0.0]]])
@@ -52,7 +52,7 @@ def nearest_in_mirror_image(
 class LandmarkPartners:
     """Mirror partners of K landmarks.
 
-    mirror:    [K] the landmark that each landmark becomes in a mirrored image; itself without a partner
+    mirror:    [K] the landmark that each landmark becomes in a mirrored image; itself if no partner was found
     is_paired: [K] whether a partner was found; a landmark on the symmetry axis is its own partner
     """
 
@@ -61,27 +61,28 @@ class LandmarkPartners:
 
     @classmethod
     def themselves(cls, landmarks: int) -> LandmarkPartners:
-        """Return K landmarks that are their own partners."""
+        """Return partners for K landmarks of which each is its own partner."""
         return cls(tuple(range(landmarks)), (True,) * landmarks)
 
     @property
     def unpaired(self) -> tuple[int, ...]:
-        """Landmarks without a partner, ascending."""
+        """Return the landmarks without a partner, ascending."""
         return tuple(index for index, paired in enumerate(self.is_paired) if not paired)
 
 
 def find_mirror_partners(table: npt.NDArray[np.int64]) -> LandmarkPartners:
     """Find the partner of each landmark in the [K, K] table of `mirror_cooccurrence`.
 
-    The paper pairs each cluster with the one it becomes most often. Flipping twice must change nothing, so
-    two landmarks are partners only if each is the one that the other exchanges places with most often.
+    The paper pairs each cluster with the one it becomes most often. Here the choice must also be mutual,
+    because flipping twice must change nothing: two landmarks are partners only if each exchanges places with
+    the other more often than with any other landmark.
 
     >>> find_mirror_partners(np.array([[0, 9, 0, 0], [8, 0, 1, 3], [0, 0, 7, 0], [0, 2, 0, 1]])).mirror
     (1, 0, 2, 3)
     >>> find_mirror_partners(np.array([[0, 9, 0, 0], [8, 0, 1, 3], [0, 0, 7, 0], [0, 2, 0, 1]])).unpaired
     (3,)
     """
-    strength = (table + table.T) / 2  # table[k, k] counts once: it is a landmark on the symmetry axis
+    strength = (table + table.T) / 2  # the mean of both directions
     best = strength.argmax(axis=1)
     index = np.arange(len(table))
     is_paired = (best[best] == index) & (strength[index, best] > 0)

@@ -2,11 +2,11 @@
 
 Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint also
 gets the label it has when its image is flipped. In a group, each process provides the keypoints of its own
-images; centroids are fitted to the keypoints of all processes, and every other step treats images separately.
+images. Centroids are fitted to the keypoints of all processes; every other step treats each image separately.
 
-The computation runs on the generator's device, and the labels are there too. Descriptors may be in host
-memory; the device then holds only the sample for K-means and one or two blocks, regardless of the number of
-images. The labels do not depend on where the descriptors are.
+The computation runs on the generator's device, and the labels are there too. If the descriptors are in host
+memory, the device holds only the sample for K-means and one or two blocks of descriptors, regardless of the
+number of images. The labels do not depend on where the descriptors are.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def keep_one_per_cluster(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> DescribedPoints:
-    """Filter keypoints by a first clustering: keep one per image and cluster, at most K per image.
+    """Filter keypoints by a first clustering: keep one per image and cluster, so at most K per image.
 
     Args:
         described: keypoints with descriptors.
-        K: number of clusters, which serve only as a filter.
+        K: number of clusters; they serve only as a filter and are discarded.
         settings: settings of K-means and assignment.
         generator: source of the random numbers.
         group: the processes that share the images.
@@ -77,7 +77,10 @@ def label_keypoints(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> LabeledPoints:
-    """Cluster the descriptors and label every keypoint and its mirror image, each cluster at most once."""
+    """Cluster the descriptors and label every keypoint, in its image and in the mirror image.
+
+    Each label occurs at most once per image and at most once per mirror image; other keypoints get -1.
+    """
     centroids = fit_centroids(described, clusters, settings, generator, group)
     images = described.points.image_index
     labels = assign_clusters(_require_descriptors(described.points), images, centroids, settings.assignment)
@@ -98,8 +101,9 @@ def recover_correspondence(
 ) -> LabeledPoints:
     """Filter the keypoints with K clusters, then label the remaining ones with M clusters (Eq. 1).
 
-    Keypoints whose cluster another keypoint of the image has are removed or stay without a label, see
-    `Correspondence.extra_points`. With the filter "distance", K is not used, see `label_near_centroids`.
+    If several keypoints of an image fall into one of the M clusters, only one of them is labeled. The others
+    are removed or stay unlabeled, see `Correspondence.extra_points`. With the filter "distance", K is not
+    used, see `label_near_centroids`.
     """
     if settings.filter == "distance":
         return label_near_centroids(described, M, settings, generator, group)
@@ -115,9 +119,9 @@ def label_near_centroids(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> LabeledPoints:
-    """Label keypoints as `label_keypoints`, and remove those far from the centroid of their cluster.
+    """Label keypoints with `label_keypoints`, and remove keypoints far from the centroid of their cluster.
 
-    This is how the authors' earlier method removes noise; `distance_limits` says what is far.
+    This is how the authors' earlier method (NeurIPS 2020) removes noise; `distance_limits` defines "far".
     """
     labeled = label_keypoints(described, clusters, settings, generator, group)
     centroids = labeled.centroids
@@ -141,10 +145,10 @@ def label_near_centroids(
 
 
 def distance_limits(vectors: Tensor, centroids: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
-    """Return the squared distance from which on a point is far from its centroid, [C].
+    """Return, for each centroid, the squared distance from which a point is far from it, [C].
 
-    It is the mean plus one standard deviation of the squared distances of all points that are nearest to the
-    centroid; 0 if there are none.
+    The limit is the mean plus one standard deviation of the squared distances of the points whose nearest
+    centroid this is, and 0 if there are no such points.
 
     Args:
         vectors: [P, D] descriptors of this process.
@@ -154,7 +158,7 @@ def distance_limits(vectors: Tensor, centroids: Tensor, group: ProcessGroup = SI
     nearest, distance = nearest_centroid(vectors, centroids)
     values = torch.stack([torch.ones_like(distance), distance, distance.square()]).double()
     sums = values.new_zeros(3, len(centroids))
-    # Sums are matrix products, because atomic additions would make them depend on chance.
+    # Sums are matrix products, because the order of atomic additions varies from run to run.
     blocks = zip(torch.split(values, _BLOCK, dim=1), torch.split(nearest, _BLOCK), strict=True)
     for part, cluster in blocks:
         sums += part @ F.one_hot(cluster, len(centroids)).double()
@@ -166,7 +170,7 @@ def distance_limits(vectors: Tensor, centroids: Tensor, group: ProcessGroup = SI
 
 
 def gather_labels(labeled: LabeledPoints, group: ProcessGroup) -> LabeledPoints:
-    """Return the labeled points of all processes in rank order; this transfers about 36 bytes per point."""
+    """Return the labeled points of all processes in rank order; this transfers 36 bytes per point."""
     points = Keypoints(
         group.gather_rows(labeled.points.xy),
         group.gather_rows(labeled.points.image_index),
@@ -177,6 +181,7 @@ def gather_labels(labeled: LabeledPoints, group: ProcessGroup) -> LabeledPoints:
 
 
 def _require_descriptors(points: Keypoints) -> Tensor:
+    """Return the descriptors [P, D], or raise if there are none."""
     if points.descriptor is None:
         raise ValueError("the keypoints have no descriptors")
     return points.descriptor
@@ -208,7 +213,7 @@ def fit_centroids(
 
 
 def _select_rows(views: list[Tensor], rows: Tensor) -> Tensor:
-    """Return rows [S, D] of the views, counted point by point: all views of point 0, then of point 1.
+    """Return rows [S, D] of the V views [P, D], numbered point by point: row V p + v is view v of point p.
 
     In this order, the rows of all processes form the same sequence for any number of processes. The views are
     never concatenated, because that would double the memory of the descriptors.

@@ -1,8 +1,9 @@
-"""Landmarks from pretrained features without training: clusters of the cells of the object.
+"""Find landmarks in pretrained features without training, by clustering the cells of the object.
 
-Parts of an object have similar features in all images. K-means over the features of all cells therefore finds
-parts; each centroid becomes a landmark, at the place where an image is most similar to it. Cells of the
-background are left out first: their clusters occur at the border of the images about as often as inside.
+The same part of an object has similar features in all images. K-means over the features of the object's cells
+therefore finds parts. Each centroid becomes a landmark; in an image, the landmark is where the features are
+most similar to the centroid. Before that, cells of the background are removed: their clusters occur at the
+border of the images about as often as inside.
 
 In a group, each process has the features of its own images.
 """
@@ -27,7 +28,7 @@ _BLOCK = 64  # images compared with centroids at a time
 
 
 class PlacedLandmarks(NamedTuple):
-    """One position for each of K landmarks in each of N images: xy [N, K, 2] network pixels, score [N, K]."""
+    """Positions of K landmarks in N images: `xy` [N, K, 2] in network pixels, and `score` [N, K]."""
 
     xy: Tensor
     score: Tensor
@@ -42,35 +43,32 @@ def find_foreground(
 ) -> Tensor:
     """Mark the cells [N, h, w] that belong to the object, by their features and by their colors.
 
-    Features of a cell also depend on its surroundings, so those of the floor around an animal differ from
-    those of the floor elsewhere; its colors do not. Colors count only if they separate the object from the
-    background in most images: faces and birds have colors of their own in each image, and what colors leave
-    of them is random. If features leave fewer than the fraction `min_foreground` of the cells, all cells are
-    marked.
+    Features of a cell also depend on its surroundings: the floor next to an animal has other features than
+    the floor elsewhere, but the same colors. So a cell must also stand out by its colors. Colors are ignored
+    if this would leave hardly any cells in too many images: faces and birds have different colors in each
+    image, so colors would select random parts of them. If less than the fraction `min_foreground` of the
+    cells remains even without colors, all cells are marked.
 
     Args:
         cells: [N, D, h, w] features of the cells.
         colors: [N, C, h, w] colors of the cells.
-        settings: number of clusters, width of the border, limits.
+        settings: number of clusters, width of the border in cells, and limits.
         generator: source of the random numbers; the computation runs on its device.
         group: the processes that share the images.
     """
     by_features = _stands_out(cells, settings.max_border_ratio, settings, generator, group)
     by_colors = _stands_out(colors, settings.max_color_border_ratio, settings, generator, group)
     by_both = by_features & by_colors
-    remaining = by_both.flatten(1).sum(dim=1) >= settings.min_color_remainder * by_features.flatten(1).sum(
-        dim=1
-    )
-    candidates = (
-        (by_both, by_features) if _mean(remaining, group) >= settings.min_color_images else (by_features,)
-    )
-    for foreground in candidates:
-        if _mean(foreground, group) >= settings.min_foreground:
+    num_by_features, num_by_both = (mask.flatten(1).sum(dim=1) for mask in (by_features, by_both))
+    colors_agree = num_by_both >= settings.min_color_remainder * num_by_features  # [N], one per image
+    use_colors = _fraction_true(colors_agree, group) >= settings.min_color_images
+    for foreground in (by_both, by_features) if use_colors else (by_features,):
+        if _fraction_true(foreground, group) >= settings.min_foreground:
             return foreground
     return torch.ones_like(by_features)
 
 
-def _mean(flags: Tensor, group: ProcessGroup) -> float:
+def _fraction_true(flags: Tensor, group: ProcessGroup) -> float:
     """Return the fraction of flags that are True, over all processes."""
     counts = torch.stack([flags.sum(), torch.ones_like(flags).sum()])
     num_true, num_flags = group.all_sum(counts.float()).tolist()
@@ -80,13 +78,14 @@ def _mean(flags: Tensor, group: ProcessGroup) -> float:
 def _stands_out(
     cells: Tensor, max_ratio: float, settings: Features, generator: torch.Generator, group: ProcessGroup
 ) -> Tensor:
-    """Cluster all cells and mark [N, h, w] those of clusters that are rare at the border of the images.
+    """Cluster all cells and mark, [N, h, w] bool, the cells of clusters that are rare at the border.
 
-    A cluster is rare if its frequency at the border is less than `max_ratio` times its frequency inside.
+    A cluster is rare if its frequency at the border of the images is less than `max_ratio` times its
+    frequency inside.
     """
     num_images, _, height, width = cells.shape
-    everything = torch.ones(num_images, height, width, dtype=torch.bool, device=generator.device)
-    sample = _sample_cells(cells, everything, settings, generator, group)
+    all_cells = torch.ones(num_images, height, width, dtype=torch.bool, device=generator.device)
+    sample = _sample_cells(cells, all_cells, settings, generator, group)
     clusters = min(settings.foreground_clusters, sum(group.gather_counts(len(sample))))
     centroids = kmeans(sample, clusters, settings.iterations, settings.restarts, generator, group)
     labels = torch.cat([_label_cells(block, centroids) for block in _blocks(cells, generator.device)])
@@ -110,7 +109,9 @@ def find_part_centroids(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Cluster the cells of the object into K parts and return their centroids [K, D], see `append_places`.
+    """Cluster the cells of the object into K parts and return their centroids [K, D].
+
+    The features of a centroid are a unit vector; places appended by `append_places` are not normalized.
 
     Args:
         cells: [N, D, h, w] features of the cells.
@@ -133,7 +134,7 @@ def place_parts(cells: Tensor, centroids: Tensor, sharpness: float) -> PlacedLan
 
     Args:
         cells: [N, D, h, w] features of the cells.
-        centroids: [K, D] unit vectors, on the device of the computation.
+        centroids: [K, D] of `find_part_centroids`, on the device of the computation.
         sharpness: inverse temperature of the soft-argmax.
     """
     xy, score = [], []

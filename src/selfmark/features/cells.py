@@ -1,7 +1,7 @@
-"""Features of all cells of all images, computed once and kept in half precision.
+"""Compute the features of all cells of all images once, and keep them in half precision.
 
-They are kept in the memory of the device if they fit there, otherwise in host memory, and in a file of the
-run folder if they are too large for host memory as well.
+The features are kept in device memory if they fit there, otherwise in host memory. If they are too large for
+both, they are kept in a file of the run folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from selfmark.images.feed import PixelFeed
 from selfmark.run.devices import free_memory, uses_bf16
 from selfmark.run.guarded_files import allocate, create_file, remove_file
 
-_FILES = "features-*.f16"  # in the run folder
-_PLACE_UNIT = 0.2  # unit of places, as a fraction of the image's side: about the radius of an object
+_FILES = "features-*.f16"  # pattern of the feature files in the run folder
+_PLACE_UNIT = 0.2  # unit of cell positions, as a fraction of the image's side: about the radius of an object
 
 
 @torch.no_grad()
@@ -44,20 +44,21 @@ def describe_cells(
         rows: the images to describe.
         config: precision, images per pass, memory the features may take, and rotations to average over.
         folder: run folder, for features that do not fit into memory; see `remove_stored_cells`.
-        is_mirrored: describe the mirror images; cells keep the positions they have in the images themselves.
+        is_mirrored: describe the mirror images; the resulting maps are mirrored back.
         on_progress: called with the number of images done and their total.
 
     Returns:
-        [N, D, S/8, S/8] float16, unit vectors; with places if they are used, see `append_places`.
+        [N, D, S/8, S/8] float16. The features are unit vectors; `append_places` may append the positions of
+        the cells.
     """
     rotations = config.features.averaged_rotations
 
     def describe(images: Tensor) -> Tensor:
-        seen = images.flip(-1) if is_mirrored else images
-        features = append_places(average_rotations(encoder.describe, seen, rotations), config.features)
+        views = images.flip(-1) if is_mirrored else images
+        features = append_places(average_rotations(encoder.describe, views, rotations), config.features)
         return features.flip(-1) if is_mirrored else features
 
-    # Processes and the mirror images must not share a file: all of them are in use at the same time.
+    # All files are in use at the same time, so each process needs its own, and the mirror images another.
     name = f"{rows.start}-mirrored" if is_mirrored else str(rows.start)
     channels = described_channels(encoder, config.features)
     cells = _allocate(channels, feed, rows, config.runtime, folder / _FILES.replace("*", name))
@@ -65,10 +66,10 @@ def describe_cells(
 
 
 def append_places(features: Tensor, settings: Features) -> Tensor:
-    """Append the place of each cell in the image to its features, if places are used.
+    """Append the position of each cell in the image, its place, to its features if the settings ask for it.
 
-    Left and right parts of an object have similar features, but not the same place. A distance of a fifth of
-    the image counts as much as a squared distance of `place_weight` between features.
+    The left and the right eye have similar features, but are at different places. Two cells that are a fifth
+    of the image apart get an additional squared distance of `place_weight`.
 
     Args:
         features: [B, D, h, w].
@@ -90,7 +91,7 @@ def append_places(features: Tensor, settings: Features) -> Tensor:
 
 
 def described_channels(encoder: Encoder, settings: Features) -> int:
-    """Return the number of channels of described cells."""
+    """Return the number of channels of the cells that `describe_cells` returns."""
     return encoder.part_channels + num_places(settings)
 
 
@@ -100,9 +101,10 @@ def num_places(settings: Features) -> int:
 
 
 def normalize_features(vectors: Tensor, settings: Features) -> Tensor:
-    """Return vectors [..., D] whose features are unit vectors; appended places stay as they are."""
-    features = vectors.shape[-1] - num_places(settings)
-    return torch.cat([F.normalize(vectors[..., :features], dim=-1), vectors[..., features:]], dim=-1)
+    """Scale the features of vectors [..., D] to unit length; appended places stay as they are."""
+    num_features = vectors.shape[-1] - num_places(settings)
+    features, places = vectors[..., :num_features], vectors[..., num_features:]
+    return torch.cat([F.normalize(features, dim=-1), places], dim=-1)
 
 
 def describe_colors(feed: PixelFeed, rows: slice, batch: int) -> Tensor:
@@ -126,7 +128,7 @@ def describe_colors(feed: PixelFeed, rows: slice, batch: int) -> Tensor:
 
 
 def remove_stored_cells(folder: Path) -> None:
-    """Delete the feature files of a run folder; processes that have them open can go on reading."""
+    """Delete the feature files of a run folder; processes that have them open can still read them."""
     for path in folder.glob(_FILES):
         remove_file(path)
 
@@ -139,7 +141,7 @@ def _fill(
     describe: Callable[[Tensor], Tensor],
     on_progress: Callable[[int, int], None] | None,
 ) -> Tensor:
-    """Describe images batch by batch; `describe` gets a batch in 0..1."""
+    """Fill `cells` [N, D, S/8, S/8] batch by batch; `describe` gets images [B, 3, S, S] in 0..1."""
     bf16 = uses_bf16(runtime, feed.device)
     done = 0
     for pixels in feed.sequential_batches(runtime.predict_batch, rows):
@@ -152,7 +154,7 @@ def _fill(
 
 
 def _allocate(channels: int, feed: PixelFeed, rows: slice, runtime: Runtime, path: Path) -> Tensor:
-    """Return memory for features [N, D, S/8, S/8] on the device, on the host or in a file."""
+    """Allocate memory for features [N, D, S/8, S/8] on the device, on the host or in a file."""
     grid = feed.pixels.shape[-1] // CELL
     shape = (rows.stop - rows.start, channels, grid, grid)
     num_bytes = int(np.prod(shape)) * torch.float16.itemsize

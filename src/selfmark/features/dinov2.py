@@ -1,7 +1,7 @@
 """DINOv2 (Oquab et al. 2023): vision transformers that were trained without labels.
 
-Layers have the names of the official state dicts, so these state dicts load unchanged. The mask token,
-which only training uses, is left out.
+Layers have the names of the official state dicts, so these state dicts can be loaded. Only the mask token is
+omitted, because it is used only in training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TransformerShape:
         heads: attention heads of a block.
         depth: number of blocks.
         patch: side of a patch in pixels.
-        positions: side of the grid of the stored position embeddings in patches.
+        positions: side of the grid of stored position embeddings, in patches.
     """
 
     channels: int
@@ -48,7 +48,7 @@ SHAPES: Mapping[str, TransformerShape] = {
 
 
 class PatchEmbedding(nn.Module):
-    """One token per patch."""
+    """Linear layer that turns each patch of pixels into a token."""
 
     def __init__(self, channels: int, patch: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Attention(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Two linear layers that transform each token by itself."""
+    """Two linear layers that transform each token separately."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -135,14 +135,14 @@ class VisionTransformer(nn.Module):
         self.norm = nn.LayerNorm(shape.channels, eps=_EPSILON)
 
     def forward(self, images: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
-        """Return the normalized patch tokens of some layers.
+        """Return the patch tokens of some layers, after the final layer norm.
 
         Args:
-            images: [B, 3, h * patch, w * patch], normalized with mean and standard deviation of ImageNet.
+            images: [B, 3, h * patch, w * patch], normalized with the mean and standard deviation of ImageNet.
             layers: numbers of layers in ascending order, counted from 1.
 
         Returns:
-            Feature maps [B, C, h, w].
+            One feature map [B, C, h, w] per layer.
         """
         grid = (images.shape[2] // self.shape.patch, images.shape[3] // self.shape.patch)
         tokens = self.patch_embed(images)
@@ -168,7 +168,7 @@ class VisionTransformer(nn.Module):
         """Load an official state dict.
 
         Raises:
-            RuntimeError: if layers are missing, unknown or have another shape.
+            RuntimeError: if a layer is missing, is unknown or has another shape.
         """
         self.load_state_dict({name: value for name, value in state.items() if name != _MASK_TOKEN})
 
@@ -177,12 +177,12 @@ class DinoV2Encoder(Encoder):
     """Features of DINOv2.
 
     Images are enlarged so that each cell of 8 pixels becomes a patch of 14 pixels. `describe` returns the
-    tokens of the last layer, which recognize parts. `forward` adds those of layer 9 of 12, which contain more
-    of the texture and the location.
+    tokens of the last layer, which recognize parts. `forward` also returns the tokens at three quarters of
+    the depth (layer 9 of 12), which contain more information about texture and location.
 
     Args:
         name: dinov2-s or dinov2-b.
-        shape: size of the network; by default that of the published network.
+        shape: size of the network; by default the size of the published network.
     """
 
     def __init__(self, name: str, shape: TransformerShape | None = None) -> None:
@@ -199,7 +199,7 @@ class DinoV2Encoder(Encoder):
         self.eval()
 
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the maps of both layers and of the last one for images [B, 3, S, S] in 0..1."""
+        """Return two lists of maps for images [B, 3, S, S] in 0..1: of both layers, and of the last layer."""
         rows, columns = grid_shape(images)
         patch = self.network.shape.patch
         enlarged = F.interpolate(

@@ -1,9 +1,9 @@
-"""Which way an object faces: turn images of objects that face any direction the same way.
+"""Find out which way objects face, so that all images can be turned the same way.
 
-Animals seen from above face any direction. Features of rotated copies of an image are compared with a
-template, the mean features of objects that face the same way; the best match tells how to turn the image. The
-template is found without labels: each image is rotated to match the template best, the template becomes the
-mean of the rotated images, and so on, as in K-means with one cluster.
+Animals seen from above face any direction. Rotated copies of an image are compared with a template, which is
+the mean of the features of objects that face the same way. The rotation that matches best is the one by which
+the image must be turned. The template is found without labels, as in K-means with one cluster: each image is
+rotated to match the template best, then the template becomes the mean of the rotated images, and so on.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from selfmark.images.augment import warp_images
 class DirectionTemplate(NamedTuple):
     """Features of objects that face the common direction.
 
-    template:    [D, g, g] mean features, less the mean over all rotations; a unit vector
-    offset:      angle in radians that is added to all rotations; it makes the common direction vertical, so
-                 that a mirrored image of a turned object is turned, too
-    consistency: how well the directions of images and of their mirror images agree: 0 for unrelated
-                 directions, 1 for equal ones
+    template:    [D, g, g] mean of the features after the mean over all images and rotations was subtracted;
+                 scaled to unit length
+    offset:      angle in radians that is added to all rotations. It makes the common direction vertical, so
+                 that mirroring an image that was turned does not change the direction
+    consistency: how well the directions of images and of their mirror images agree, from 0 (unrelated) to 1
     """
 
     template: Tensor
@@ -38,12 +38,12 @@ class DirectionTemplate(NamedTuple):
 
 
 def describe_rotations(encoder: Encoder, images: Tensor, settings: Features) -> Tensor:
-    """Describe rotated copies of images, made smaller, on a coarse grid.
+    """Reduce the images, rotate them, and describe every copy on a coarse grid.
 
     Args:
         encoder: pretrained network.
         images: [B, 3, S, S] in 0..1.
-        settings: number of rotations R, size of the images and of the grid.
+        settings: number of rotations R, size of the reduced images, side g of the grid.
 
     Returns:
         [B, R, D, g, g] float32; copy r is rotated by r/R of a full turn.
@@ -58,16 +58,16 @@ def describe_rotations(encoder: Encoder, images: Tensor, settings: Features) -> 
 
 
 def _rotated_copies(maps: Tensor, rotations: int, padding: Literal["border", "zeros"]) -> Iterator[Tensor]:
-    """Yield maps [B, C, S, S] rotated by 0, 1, 2, ... of `rotations` parts of a full turn."""
+    """Yield maps [B, C, S, S] rotated by 0/R, 1/R, 2/R, ... of a full turn, where R is `rotations`."""
     for number in range(rotations):
         angle = maps.new_full((len(maps),), 2 * math.pi * number / rotations)
         yield warp_images(maps, rotation_matrices(angle, maps.shape[-1]), padding)
 
 
 def view_scales(size: int, size_multiple: int, settings: Features) -> tuple[int, int]:
-    """Return the factors by which images of `size` pixels, and then their features, are made smaller.
+    """Return the factors by which images of `size` pixels, and then their feature maps, are reduced.
 
-    The images stay as they are if an encoder cannot divide the smaller ones into cells.
+    The first factor is 1 if the encoder cannot divide the reduced images into cells.
     """
     reduction = max(1, size // settings.direction_size)
     if size % (reduction * size_multiple):
@@ -100,14 +100,16 @@ def rotate_mask(mask: Tensor, settings: Features, grid: int) -> Tensor:
 def fit_template(
     views: Tensor, mirrored: Tensor, settings: Features, generator: torch.Generator
 ) -> DirectionTemplate:
-    """Find the template that images and mirror images, each rotated to match it, are most similar to.
+    """Find the template with the highest mean similarity to the images and mirror images.
+
+    Each image counts with the rotation that matches the template best.
 
     Args:
-        views: [N, R, D, g, g] features of rotated images, see `describe_rotations`; 0 in the background, so
-            that objects are turned the same way and not, for example, the walls of a cage.
-        mirrored: the same for the mirror images.
-        settings: number of first templates that are tried, maximum number of iterations.
-        generator: chooses the first templates.
+        views: [N, R, D, g, g] features of rotated images, see `describe_rotations`. They must be 0 in the
+            background; otherwise the template may match, for example, the walls of a cage.
+        mirrored: [N, R, D, g, g] features of the rotated mirror images.
+        settings: number of initial templates, and maximum number of iterations for each.
+        generator: chooses the initial templates.
     """
     window = _disk(views.shape[-1], views.device)
     both = torch.cat([views, mirrored]) * window
@@ -128,18 +130,28 @@ def fit_template(
             best, best_similarity = template, similarity
     best = best.view(views.shape[2:])
     plain, flipped = match_template(both, best).chunk(2)
-    # A rotated image, mirrored, must be rotated further by the sum of both angles to match the template.
-    total = torch.polar(torch.ones_like(plain), plain + flipped).mean()
-    return DirectionTemplate(best, -total.angle() / 2, float(total.abs()))
+    # Turn an image by `plain` to match the template, then mirror it. To match the template again, it must be
+    # turned by `plain + flipped`. Half of this angle, subtracted from all rotations, makes that 0 on average.
+    mean_turn = torch.polar(torch.ones_like(plain), plain + flipped).mean()
+    return DirectionTemplate(best, -mean_turn.angle() / 2, float(mean_turn.abs()))
 
 
 def match_template(views: Tensor, template: Tensor) -> Tensor:
-    """Return the angles [N] in radians at which rotated images [N, R, D, g, g] match [D, g, g] best."""
+    """Return the angle in radians, [N], at which each image matches the template best.
+
+    Args:
+        views: [N, R, D, g, g] features of rotated images, see `describe_rotations`.
+        template: [D, g, g].
+    """
     return best_angles(views.float().flatten(2) @ template.float().flatten())
 
 
 def best_angles(similarity: Tensor) -> Tensor:
-    """Return the angle of the highest similarity, interpolated by a parabola: [N, R] to [N] radians."""
+    """Return the angle of the highest similarity in radians, [N], interpolated by a parabola.
+
+    Args:
+        similarity: [N, R]; column r belongs to r/R of a full turn.
+    """
     rotations = similarity.shape[1]
     if rotations < 3:
         return similarity.argmax(dim=1) * (2 * math.pi / rotations)
@@ -151,6 +163,6 @@ def best_angles(similarity: Tensor) -> Tensor:
 
 
 def _disk(grid: int, device: torch.device) -> Tensor:
-    """Return a mask [g, g] of the largest disk, which contains the same part of an image in any rotation."""
+    """Return a mask [g, g] of the largest disk; it contains the same part of an image in any rotation."""
     offset = torch.arange(grid, device=device) - (grid - 1) / 2
     return (offset.square()[:, None] + offset.square() <= (grid / 2) ** 2).float()

@@ -1,14 +1,13 @@
 """EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
 
-Layers have the names of the published state dicts, so these state dicts load unchanged. The classifier
-and the layers after the last block that is used are left out, so that a saved model stays small.
+Layers have the names of the published state dicts, so these state dicts can be loaded. The classifier and
+the seventh stage are omitted, because no features use them and a saved model stays smaller.
 
-Padding follows TensorFlow's "SAME" rule for the actual size of the input, as in the network that was
-trained. The package `efficientnet_lite_pytorch` computes the padding once, for the image size of each variant
-(224, 240 and 260 pixels). The two paddings agree for images of that size. For images whose side is a multiple
-of 32, which are used here, they also agree for lite0. They differ for lite1 and lite2, because some of
-their maps have odd sides at 240 and 260 pixels and even sides here. With `image_size=None`, the package
-agrees again.
+Padding follows TensorFlow's "SAME" rule for the actual size of the input, as in the network that was trained.
+The package `efficientnet_lite_pytorch` instead computes the padding for a fixed image size: 224 pixels for
+lite0, 240 for lite1 and 260 for lite2. Here, the side of an image is a multiple of 32. For such images, both
+paddings agree for lite0. They differ for lite1 and lite2, some of whose maps have odd sides at 240 and 260
+pixels. With `image_size=None`, the package gives the same results as this module.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from selfmark.features.encoder import Encoder, FeatureInfo
 
 _EPSILON = 1e-3  # of all batch norms, as in the published networks
 _STEM = 32  # channels after the first convolution
-_CPU_BATCH = (
-    4  # images at a time on a CPU; the maps of more do not fit into its cache, which doubles the time
-)
+_CPU_BATCH = 4  # images at a time on a CPU; the maps of more images exceed its cache, which doubles the time
 
 
 class _Stage(NamedTuple):
+    """Sequence of blocks with the same number of output channels; the stride is that of the first block."""
+
     repeats: int
     kernel: int
     stride: int
@@ -59,8 +58,8 @@ class SamePaddedConv(nn.Conv2d):
     """
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Convolve maps [B, C, H, W] with another weight and bias than those of this layer."""
-        if self.stride[0] == 1:  # the padding is symmetric, so that no padded copy is needed
+        """Convolve maps [B, C, H, W] with the given weight and bias instead of this layer's own."""
+        if self.stride[0] == 1:  # the padding is symmetric, so no padded copy is needed
             return F.conv2d(x, weight, bias, padding=self.kernel_size[0] // 2, groups=self.groups)
         pad_y, pad_x = (self.pad_amounts(side) for side in x.shape[2:])
         return F.conv2d(F.pad(x, (*pad_x, *pad_y)), weight, bias, self.stride, groups=self.groups)
@@ -107,7 +106,7 @@ class NormalizedConv(NamedTuple):
 
 
 class FoldedConv(NamedTuple):
-    """Convolution that includes its batch norm, for several batches of images in a row.
+    """Convolution that includes its batch norm, to be applied to several batches of images.
 
     Attributes:
         conv: the convolution, for its stride and padding.
@@ -128,7 +127,7 @@ class FoldedConv(NamedTuple):
 
 
 class FoldedBlock(NamedTuple):
-    """Convolutions of a block that include their batch norms, and whether a skip connection follows."""
+    """Block whose convolutions include their batch norms; `has_skip` adds the input to the result."""
 
     layers: tuple[FoldedConv, ...]
     has_skip: bool
@@ -209,6 +208,9 @@ class EfficientNetLite(nn.Module):
             images: [B, 3, H, W] in 0..1.
             blocks: indices of the blocks, ascending.
             batch: images at a time; 0 for all.
+
+        Returns:
+            One map [B, C, h, w] per block.
         """
         stem = self.stem.fold()
         folded = [self.block(number).fold() for number in range(max(blocks) + 1)]
@@ -229,11 +231,11 @@ class EfficientNetLite(nn.Module):
 
     @property
     def stem(self) -> NormalizedConv:
-        """The first convolution, whose inputs are (color - 127) / 128 for colors in 0..255."""
+        """Return the first convolution; its inputs are (color - 127) / 128 for colors in 0..255."""
         return NormalizedConv(self._conv_stem, self._bn0, has_relu6=True)
 
     def block(self, number: int) -> InvertedResidual:
-        """Return a block."""
+        """Return the block with this index."""
         block = self._blocks[number]
         assert isinstance(block, InvertedResidual)
         return block
@@ -248,7 +250,7 @@ class EfficientNetLite(nn.Module):
         self.load_state_dict({name: value for name, value in state.items() if name in own})
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of all layers but batch norms, which always use the published statistics."""
+        """Set the mode of all layers except batch norms, which always use the published statistics."""
         super().train(mode)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -259,8 +261,9 @@ class EfficientNetLite(nn.Module):
 class EfficientNetLiteEncoder(Encoder):
     """Features of EfficientNet-Lite.
 
-    `describe` joins the last blocks of stages 5 and 6, with cells of 16 and 32 pixels, resized to the grid.
-    `forward` adds the last block of stage 3, with cells of 8 pixels, for precise locations.
+    `describe` joins the maps of the last blocks of stages 5 and 6, with cells of 16 and 32 pixels, resized to
+    cells of 8 pixels. `forward` adds the last block of stage 3, with cells of 8 pixels, for precise
+    locations.
 
     Args:
         variant: lite0, lite1 or lite2.
@@ -282,7 +285,7 @@ class EfficientNetLiteEncoder(Encoder):
         self.eval()
 
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the maps of the three blocks and of the last two for images [B, 3, S, S] in 0..1."""
+        """Return two lists of maps for images [B, 3, S, S] in 0..1: of three blocks, and of the last two."""
         images = images.contiguous(memory_format=torch.channels_last)
         is_chunked = images.device.type == "cpu" and not torch.is_grad_enabled()
         maps = self.network(images, self.blocks, _CPU_BATCH if is_chunked else 0)
@@ -290,6 +293,6 @@ class EfficientNetLiteEncoder(Encoder):
 
 
 def _round_channels(channels: float, divisor: int = 8) -> int:
-    """Round to a multiple of the divisor, but not down by more than 10 %."""
+    """Round to the nearest multiple of the divisor, or up if rounding would lose more than 10 %."""
     rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded

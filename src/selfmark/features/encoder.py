@@ -1,4 +1,4 @@
-"""The interface of all pretrained networks: images in, unit features on a grid of cells out."""
+"""Interface of all pretrained networks, which map images to unit feature vectors on a grid of cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FeatureInfo:
     """What a user should know about pretrained features.
 
     Attributes:
-        name: name by which `load_encoder` finds them.
+        name: name of the features for `load_encoder`.
         license: license of the weights.
         training_data: what the network was trained on, and with which labels.
     """
@@ -50,7 +50,10 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return feature maps [B, C_i, h_i, w_i] of any resolution, for `forward` and for `describe`."""
+        """Return two lists of feature maps [B, C_i, h_i, w_i]: for `forward`, and for `describe`.
+
+        The maps may have any resolution.
+        """
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features that a head is trained on.
@@ -116,6 +119,7 @@ def join_maps(maps: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
 
 
 def _resize(values: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Resize maps [B, C, h, w] bilinearly to (rows, columns)."""
     if values.shape[2:] == grid:
         return values
     return F.interpolate(values, grid, mode="bilinear", align_corners=False)

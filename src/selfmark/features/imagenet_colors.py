@@ -12,9 +12,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class ColorNormalizer(nn.Module):
-    """Subtraction of ImageNet's mean color and division by the standard deviation.
+    """Layer that subtracts ImageNet's mean color and divides by the standard deviation.
 
-    The constants are not part of a state dict, but move with the module to its device.
+    The constants move with the module to its device, but are not part of its state dict.
     """
 
     mean: Tensor

@@ -16,7 +16,7 @@ from selfmark.features.onnx_features import PREFIX, OnnxEncoder, read_onnx_model
 from selfmark.features.packaged_weights import load_packaged_weights
 
 EFFICIENTNETS = {f"efficientnet-{variant}": variant for variant in SCALES}
-"""Variant of EfficientNet-Lite by the name of its features."""
+"""Names of features, with the variant of EfficientNet-Lite that computes them."""
 
 FEATURES = (*EFFICIENTNETS, *SHAPES)
 """Names of pretrained features; `onnx:FILE` is accepted as well."""
@@ -27,7 +27,7 @@ def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
 
     Args:
         name: one of FEATURES, or onnx:FILE.
-        device: where the network is moved.
+        device: device of the network.
 
     Raises:
         InputError: if the name is unknown, or a package or file is missing or unsuitable.
@@ -42,7 +42,7 @@ def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
 
 
 def has_installed_weights(encoder: Encoder) -> bool:
-    """Return True if the encoder has the weights of the default features, which every machine has."""
+    """Return True if the encoder has the weights of the default features, which come with selfmark."""
     if encoder.info.name != DEFAULT_FEATURES:
         return False
     published, weights = load_encoder(DEFAULT_FEATURES).state_dict(), encoder.state_dict()
@@ -60,7 +60,7 @@ def check_features(name: str) -> None:
 
 
 def resolve_features(name: str) -> str:
-    """Return the name with the absolute path of an ONNX model, so that a run finds it from any folder."""
+    """Make the path in onnx:FILE absolute, so that a run finds the model from any folder."""
     if not name.startswith(PREFIX):
         return name
     return f"{PREFIX}{Path(name.removeprefix(PREFIX)).resolve()}"

@@ -1,8 +1,8 @@
 """Features of a user's own ONNX model, computed with ONNX Runtime.
 
 The model has one float32 input [B, 3, H, W] and one float32 output [B, D, h, w]. The input is RGB in 0..1,
-normalized with the mean and the standard deviation of ImageNet's colors. Dimensions may be fixed or dynamic:
-images are resized to a fixed H and W, and divided into batches of a fixed B.
+normalized with the mean and the standard deviation of ImageNet's colors. Dimensions may be fixed or dynamic.
+If H and W are fixed, images are resized. If B is fixed, images are divided into batches of this size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from selfmark.features.imagenet_colors import ColorNormalizer
 from selfmark.run.guarded_files import physical_memory, read_bytes
 
 PREFIX = "onnx:"
-_PROBE_SIZE = 256  # pixels, side of the image that is used to count the channels of the output
+_PROBE_SIZE = 256  # pixels; side of the image with which the channels of the output are counted
 _FLOAT = "tensor(float)"
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class OnnxEncoder(Encoder):
-    """Features of an ONNX model; `forward` and `describe` return the same.
+    """Features of an ONNX model; `forward` and `describe` return the same features.
 
     Args:
         name: onnx:FILE, used in messages.
@@ -75,7 +75,7 @@ class OnnxEncoder(Encoder):
         return maps, maps
 
     def _run(self, images: Floats) -> Floats:
-        """Run the model in batches of its fixed size; the last batch is padded with copies of an image."""
+        """Run the model in batches of its fixed size; copies of the last image fill up the last batch."""
         count = len(images)
         batch = self._batch or count
         images = np.concatenate([images, np.repeat(images[-1:], -count % batch, axis=0)])
@@ -112,13 +112,13 @@ class OnnxEncoder(Encoder):
                 f"the input of {self.info.name} is {inputs[0].type} with shape {shape}; features need a "
                 "model with a float32 input [B, 3, H, W]"
             )
-        # The shape of an output may be unknown, and is then empty; the first result shows it.
+        # The declared shape of the output is empty if it is unknown. `_run_batch` then checks the results.
         if outputs[0].type != _FLOAT or len(outputs[0].shape) not in (0, 4):
             raise self._wrong_output(f"{outputs[0].type} with shape {outputs[0].shape}")
         return shape
 
     def _count_channels(self) -> int:
-        """Return D, from the declared shape of the output or else from its value for a gray image."""
+        """Return D from the declared shape of the output, or if it is dynamic, from a run on one image."""
         shape = self._session.get_outputs()[0].shape
         if len(shape) == 4 and (declared := _fixed_size(shape[1])):
             return declared

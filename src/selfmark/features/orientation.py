@@ -1,7 +1,7 @@
-"""Objects that face any direction: how to detect them, and features that do not depend on the direction.
+"""Detect whether objects face any direction, and compute features that do not depend on the direction.
 
-Features usually encode which way is up. If the objects are upright in all images, that helps; if they face
-any direction, as animals seen from above do, the same part gets different features in different images.
+Features usually encode which way is up. This helps if the objects are upright in all images. If they face any
+direction, like animals seen from above, the same part gets different features in different images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from selfmark.features.encoder import Encoder
 from selfmark.images.augment import warp_images
 
-_RIDGE = 1.0  # L2 penalty of the classifier per training example, for inputs of unit variance
+_RIDGE = 1.0  # L2 penalty of the classifier, per training example; its inputs have unit variance
 
 Describe = Callable[[Tensor], Tensor]
 """Maps images [B, 3, S, S] in 0..1 to features [B, D, S/8, S/8]."""
@@ -28,7 +28,7 @@ def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Ten
     Args:
         describe: computes features.
         images: [B, 3, S, S] in 0..1.
-        rotations: number of copies; 1 returns the features of the images themselves.
+        rotations: number of rotated copies; with 1, the features of the images themselves are returned.
 
     Returns:
         [B, D, S/8, S/8] float32.
@@ -47,11 +47,11 @@ def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Ten
 
 @torch.no_grad()
 def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
-    """Return how often a classifier tells images from upside-down copies: 0.5 is chance, 1 is always.
+    """Return how often a classifier can tell images from upside-down copies: 0.5 is chance, 1 is always.
 
     A linear classifier on the mean and maximum of the features is trained on the first half of the images and
-    tested on the second half; then the halves are swapped. The halves are contiguous, because consecutive
-    images, such as video frames, may be almost the same.
+    tested on the second half; then the halves are swapped. The halves are not interleaved, because
+    consecutive images, such as video frames, may be almost the same.
 
     Args:
         encoder: pretrained network.
@@ -78,7 +78,13 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
 
 
 def _fit_and_test(inputs: Tensor, truth: Tensor, is_training: Tensor) -> Tensor:
-    """Return for each test image whether a ridge classifier is right; `is_training` is a mask [N]."""
+    """Train a ridge classifier, and return for each test image whether it is classified correctly.
+
+    Args:
+        inputs: [2, N, F] pooled features of the images and of their upside-down copies.
+        truth: [2, N], 1 for images and -1 for upside-down copies.
+        is_training: [N] bool, images to train on; the others are test images.
+    """
     x, y = inputs[:, is_training].flatten(0, 1), truth[:, is_training].flatten()
     gram = x.T @ x + _RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     weights: Tensor = torch.linalg.solve(gram, x.T @ y)
@@ -87,10 +93,11 @@ def _fit_and_test(inputs: Tensor, truth: Tensor, is_training: Tensor) -> Tensor:
 
 
 def rotation_matrices(angle: Tensor, size: int) -> Tensor:
-    """Return matrices [B, 2, 3] that rotate images of side `size` around their center, for `warp_images`.
+    """Return matrices [B, 2, 3] for `warp_images` that rotate square images around their center.
 
     Args:
-        angle: [B] radians; positive angles turn the x axis toward the y axis, which is clockwise on a screen.
+        angle: [B] radians; positive angles rotate clockwise (from the x axis toward the y axis, which points
+            down).
         size: side of the images in pixels, or of maps in cells.
     """
     cosine, sine, center = torch.cos(angle), torch.sin(angle), (size - 1) / 2

@@ -1,4 +1,4 @@
-"""Weights that come as Python packages, which contain nothing but a state dict."""
+"""Load weights that are published as Python packages; each package contains only a state dict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selfmark.errors import InputError
 
 
 class WeightsPackage(NamedTuple):
-    """Package on the Python Package Index with one file models/*.pth."""
+    """Package on the Python Package Index with one file models/*.pth, and the checksum of this file."""
 
     package: str
     sha256: str
@@ -67,11 +67,11 @@ def load_packaged_weights(name: str) -> dict[str, Tensor]:
 def _load_state(path: Path, sha256: str, size: int, modified: int) -> dict[str, Tensor] | None:
     """Load a state dict; return None if the file has another checksum.
 
-    A run loads the same encoder several times. `size` and `modified` make sure that a file that has changed
-    since is read again.
+    The result is cached, because a run loads the same encoder several times. `size` (bytes) and `modified`
+    (nanoseconds) are part of the cache key, so that a file that has changed is read again.
     """
     content = path.read_bytes()
-    # A pickle can run any code, so it is opened only if it is the published file.
+    # A pickle can run arbitrary code, so only the published file is opened.
     if hashlib.sha256(content).hexdigest() != sha256:
         return None
     state: dict[str, Tensor] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")

@@ -106,7 +106,8 @@ def create_alike(
 ) -> LearnedDetector:
     """Create the tiny (t) or normal (n) detector with its published weights.
 
-    It selects points by rank and ignores `settings.threshold`, because its score is not a probability.
+    It selects the points with the highest scores and ignores `settings.threshold`, because its score is not a
+    probability.
     """
     return LearnedDetector(
         name=name,

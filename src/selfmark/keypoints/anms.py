@@ -1,9 +1,9 @@
 """Adaptive non-maximal suppression (ANMS): select strong points that are spread over the image.
 
-SIFT and ORB find most of their points in a few textured regions, which is suboptimal for landmarks (Sec.
-5.1). This module implements Suppression via Square Covering (Bailo et al. 2018): go through the points from
-strong to weak, let each point that is not covered yet cover the square around it, and find by bisection the
-size of the square that leaves the requested number of points.
+SIFT and ORB find most of their points in a few textured regions, but landmarks should be spread over the
+object (Sec. 5.1). This module implements Suppression via Square Covering (Bailo et al. 2018). It visits the
+points from strong to weak and selects every point that is not yet covered; a selected point covers the square
+around it. Bisection finds the size of the square with which the requested number of points is selected.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def suppress_non_maxima(
 ) -> Indices:
     """Select `count` points that are spread over the image.
 
-    The largest square that leaves `count` to (1 + tolerance) * `count` points is used, and the weakest points
-    beyond `count` are dropped. Fewer points are returned only if the others are within about a pixel
-    of a selected point.
+    Bisection stops at a square with which `count` to (1 + `tolerance`) * `count` points are selected. The
+    weakest points beyond `count` are dropped. Fewer points are returned only if all others are within about a
+    pixel of a selected point.
 
     Args:
         xy: [P, 2] points, strongest first, inside the image.
         count: number of points to select.
         width: width of the image in pixels.
         height: height of the image in pixels.
-        tolerance: the covering may leave more than `count` points, by up to this fraction. A smaller value
-            gives larger squares and takes a few more steps.
+        tolerance: fraction by which the number of points may exceed `count` before the weakest are dropped.
+            A smaller value gives larger squares and takes a few more steps.
 
     Returns:
         Ascending indices into `xy`, so strongest first; the strongest point is always included.
@@ -43,40 +43,41 @@ def suppress_non_maxima(
     if len(xy) <= count:
         return np.arange(len(xy))
     max_count = int(count * (1 + tolerance))
-    small, large = 1, max(width, height)  # `small` leaves at least `count` points, unless it is 1
+    # A square of side `small` selects at least `count` points, unless `small` is 1.
+    small, large = 1, max(width, height)
     while large - small > 1:
         side = (small + large) // 2
-        num_left = len(cover_with_squares(xy, side, width, height, limit=max_count + 1))
-        if num_left < count:
+        num_selected = len(cover_with_squares(xy, side, width, height, limit=max_count + 1))
+        if num_selected < count:
             large = side
         else:
             small = side
-            if num_left <= max_count:
+            if num_selected <= max_count:
                 break
     return cover_with_squares(xy, small, width, height, limit=count)
 
 
 def cover_with_squares(xy: FloatArray, side: int, width: int, height: int, limit: int) -> Indices:
-    """Return the indices of the first `limit` points that survive a covering by squares.
+    """Return the indices of the first `limit` points that are not covered by squares of stronger points.
 
-    The image is divided into cells of half the square's side. A point survives unless its cell is within two
-    rows and two columns of the cell of a stronger survivor.
+    The image is divided into cells of half the square's side. A selected point covers its cell and all cells
+    within two rows and two columns.
 
     Args:
         xy: [P, 2] points, strongest first.
         side: side of the square in pixels.
         width: width of the image in pixels.
         height: height of the image in pixels.
-        limit: maximum number of survivors.
+        limit: maximum number of points to select.
     """
     cells = np.floor((np.asarray(xy, dtype=np.float64) + 0.5) * (2 / side)).astype(np.int64)
     # `covered` has a margin of two cells on all sides: its row r, column c is cell (r - 2, c - 2).
     covered = np.zeros((2 * height // side + 5, 2 * width // side + 5), dtype=bool)
-    survivors: list[int] = []
+    selected: list[int] = []
     for index, (column, row) in enumerate(cells.tolist()):
         if not covered[row + 2, column + 2]:
-            survivors.append(index)
-            if len(survivors) == limit:
+            selected.append(index)
+            if len(selected) == limit:
                 break
             covered[row : row + 5, column : column + 5] = True
-    return np.array(survivors, dtype=np.int64)
+    return np.array(selected, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Interface of the generic keypoint detectors that discovery starts from, and a function that creates one."""
+"""Interface of the keypoint detectors that discovery starts from, and a function that creates one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class KeypointDetector(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the detector in the settings."""
+        """Return the name of the detector in the settings."""
         ...
 
     def detect(self, images: torch.Tensor) -> Keypoints:
         """Find keypoints in RGB images [B, 3, H, W] uint8.
 
         Returns:
-            Keypoints with `xy` in pixels of these images, ascending `image_index` in 0..B-1, the best points
-            of an image first, and `descriptor` [P, D] float32.
+            Keypoints with `xy` in pixels of these images, `image_index` in 0..B-1 and `descriptor` [P, D]
+            float32. They are sorted by image, and the best points of an image come first.
         """
         ...
 
@@ -52,5 +52,5 @@ def create_detector(settings: FirstKeypoints, device: torch.device) -> KeypointD
         case "file":
             raise InputError(
                 "keypoints.detector 'file' only reads keypoints.points_file; choose another detector to find "
-                "points in new images"
+                "keypoints in new images"
             )

@@ -1,4 +1,4 @@
-"""First keypoints of a whole data set, in network pixels."""
+"""Detect the first keypoints of a whole data set, in network pixels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def detect_first_keypoints(
     batch: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Keypoints:
-    """Detect keypoints in all images with the detector that the settings name.
+    """Detect keypoints in all images with the detector named in the settings.
 
     Args:
         pixels: [N, 3, S, S] uint8, images as the network sees them.
-        bounds: [N, 4] rectangle (x0, y0, x1, y1) in network pixels, both ends included. Points outside are
-            dropped, because they are in the padding or around the object.
+        bounds: [N, 4] rectangle (x0, y0, x1, y1) in network pixels, both ends included. Points outside it are
+            dropped, because they are in the padding or outside the object's box.
         settings: detector, its image size and its thresholds.
         device: device of the computation and of the result.
         batch: images per call of the detector.
@@ -50,7 +50,7 @@ def detect_first_keypoints(
 
 
 def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:
-    """Resize square images [B, 3, S, S] uint8 without aliasing, which detectors would take for texture."""
+    """Resize images [B, 3, S, S] uint8 without aliasing, which a detector would mistake for texture."""
     if images.shape[-1] == side:
         return images
     resized = F.interpolate(
@@ -62,11 +62,11 @@ def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:
 def mix_in_random_points(
     points: Keypoints, fraction: float, images: int, size: int, generator: torch.Generator
 ) -> Keypoints:
-    """Replace a fraction of the points of each image with random ones (robustness to noise, Sec. 5.1).
+    """Replace a fraction of the points of each image with random points (robustness to noise, Sec. 5.1).
 
-    The points to replace are chosen at random; their number is `fraction` of the image's points, rounded. New
-    points are uniform over the image. Scores are kept, so that they do not reveal which points are noise. The
-    result has no descriptors unless `fraction` is 0.
+    The points to replace are chosen at random; their number is `fraction` of the image's points, rounded. The
+    new points are uniformly distributed over the image. They keep the old scores, so that scores do not
+    reveal which points are noise. The result has no descriptors unless `fraction` is 0.
 
     Args:
         points: points of all images.
@@ -78,14 +78,15 @@ def mix_in_random_points(
     if fraction == 0:
         return points
     device, count = points.xy.device, len(points)
-    # Shuffle, then sort by image: the position of a point within its image is then random.
+    # Shuffle, then sort by image: the rank of a point within its image is then random.
     shuffled = torch.randperm(count, generator=generator, device=generator.device).to(device)
     order = shuffled[torch.argsort(points.image_index[shuffled], stable=True)]
     counts = points.counts(images)
     first = torch.cumsum(counts, dim=0) - counts
     image = points.image_index[order]
-    position = torch.arange(count, device=device) - first[image]
-    replaced = order[position < (counts * fraction + 0.5).floor()[image]]
+    rank = torch.arange(count, device=device) - first[image]
+    num_replaced = (counts * fraction + 0.5).floor()
+    replaced = order[rank < num_replaced[image]]
     noise = torch.rand(len(replaced), 2, generator=generator, device=generator.device).to(device)
     xy = points.xy.clone()
     xy[replaced] = noise * size - 0.5

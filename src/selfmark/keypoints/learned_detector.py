@@ -1,4 +1,4 @@
-"""Base of the learned detectors: load weights, run in small batches, find peaks in the maps."""
+"""Run learned keypoint detectors: load weights, compute score maps in small batches, find their peaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def load_network(network: Network, settings: FirstKeypoints, device: torch.device) -> Network:
-    """Load the weights that the settings name into `network` and prepare it for inference.
+    """Load the weights named in the settings into `network` and prepare it for inference.
 
     Raises:
         InputError: if the weights are missing or do not match the network exactly.
@@ -38,19 +38,19 @@ def load_network(network: Network, settings: FirstKeypoints, device: torch.devic
         ) from error
     network.eval().requires_grad_(False).to(device)
     if device.type == "cpu":
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 1.7 times faster there
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 1.7 times faster on CPU
     return network
 
 
 @dataclass(frozen=True)
 class LearnedDetector:
-    """Network that scores and describes every pixel, and the rules that select points from its maps.
+    """Keypoint detector: a network that computes score and descriptor maps, and limits for selecting points.
 
     network:    maps RGB images [B, 3, H, W] in 0..1 to score [B, H, W] and descriptors
                 [B, D, H/stride, W/stride]
     stride:     image pixels per descriptor cell
-    multiple:   the network needs sides that are a multiple of this
-    threshold:  minimum score; -inf if the scale of the score has no meaning for the user
+    multiple:   H and W must be multiples of this many pixels; other images are padded
+    threshold:  minimum score; -inf if the score is not a probability
     nms_radius: radius of the non-maximum suppression, in pixels
     max_points: maximum number of points per image
     """

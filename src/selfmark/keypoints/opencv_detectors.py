@@ -1,11 +1,11 @@
 """SIFT and ORB, each followed by adaptive non-maximal suppression (SIFT+ANMS and ORB+ANMS in the paper).
 
-They need no download and have no license restrictions.
+Both detectors need no download and have no license restrictions.
 
-The suppression selects points that are spread over the image, so if it could choose from all candidates, many
-weak points in the background would be selected. It therefore gets only the strongest candidates, a few
-times as many as points are requested. This factor was tuned on faces with 68 known landmarks, so that as many
-landmarks as possible have a selected point nearby (docs/keypoints.md).
+The suppression selects points that are spread over the image. From all candidates, it would select many weak
+points in the background. So it gets only the strongest candidates, `candidates_per_point` for each point
+requested. This number was tuned on faces with 68 known landmarks, so that as many landmarks as possible have
+a selected point nearby (docs/keypoints.md).
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class OpenCVDetector:
 
     make:                 creates the OpenCV object; called once per image, because these objects are not
                           thread-safe
-    describe:             converts OpenCV's descriptors [P, *] to [P, length] float32 for Euclidean distance
+    describe:             converts OpenCV's descriptors of P points to [P, length] float32 vectors that can be
+                          compared by Euclidean distance
     length:               length of a descriptor
-    candidates_per_point: number of candidates that the suppression gets, divided by `max_points`
+    candidates_per_point: the suppression gets this many candidates per requested point
     max_points:           maximum number of points per image
     """
 
@@ -81,8 +82,8 @@ class OpenCVDetector:
 def merge_duplicates(xy: FloatArray, score: FloatArray) -> npt.NDArray[np.int64]:
     """Return the indices of the strongest point of every pixel, strongest first.
 
-    SIFT reports a position once per dominant gradient direction, ORB once per pyramid level. Such duplicates
-    count as one point.
+    SIFT can report a position several times, once per dominant gradient direction, and ORB once per pyramid
+    level. These duplicates count as one point.
 
     >>> merge_duplicates(np.array([[5.0, 5.0], [9.0, 9.0], [5.2, 4.9]]), np.array([1.0, 2.0, 3.0])).tolist()
     [2, 1]
@@ -97,9 +98,9 @@ def merge_duplicates(xy: FloatArray, score: FloatArray) -> npt.NDArray[np.int64]
 def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
     """Convert SIFT descriptors to RootSIFT (Arandjelovic and Zisserman 2012): unit vectors [P, 128].
 
-    SIFT is a histogram, and the Euclidean distance between histograms is dominated by a few large bins.
-    The Euclidean distance between the square roots of L1-normalized histograms is the Hellinger distance,
-    which gives better matches.
+    A SIFT descriptor is a histogram, and a few large bins dominate the Euclidean distance between histograms.
+    The Euclidean distance between the square roots of L1-normalized histograms is proportional to the
+    Hellinger distance, which gives better matches.
     """
     histogram = raw.astype(np.float32)
     total = histogram.sum(axis=1, keepdims=True)
@@ -110,8 +111,8 @@ def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
 def signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
     """Convert ORB's 256 bits to vectors [P, 256] of +-1/32.
 
-    The squared distance between two vectors is the fraction of bits that differ. With signs instead of 0 and
-    1, all vectors have the same norm, so normalization scales all distances equally.
+    The squared distance between two vectors is the fraction of bits that differ. Vectors of signs all have
+    the same norm, unlike vectors of 0 and 1, so that normalizing them scales all distances equally.
     """
     bits = np.unpackbits(raw.astype(np.uint8), axis=1).astype(np.float32)
     result: FloatArray = (bits - 0.5) / np.float32(math.sqrt(bits.shape[1]))
@@ -119,10 +120,11 @@ def signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
 
 
 def create_sift(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
-    """Create SIFT with 1/8 of OpenCV's contrast threshold, for candidates in images of low contrast."""
+    """Create SIFT with 1/8 of OpenCV's contrast threshold, to find points in images of low contrast too."""
 
     def make() -> cv2.Feature2D:
-        # Without precise upscaling, every point is off by a quarter of a pixel, and mirror images differ.
+        # Without precise upscaling, every point is shifted by a quarter of a pixel, so that the points of an
+        # image and of its mirror image do not match.
         return cv2.SIFT.create(contrastThreshold=0.005, enable_precise_upscale=True)
 
     return OpenCVDetector("sift", make, root_sift, 128, 2, settings.max_points, device)

@@ -1,8 +1,8 @@
-"""Outlier removal before training (Sec. 4.2): drop points whose descriptors resemble few others.
+"""Remove outliers before training (Sec. 4.2): points whose descriptors resemble few others.
 
 A landmark appears in many images, so its descriptor resembles many others. The descriptor of a background
-point resembles few. The score of a point is the median distance from its descriptor to the nearest
-descriptors. The points with the highest scores are dropped.
+point resembles few. The outlier score of a point is the median distance from its descriptor to its nearest
+neighbors among the descriptors of all images. The points with the highest scores are dropped.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from selfmark.config import FirstKeypoints
 from selfmark.points import Keypoints
 
-_MAX_SIMILARITIES = 1 << 26  # number computed at a time: 256 MB of float32
+_MAX_SIMILARITIES = 1 << 26  # similarities computed at a time: 256 MB of float32
 
 
 def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torch.Generator) -> Keypoints:
-    """Drop the points with the highest outlier scores, a fraction `settings.outlier_fraction` of all points.
+    """Drop the fraction `settings.outlier_fraction` of the points that has the highest outlier scores.
 
     The remaining points keep their order. Points without descriptors are returned unchanged.
     """
@@ -25,7 +25,7 @@ def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torc
         return points
     scores = outlier_scores(points.descriptor, settings.outlier_neighbors, settings.outlier_sample, generator)
     num_dropped = int(settings.outlier_fraction * len(points) + 0.5)
-    order = torch.argsort(scores, stable=True)  # stable: among equal scores, later points are dropped
+    order = torch.argsort(scores, stable=True)  # if scores are equal, the later points are dropped
     keep = torch.zeros(len(points), dtype=torch.bool, device=scores.device)
     keep[order[: len(points) - num_dropped]] = True
     return points.select(keep)
@@ -37,8 +37,8 @@ def outlier_scores(
     """Return the median distance of each descriptor to its nearest neighbors, [P].
 
     Args:
-        descriptor: descriptors [P, D] of any norm; the function normalizes them.
-        neighbors: number of nearest neighbors; all are used if there are fewer.
+        descriptor: [P, D] descriptors, not necessarily normalized.
+        neighbors: number of nearest neighbors; fewer if the sample is smaller.
         sample: maximum size of the random sample of descriptors in which neighbors are searched.
         generator: source of the random numbers.
     """
@@ -49,9 +49,8 @@ def outlier_scores(
     num_neighbors = min(neighbors, len(drawn) - 1)
     if num_neighbors < 1:
         return torch.zeros(count, device=unit.device)
-    column = torch.full(
-        (count,), -1, device=unit.device
-    )  # column of each point among the drawn ones; -1 if it was not drawn
+    # Index of each point within the sample, or -1; used to exclude a point from its own neighbors.
+    column = torch.full((count,), -1, device=unit.device)
     column[drawn] = torch.arange(len(drawn), device=unit.device)
 
     medians = []
@@ -62,7 +61,7 @@ def outlier_scores(
         drawn_rows = torch.nonzero(own_column >= 0)[:, 0]
         similarity[drawn_rows, own_column[drawn_rows]] = -torch.inf
         closest = similarity.topk(num_neighbors, dim=1).values
-        # The median is the mean of the two middle values, which coincide if the number of values is odd.
+        # The median is the mean of the two middle values; they are the same value if their number is odd.
         middle = torch.stack((closest[:, (num_neighbors - 1) // 2], closest[:, num_neighbors // 2]))
         # For unit vectors |a - b|^2 = 2 - 2 a.b, which rounding can make negative.
         medians.append((2 - 2 * middle).clamp(min=0).sqrt().mean(dim=0))

@@ -1,6 +1,6 @@
 """Find keypoints in the score maps of learned detectors and sample their descriptors.
 
-SuperPoint, R2D2 and ALIKE differ only in their networks; all three use this module.
+All learned detectors (SuperPoint, selfmark's own, R2D2 and ALIKE) use this module.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from torch.nn import functional as F
 from selfmark.model.heatmaps import local_maxima, sample_descriptors
 from selfmark.points import Keypoints
 
-# Points this close to the edge, in pixels, are ignored, because networks mistake zero padding for structure.
-BORDER = 4
+BORDER = 4  # pixels; points this close to the edge are ignored: networks mistake zero padding for structure
 
 
 def strongest_peaks(
     score: torch.Tensor, descriptors: torch.Tensor, stride: int, radius: int, threshold: float, count: int
 ) -> Keypoints:
-    """Return the best local maxima of each image, best first, with their descriptors.
+    """Return the highest local maxima of each image, highest first, with their descriptors.
 
     Args:
         score: [B, H, W], one value per image pixel.
-        descriptors: [B, D, h, w] with `stride` image pixels per cell.
+        descriptors: [B, D, h, w] map of descriptors.
         stride: image pixels per descriptor cell.
         radius: radius of the non-maximum suppression, in pixels.
         threshold: minimum score; `-math.inf` accepts any score.

@@ -1,11 +1,11 @@
-"""First keypoints from a CSV file (used for the synthetic initializations of the paper).
+"""Read the first keypoints from a CSV file, such as the synthetic initializations of Sec. 5.1.
 
     image,x,y,score
     photos/cat-01.jpg,120.5,88,0.9
 
 The column `score` is optional. Coordinates are pixels of the original image, with pixel centers at integers.
-The column `image` contains the path of an image or the end of it, such as the file name. It must match only
-one image.
+The column `image` contains the path of an image or the end of its path, such as the file name. It must match
+exactly one image.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def read_points_file(path: Path, names: Sequence[str], regions: FloatArray, size
         size: side of the network's square image in pixels.
 
     Returns:
-        Points without descriptors, sorted by image and then by score (in the order of the file if scores are
-        equal or missing). Points outside the region of their image are left out.
+        Points without descriptors, sorted by image, then by descending score, then by their order in the
+        file. A missing score is 1. Points outside the region of their image are omitted.
 
     Raises:
         InputError: if the file cannot be read, names an unknown image, or has no point inside a region.
@@ -87,10 +87,11 @@ def _read_rows(path: Path) -> Iterator[tuple[int, str, float, float, float]]:
 
 
 def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, float, float]:
+    """Return image, x, y and score of a row; `where` is its position in the file for error messages."""
     if len(row) != columns:
         raise InputError(f"{where}: expected {columns} values, found {len(row)}")
     try:
-        x, y, score = (float(text) for text in [*row[1:], "1"][:3])
+        x, y, score = (float(text) for text in [*row[1:], "1"][:3])  # without a column, the score is 1
     except ValueError as error:
         raise InputError(f"{where}: expected numbers, found '{','.join(row[1:])}'") from error
     if not all(map(math.isfinite, (x, y, score))):
@@ -99,7 +100,7 @@ def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, fl
 
 
 class _NameIndex:
-    """Lookup of images by name, or by the end of a path if it matches only one image."""
+    """Lookup of images by name, or by the end of the path if only one image has this end."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._by_name: dict[str, list[int]] = defaultdict(list)
@@ -110,7 +111,7 @@ class _NameIndex:
             self._by_file[parts[-1] if parts else ""].append((row, parts))
 
     def find(self, image: str, where: str) -> int:
-        """Return the row of an image; `where` is the position in the file for error messages."""
+        """Return the index of an image; `where` is the position in the file for error messages."""
         rows = self._by_name.get(image)
         if not rows:
             parts = PurePath(image).parts

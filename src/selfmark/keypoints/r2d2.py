@@ -1,7 +1,7 @@
 """R2D2 (Revaud et al. 2019): keypoints that are both repeatable and reliable.
 
-The network is similar to L2-Net but never downsamples: where L2-Net would halve the image, all later kernels
-are dilated instead, so that every pixel gets its own descriptor.
+The network is similar to L2-Net, but never downsamples. Where L2-Net would halve the resolution, the dilation
+of all later kernels is doubled instead, so that every pixel gets its own descriptor.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class R2D2(nn.Module):
 def create_r2d2(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
     """Create the detector with its published weights; it runs at one scale, without an image pyramid.
 
-    It selects points by rank and ignores `settings.threshold`, because its score, the product of two
-    confidences, is not comparable with that of SuperPoint.
+    It selects the points with the highest scores and ignores `settings.threshold`, because its score is not a
+    probability but a product of two confidences.
     """
     return LearnedDetector(
         name="r2d2",

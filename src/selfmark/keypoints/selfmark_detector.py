@@ -1,6 +1,7 @@
 """selfmark's own keypoint detector: the network of SuperPoint, trained on synthetic and public-domain images.
 
-The weights are part of the package and under its license; `training/keypoints` in the repository trains them.
+The weights are part of the package and have its license. The scripts that train them are in the folder
+`training/keypoints` of the repository.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ WEIGHTS = resources.files("selfmark.keypoints") / "selfmark.safetensors"
 def create_selfmark_detector(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
     """Create the detector with the packaged weights or those of `settings.weights`.
 
-    `settings.threshold` is a probability, as it is for SuperPoint.
+    `settings.threshold` is a probability, as for SuperPoint.
     """
     with resources.as_file(WEIGHTS) as packaged:
         with_weights = replace(settings, weights=settings.weights or str(packaged))

@@ -1,1 +1,1 @@
-"""Networks Phi and Psi, heatmaps, losses, and the model card."""
+"""The networks Phi and Psi, heatmaps, losses, and the model card."""

@@ -1,8 +1,8 @@
-"""Interfaces between the networks and the code that computes them.
+"""Interfaces between the networks and the code that computes their layers.
 
 A network keeps its parameters and defines the order of its layers. A `Backend` defines how each layer is
 computed (`NetworkOps`), how training images are augmented (`AugmentOps`) and how a pass is executed
-(`ExecutionPolicy`). `plain_backend` implements these interfaces in torch for any device; `fused_backend`
+(`ExecutionPolicy`). `plain_backend` implements these interfaces in torch for any device. `fused_backend`
 implements them with Triton kernels for CUDA. `network.prepare_network` chooses the backend.
 """
 
@@ -27,7 +27,7 @@ B = TypeVar("B")
 
 
 class NetworkOps(Protocol):
-    """Layers of the networks on maps [B, C, H, W]; modules are passed in for their parameters."""
+    """Layers of the networks on maps [B, C, H, W]; `conv`, `norm` and `block` provide the weights."""
 
     def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Tensor) -> Tensor:
         """Return relu(norm(conv(images - 0.5))) for a 7x7 convolution with stride 2."""
@@ -36,7 +36,7 @@ class NetworkOps(Protocol):
         """Return the output of a hierarchical residual block."""
 
     def pooled_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
-        """Return the 2x2 average pooling of a residual block that changes the number of channels."""
+        """Return the 2x2 average pooling of the output of a block; the block must have a skip convolution."""
 
     def identity_and_pool(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return x and its 2x2 average pooling."""
@@ -51,10 +51,7 @@ class NetworkOps(Protocol):
         """Return conv(x) for the 1x1 convolution that ends a head."""
 
     def sample_conv(self, conv: nn.Conv2d, features: Tensor, cells: Tensor) -> Tensor:
-        """Return conv(features) at cells [B, P, 2] in float32: [B, P, d].
-
-        The 1x1 convolution is applied to the features [B, C, h, w] sampled at the cells.
-        """
+        """Sample features [B, C, h, w] at cells [B, P, 2] and apply a 1x1 convolution: [B, P, d] float32."""
 
 
 class AugmentOps(Protocol):
@@ -70,14 +67,14 @@ class AugmentOps(Protocol):
             matrix: [B, 2, 3] from pixels of the given image to pixels of the augmented image.
             changes: color changes of each image.
             noise: [B, 3, S, S] standard normal noise, scaled by `changes.noise_sigma`.
-            border: what lies outside the given images: repeated border pixels, or black.
+            border: how to fill the area outside the given images: repeat their border pixels, or black.
 
         Returns:
             [B, 3, S, S] float32 in 0..1.
         """
 
     def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-        """Return `heatmaps.draw_target` of cells [B, P, 2]: [B, 1, size, size]."""
+        """Draw the target heatmaps [B, 1, size, size] of cells [B, P, 2], see `heatmaps.draw_target`."""
 
 
 class ExecutionPolicy(Protocol):
@@ -85,20 +82,20 @@ class ExecutionPolicy(Protocol):
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
-        """Data type of the weight copies that convolutions use; None if they use the parameters directly."""
+        """Return the type of the weight copies that convolutions use; None if they use the parameters."""
 
     @property
     def is_capturable(self) -> bool:
-        """True if a training step can be captured as a CUDA graph."""
+        """Return True if a training step can be captured as a CUDA graph."""
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
-        """Use these copies, keyed by parameter, from now on; the caller keeps them up to date."""
+        """From now on, use these copies of the parameters (the keys); the caller keeps them up to date."""
 
     def forward_context(self, network: nn.Module) -> AbstractContextManager[None]:
         """Return the context in which to run the forward pass of `network`."""
 
     def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
-        """Return the results of two independent computations, which may run at the same time."""
+        """Run two independent computations, possibly at the same time, and return both results."""
 
 
 @dataclass(frozen=True)

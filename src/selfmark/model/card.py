@@ -1,8 +1,8 @@
-"""Model card of a detector: everything about it except the weights, stored in model.json.
+"""Model card of a detector: everything except the weights, stored in model.json.
 
 The card also stores what users edit on the naming page: names, colors, mirror partners, the skeleton, and
-hidden landmarks. The network still predicts hidden landmarks; `visible_card` and `export.writer` leave them
-out of everything that is written. This module does not need torch.
+hidden landmarks. The network still predicts hidden landmarks, but `visible_card` and `export.writer` omit
+them from all output files. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -42,34 +42,36 @@ from selfmark.run.files import (
     write_json,
 )
 
-_MAX_LANDMARKS = 10_000  # a model.json with more is rejected
-MAX_NAME_LENGTH = 1_000  # characters of the name of a landmark
+_MAX_LANDMARKS = 10_000  # a model.json with more landmarks is rejected
+MAX_NAME_LENGTH = 1_000  # characters in the name of a landmark
 _MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks need far less
 ONNX_FEATURES = "features.safetensors"
-"""File of a model folder with a copy of the ONNX model, for features `onnx:FILE`."""
+"""File in a model folder that contains a copy of the ONNX model, for features `onnx:FILE`."""
 
 REFINED = "refined"
-"""Entry of `provenance` that only the cards of refined detectors have."""
+"""Key of `provenance` that only the cards of refined detectors have."""
 
 SMOOTHING = "smoothing"
-"""Entry of `provenance` in the card of smoothed landmarks, which is never written to model.json."""
+"""Key of `provenance` in the card of smoothed landmarks; such a card is never written to model.json."""
 
 Architecture = Literal["hourglass", "encoder", "zero-shot", "soft-argmax", "embedding"]
-"""The kind of a network.
+"""The kind of network.
 
-hourglass:   the paper's network
-encoder:     a head on a pretrained encoder
-zero-shot:   centroids of the encoder's features
-soft-argmax: the paper's network, whose maps become distributions; for the methods of other papers
+hourglass:   the paper's network, `network.Psi`
+encoder:     a trained head on a pretrained encoder, `feature_network.FeaturePsi`
+zero-shot:   similarity of an encoder's features to centroids, `feature_network.ZeroShotPsi`
+soft-argmax: an hourglass whose maps become distributions, `soft_argmax.SoftArgmaxPsi`; for the methods of
+             other papers
+embedding:   an hourglass that embeds every cell, `soft_argmax.EmbeddingPsi`; for the methods of other papers
 """
 
 Verdict = Literal["good", "usable", "failed"]
 """How a run turned out, judged without labels; see `evaluation.verdict`."""
 
 MIN_TRUST = 0.25
-"""Users should not rely on a landmark whose trust is lower."""
+"""Users should not rely on landmarks with a lower trust."""
 GOOD_TRUST = 0.5
-"""Lowest trust of a trustworthy landmark."""
+"""Landmarks with at least this trust are trustworthy."""
 
 _COLOR = re.compile(r"#[0-9a-f]{6}")
 
@@ -84,10 +86,10 @@ class ModelCard:
     images: Images  # preprocessing
     network: Network
     refine: PeakMethod  # how a position is read from a heatmap
-    flip_test: bool  # average the prediction with that of the mirror image
+    flip_test: bool  # average the heatmaps of an image and of its mirror image (Sec. 3.7)
     provenance: dict[str, Any]
     colors: tuple[str, ...] = ()  # "#rrggbb" per landmark, "" for its default color; () if all are default
-    hidden: tuple[int, ...] = ()  # landmarks left out of all output, ascending
+    hidden: tuple[int, ...] = ()  # landmarks omitted from all output, ascending
     confirmed: tuple[int, ...] = ()  # landmarks whose mirror partner the user has confirmed, ascending
     architecture: Architecture = "hourglass"
     features: Features = field(default_factory=Features)  # settings of the encoder, unused by an hourglass
@@ -144,8 +146,8 @@ def untrusted_landmarks(card: ModelCard, min_trust: float = MIN_TRUST) -> list[i
 def landmarks_without_partner(card: ModelCard) -> list[int]:
     """Return the landmarks without a mirror partner, ascending.
 
-    Training found no partner for them, and the user has neither given them one nor confirmed that a mirrored
-    image shows them at their own place.
+    Training found no partner for these landmarks. The user has neither chosen a partner nor confirmed that
+    the landmark is its own partner.
     """
     return [
         index for index in card.unpaired if card.mirror[index] == index and index not in set(card.confirmed)
@@ -153,7 +155,7 @@ def landmarks_without_partner(card: ModelCard) -> list[int]:
 
 
 def visible_card(card: ModelCard) -> ModelCard:
-    """Return the card of the visible landmarks only, with new indices and unchanged colors.
+    """Return a card of the visible landmarks only, with new indices and unchanged colors.
 
     A landmark whose mirror partner is hidden becomes its own partner in `mirror`.
 
@@ -181,6 +183,7 @@ def visible_card(card: ModelCard) -> ModelCard:
 
 
 def _card_from_json(values: Any, path: Path) -> ModelCard:
+    """Check the content of model.json and convert it to a card; raise an InputError if it is not valid."""
     require_format(values, path)
     try:
         names = _parse_names(values["names"])
@@ -237,7 +240,7 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
 
 def _parse_provenance(values: Any) -> dict[str, Any]:
     provenance = dict(values)
-    json.dumps(provenance, allow_nan=False)  # raises for NaN and infinity, which no file of ours contains
+    json.dumps(provenance, allow_nan=False)  # raises for NaN and infinity, which selfmark never writes
     return provenance
 
 
@@ -246,7 +249,7 @@ def _parse_names(values: Any) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
             raise ValueError(f"{reprlib.repr(name)} is not a valid landmark name")
-        name.encode()  # raises for lone surrogates, which JSON allows but no output file does
+        name.encode()  # raises for lone surrogates: JSON allows them, but they cannot be written as UTF-8
     return names
 
 
@@ -270,7 +273,7 @@ def _parse_colors(values: Any, landmarks: int) -> tuple[str, ...]:
 def _parse_trust(values: Any, landmarks: int) -> tuple[float, ...]:
     trust = tuple(float(value) for value in values)
     if len(trust) not in (0, landmarks):
-        raise ValueError(f"trust in {len(trust)} of {landmarks} landmarks")
+        raise ValueError(f"'trust' must have {landmarks} values, not {len(trust)}")
     if not all(0 <= value <= 1 for value in trust):
         raise ValueError("trust must be between 0 and 1")
     return trust

@@ -10,14 +10,15 @@ if TYPE_CHECKING:
 
 
 def palette(count: int) -> tuple[str, ...]:
-    """Return `count` default colors: hues a golden angle apart, with alternating brightness.
+    """Return `count` default colors, whose hues differ by the golden angle and whose brightness alternates.
 
     >>> palette(2)
     ('#ff3333', '#2856c7')
     """
-    golden = 0.618034
+    golden_ratio = 0.618034  # a fraction of the color circle
     rgb = [
-        colorsys.hsv_to_rgb(index * golden % 1.0, 0.8, 0.78 if index % 2 else 1.0) for index in range(count)
+        colorsys.hsv_to_rgb(index * golden_ratio % 1.0, 0.8, 0.78 if index % 2 else 1.0)
+        for index in range(count)
     ]
     return tuple("#" + "".join(f"{round(255 * channel):02x}" for channel in color) for color in rgb)
 

@@ -1,7 +1,8 @@
-"""Networks on a pretrained encoder: K heatmaps from its features, with or without a trained head.
+"""Networks that compute K heatmaps from the features of a pretrained encoder.
 
-Both networks have the interface of `network.Psi`: images [B, 3, S, S] in 0..1 to heatmaps [B, K, S/4, S/4].
-The encoder has cells of 8 pixels; the heatmaps are enlarged to cells of 4 pixels.
+`FeaturePsi` has a trained head; `ZeroShotPsi` compares features with centroids. Both have the interface of
+`network.Psi`: they map images [B, 3, S, S] in 0..1 to heatmaps [B, K, S/4, S/4]. The encoder has cells of 8
+pixels, so the heatmaps are enlarged to cells of 4 pixels.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from selfmark.model.plain_backend import PLAIN_BACKEND
 
 
 class FeaturePsi(nn.Module):
-    """Stage 2 network on a pretrained encoder: a small head computes K heatmaps from its features."""
+    """Network with a small head that computes K heatmaps from the features of a pretrained encoder."""
 
     def __init__(self, encoder: Encoder, settings: Student, landmarks: int) -> None:
         """Create a head with `landmarks` maps on the encoder."""
@@ -38,7 +39,7 @@ class FeaturePsi(nn.Module):
         """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
         is_encoder_trained = any(parameter.requires_grad for parameter in self.encoder.parameters())
         with self.backend.execution.forward_context(self):
-            # A frozen encoder is faster without gradients, and keeps no maps in memory.
+            # Without gradients, a frozen encoder is faster and its maps are freed at once.
             with torch.set_grad_enabled(is_encoder_trained and torch.is_grad_enabled()):
                 features = self.encoder(images)
             maps = self.head(features * self.feature_scale)
@@ -46,10 +47,10 @@ class FeaturePsi(nn.Module):
 
 
 class ZeroShotPsi(nn.Module):
-    """Landmarks without training: K heatmaps from the similarity of each cell to K centroids.
+    """Network without training: K heatmaps of the similarity of each cell to K centroids.
 
-    A map is highest where the features are most similar to the centroid, and decays exponentially as the
-    similarity decreases. Its center of mass (`heatmaps.heat_centroids`, weighted by squared heat) is
+    A heatmap is highest where the features are most similar to the centroid, and decays exponentially as the
+    similarity decreases. Its center of mass, weighted by squared heat (`heatmaps.heat_centroids`), is
     therefore a soft-argmax.
     """
 
@@ -60,7 +61,7 @@ class ZeroShotPsi(nn.Module):
 
         Args:
             encoder: describes the cells.
-            centroids: [K, D], see `features.cells.append_places`.
+            centroids: [K, D]; D includes the places of the cells, see `features.cells.append_places`.
             settings: sharpness of the soft-argmax, rotations to average over, weight of places.
         """
         super().__init__()
@@ -84,10 +85,9 @@ class ZeroShotPsi(nn.Module):
 
 
 def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Tensor:
-    """Return maps [B, K, h, w] whose squares are proportional to soft-argmax weights.
+    """Return heatmaps [B, K, h, w] of the similarity to each centroid, see `sharpen_similarity`.
 
-    The similarity of two vectors is 1 minus half their squared distance: the cosine for unit vectors. The
-    peak of a map is its highest similarity, or 0 if all similarities are negative.
+    The similarity of two vectors is 1 minus half their squared distance; for unit vectors, it is the cosine.
 
     Args:
         features: [B, D, h, w].
@@ -95,15 +95,17 @@ def similarity_heat(features: Tensor, centroids: Tensor, sharpness: float) -> Te
         sharpness: inverse temperature of the soft-argmax.
     """
     product = torch.einsum("kd,bdhw->bkhw", centroids, features)
-    lengths = features.square().sum(dim=1, keepdim=True) + centroids.square().sum(dim=1)[:, None, None]
-    return sharpen_similarity(product + (1 - lengths / 2), sharpness)
+    norms = features.square().sum(dim=1, keepdim=True) + centroids.square().sum(dim=1)[:, None, None]
+    return sharpen_similarity(product + (1 - norms / 2), sharpness)
 
 
 def sharpen_similarity(similarity: Tensor, sharpness: float) -> Tensor:
-    """Return maps [B, K, h, w] of similarities as maps whose squares are soft-argmax weights.
+    """Turn similarities into heatmaps [B, K, h, w] whose squares are proportional to soft-argmax weights.
+
+    The peak of a heatmap is its highest similarity, or 0 if all similarities are negative.
 
     Args:
-        similarity: [B, K, h, w], 1 for the same features.
+        similarity: [B, K, h, w], 1 for equal features.
         sharpness: inverse temperature of the soft-argmax.
     """
     highest = similarity.amax(dim=(2, 3), keepdim=True)
@@ -111,10 +113,10 @@ def sharpen_similarity(similarity: Tensor, sharpness: float) -> Tensor:
 
 
 def bytes_per_feature_image(size: int) -> int:
-    """Return the memory that one image of `size` pixels takes in a pass of an encoder without gradients."""
+    """Return the bytes that one image of `size` pixels takes in a pass of an encoder without gradients."""
     return feature_bytes(ENCODER_CHANNELS, size // STRIDE)
 
 
 def enlarge_maps(maps: Tensor) -> Tensor:
-    """Enlarge maps with cells of 8 pixels to cells of 4 pixels."""
+    """Enlarge maps [B, K, S/8, S/8] bilinearly to [B, K, S/4, S/4]."""
     return F.interpolate(maps, scale_factor=CELL // STRIDE, mode="bilinear", align_corners=False)

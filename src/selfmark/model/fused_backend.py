@@ -1,7 +1,7 @@
-"""Triton implementation of the backend: bf16 on CUDA, few kernel launches per layer.
+"""Triton implementation of the backend: bf16 on CUDA, with few kernel launches per layer.
 
-Norm statistics, residual sums, bilinear sampling and losses are computed in float32. In passes
-without gradients, whose heatmaps give landmark positions, the output layers are computed in float32 too.
+Norm statistics, residual sums, bilinear sampling and losses are computed in float32. In passes without
+gradients, the output layers are computed in float32 too, for precise landmark positions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ B = TypeVar("B")
 class WeightCopies:
     """bf16 copies of the parameters of all convolutions, shared by the layers and the execution policy.
 
-    During training the optimizer owns them and keeps them up to date; otherwise `refresh` makes them.
+    During training, the optimizer owns the copies and keeps them up to date. Otherwise, `refresh` creates and
+    updates them.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class WeightCopies:
         return self._copies[parameter]
 
     def replace(self, copies: dict[Tensor, Tensor]) -> None:
-        """Use copies that the caller keeps up to date."""
+        """Use these copies instead; the caller owns them and keeps them up to date."""
         self._copies, self._has_owner = copies, True
 
     def refresh(self, network: nn.Module) -> None:
@@ -54,12 +55,12 @@ class WeightCopies:
         if self._has_owner:
             return
         if torch.is_grad_enabled():
-            raise ValueError("create the optimizer before training: it keeps the bf16 weights up to date")
+            raise ValueError("create the optimizer before training; it keeps the bf16 weights up to date")
         if not self._copies:
             convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
             parameters = [p for conv in convs for p in conv.parameters()]
             self._copies = {p: torch.empty_like(p, dtype=torch.bfloat16) for p in parameters}
-        # Copy before every pass: it takes few launches, and weights may have been loaded since the last one.
+        # Copy before every pass, because weights may have been loaded since the last pass; this is fast.
         torch._foreach_copy_(list(self._copies.values()), list(self._copies))
 
 
@@ -98,7 +99,7 @@ class FusedNetworkOps:
         """Return conv(x), in float32 when no gradients are needed."""
         if torch.is_grad_enabled():
             return F.conv2d(x, self._copies[conv.weight], self._bias(conv))
-        # This is a matrix product because a convolution would round float32 to TF32.
+        # A matrix product keeps float32 precision; a convolution would round to TF32.
         maps = F.linear(x.permute(0, 2, 3, 1).float(), conv.weight.flatten(1), conv.bias)
         return maps.permute(0, 3, 1, 2)
 
@@ -114,10 +115,11 @@ class FusedNetworkOps:
         return None if conv.bias is None else self._copies[conv.bias]
 
     def _norm_relu(self, norm: nn.GroupNorm, x: Tensor, conv: nn.Conv2d) -> Tensor:
-        """Return relu(norm(x + bias of `conv`)), which saves a separate pass for the bias."""
+        """Return relu(norm(x + bias of `conv`)); adding the bias here saves a separate pass over the map."""
         return norm_relu(x, norm.weight, norm.bias, norm.num_groups, self._bias(conv))
 
     def _block(self, module: ResidualBlock, x: Tensor, pooled: bool) -> Tensor:
+        """Collect the weights of the block and compute it as one operation."""
         norms, convs = [module.norm1, module.norm2, module.norm3], [module.conv1, module.conv2, module.conv3]
         if isinstance(module.skip, nn.Sequential):
             norm, _, conv = module.skip
@@ -141,7 +143,7 @@ class FusedAugmentOps:
         )
 
     def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-        """Draw the detector's target."""
+        """Draw the target heatmaps of the detector head."""
         return target.draw_target(cells, valid, size, sigma)
 
 
@@ -154,7 +156,7 @@ class FusedExecution:
     def __init__(self, copies: WeightCopies) -> None:
         """Refresh `copies` before each forward pass."""
         self._copies = copies
-        self._streams: list[torch.cuda.Stream] = []
+        self._streams: list[torch.cuda.Stream] = []  # one per level of nested calls of `parallel`
         self._depth = 0
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
@@ -169,8 +171,8 @@ class FusedExecution:
     def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
         """Run the two computations on two streams.
 
-        The streams join before the results of `side` are used, so anything that reuses the memory of these
-        results has waited for both streams.
+        The current stream waits for the other stream before the results are used. Later work on the current
+        stream may therefore reuse the memory of the results.
         """
         if self._depth == len(self._streams):
             self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]

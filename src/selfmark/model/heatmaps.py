@@ -1,6 +1,7 @@
 """Heatmaps: draw Gaussians, find and refine peaks, and sample maps between cells.
 
-Cell centers lie at integers, so pixel x of the image lies at cell (x + 0.5) / stride - 0.5.
+Coordinates of cells and pixels are integers at their centers. Pixel x is therefore at cell
+(x + 0.5) / stride - 0.5.
 """
 
 from __future__ import annotations
@@ -32,14 +33,25 @@ def to_pixels(cells: Tensor) -> Tensor:
 
 
 def draw_gaussians(cells: Tensor, size: int, sigma: float) -> Tensor:
-    """Draw a Gaussian of height 1 around each point: cells [..., 2] to maps [..., size, size]."""
+    """Draw a Gaussian of height 1 around each point.
+
+    Args:
+        cells: [..., 2] points, in cells.
+        size: side of the maps, in cells.
+        sigma: standard deviation, in cells.
+
+    Returns:
+        Maps [..., size, size], one per point.
+    """
     grid = torch.arange(size, device=cells.device, dtype=cells.dtype)
     profile = torch.exp(-((grid - cells[..., None]) ** 2) / (2 * sigma**2))  # [..., 2, size]
     return profile[..., 1, :, None] * profile[..., 0, None, :]
 
 
 def target_shape(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
-    """Return cells [..., 2] and a sigma whose Gaussians are the targets: single cells if sigma is about 0.
+    """Return the cells [..., 2] and the sigma of the target Gaussians.
+
+    If sigma is almost 0, cells are rounded and each Gaussian covers a single cell.
 
     >>> cells, sigma = target_shape(torch.tensor([0.4, 1.2]), sigma=0)
     >>> draw_gaussians(cells, 3, sigma).tolist()
@@ -49,13 +61,23 @@ def target_shape(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
 
 
 def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-    """Draw the maximum of Gaussians at the valid points [B, P, 2] into one map [B, 1, size, size]."""
+    """Draw Gaussians at all valid points of an image into one map (H in Eq. 2); the highest value counts.
+
+    Args:
+        cells: [B, P, 2] points, in cells.
+        valid: [B, P] bool, slots that contain a point.
+        size: side of the maps, in cells.
+        sigma: standard deviation, in cells.
+
+    Returns:
+        [B, 1, size, size].
+    """
     maps = draw_gaussians(cells, size, sigma) * valid[..., None, None]
     return maps.amax(dim=1, keepdim=True)
 
 
 class Peaks(NamedTuple):
-    """Padded peaks of B maps: `cells` [B, P, 2] float, `score` [B, P], `valid` [B, P] bool."""
+    """Peaks of B maps in P slots: `cells` [B, P, 2] float, `score` [B, P], and `valid` [B, P] bool."""
 
     cells: Tensor
     score: Tensor
@@ -66,11 +88,10 @@ Refine = Literal["cell", "quarter", "parabola"]
 
 
 def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
-    """Return the mask [B, H, W] of local maxima of `score` [B, H, W] above `threshold`.
+    """Mark the local maxima of `score` [B, H, W] above `threshold`, [B, H, W] bool.
 
-    A local maximum is the highest value within `radius` rows and columns. Of equal maxima in one window,
-    the first in reading order (top to bottom, left to right) suppresses the others, so no two maxima are
-    within `radius` of each other.
+    A local maximum is the highest value within `radius` rows and columns. If several values are equal, the
+    first in reading order (top to bottom, left to right) suppresses the others within `radius`.
 
     >>> local_maxima(torch.tensor([[[3.0, 1.0, 2.0, 2.0]]]), radius=1, threshold=0.0).tolist()
     [[[True, False, True, False]]]
@@ -84,14 +105,22 @@ def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
 
 
 def _window_maximum(values: Tensor, radius: int) -> Tensor:
-    """Return the maximum over windows of (2 radius + 1)^2, taken along rows and then columns for speed."""
+    """Return the maximum over windows of side 2 radius + 1; rows and columns separately, for speed."""
     side = 2 * radius + 1
     rows = F.max_pool2d(values[:, None], (1, side), stride=1, padding=(0, radius))
     return F.max_pool2d(rows, (side, 1), stride=1, padding=(radius, 0))[:, 0]
 
 
 def find_peaks(heat: Tensor, threshold: float, radius: int, max_peaks: int, refine: Refine) -> Peaks:
-    """Return the highest local maxima above `threshold` of each map [B, H, W] (non-maximum suppression)."""
+    """Return the highest local maxima of each map by non-maximum suppression (Sec. 3.2).
+
+    Args:
+        heat: [B, H, W].
+        threshold: minimum height of a peak.
+        radius: radius of the suppression, in cells.
+        max_peaks: maximum number of peaks per map.
+        refine: see `refine_peaks`.
+    """
     heat = heat.float()
     width = heat.shape[-1]
     kept = torch.where(local_maxima(heat, radius, threshold), heat, -torch.inf)
@@ -101,7 +130,7 @@ def find_peaks(heat: Tensor, threshold: float, radius: int, max_peaks: int, refi
 
 
 def find_maxima(maps: Tensor, refine: Refine) -> Peaks:
-    """Return the highest cell of each landmark's map: [B, K, H, W] to cells [B, K, 2]; all are valid."""
+    """Return the highest cell of each landmark's map [B, K, H, W] as K peaks, all valid."""
     images, landmarks, height, width = maps.shape
     maps = maps.float()
     score, flat_index = maps.flatten(2).max(dim=2)
@@ -111,14 +140,15 @@ def find_maxima(maps: Tensor, refine: Refine) -> Peaks:
 
 
 def heat_centroids(maps: Tensor) -> Peaks:
-    """Return the mean cell of each landmark's map, weighted by squared heat: [B, K, H, W] to cells [B, K, 2].
+    """Return the mean cell of each landmark's map [B, K, H, W], weighted by squared heat, as K peaks.
 
-    For a map with one sharp peak this is the peak. For a map with several candidate positions it lies between
-    them, which on average gives a smaller error than choosing one of them. The score is the highest heat.
+    If a map has one sharp peak, the mean is at the peak. If it has several candidate positions, the mean is
+    between them, which on average gives a smaller error than choosing one of them. The score is the highest
+    heat.
     """
     height, width = maps.shape[-2:]
     maps = maps.float()
-    weight = maps.clamp_min(0).square() + 1e-12  # so that a map without heat gives its own center
+    weight = maps.clamp_min(0).square() + 1e-12  # the mean of a map without heat is its center
     total = weight.sum(dim=(2, 3))
     rows, columns = (torch.arange(n, device=maps.device, dtype=maps.dtype) for n in (height, width))
     x, y = weight.sum(dim=2) @ columns / total, weight.sum(dim=3) @ rows / total
@@ -127,15 +157,15 @@ def heat_centroids(maps: Tensor) -> Peaks:
 
 
 def read_heatmaps(maps: Tensor, method: PeakMethod) -> Peaks:
-    """Return one position per landmark: maps [B, K, H, W] to cells [B, K, 2]; all are valid."""
+    """Return one peak per landmark from maps [B, K, H, W], all valid."""
     return heat_centroids(maps) if method == "centroid" else find_maxima(maps, method)
 
 
 def refine_peaks(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
-    """Refine integer cells [B, P, 2] of maps [B, H, W] to subcell positions of the peaks.
+    """Refine the positions of peaks from integer cells [B, P, 2] of maps [B, H, W] to fractions of a cell.
 
-    "cell" keeps the cells, "quarter" moves them by a quarter toward the higher neighbor along each axis, and
-    "parabola" gives the vertex of a parabola through the logarithms of a peak and its neighbors.
+    "cell" keeps the cells. "quarter" moves them by a quarter of a cell toward the higher neighbor along each
+    axis. "parabola" returns the vertex of a parabola through the logarithms of a peak and its neighbors.
     """
     if refine == "cell":
         return cells.to(heat.dtype)
@@ -162,7 +192,10 @@ def refine_peaks(heat: Tensor, cells: Tensor, refine: Refine) -> Tensor:
 
 
 def sample_maps(maps: Tensor, cells: Tensor) -> Tensor:
-    """Sample maps [B, C, H, W] bilinearly at cells [B, P, 2]: [B, P, C]; the border is repeated outside."""
+    """Sample maps [B, C, H, W] bilinearly at cells [B, P, 2]; return [B, P, C].
+
+    Outside a map, its border is repeated.
+    """
     height, width = maps.shape[-2:]
     x, y = (cells.to(maps.dtype) + 0.5).unbind(-1)
     grid = torch.stack([x * (2 / width), y * (2 / height)], dim=-1) - 1

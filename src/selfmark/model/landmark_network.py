@@ -1,4 +1,4 @@
-"""The networks that compute K heatmaps, built from a model card and prepared for a device."""
+"""Build the networks that compute K heatmaps from a model card, and prepare them for a device."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi | TurnedPsi
 
 
 def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) -> LandmarkNetwork:
-    """Build the network that a card describes, to load saved weights into.
+    """Build the network that a card describes; its saved weights can then be loaded.
 
-    The hourglass is on the meta device, so that no memory is allocated before the weights are known to match.
+    An hourglass is built on the meta device, so that no memory is allocated before the weights are known to
+    match.
 
     Args:
         card: the model card.
-        onnx_model: [bytes] uint8, the stored ONNX model, if the features are `onnx:FILE`; None to read FILE.
+        onnx_model: [bytes] uint8, the stored ONNX model for features `onnx:FILE`; None to read FILE.
 
     Raises:
         InputError: if the features are unknown or their ONNX model is missing or unsuitable.
@@ -62,7 +63,7 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
 
 
 def stored_weights(network: LandmarkNetwork) -> dict[str, Tensor]:
-    """Return the weights that are stored: all but those of encoders that every installation has."""
+    """Return the weights to store: all except those of encoders that come with every installation."""
     weights: dict[str, Tensor] = dict(network.state_dict())
     for prefix, encoder in _find_encoders(network).items():
         if has_installed_weights(encoder):
@@ -71,11 +72,11 @@ def stored_weights(network: LandmarkNetwork) -> dict[str, Tensor]:
 
 
 def read_weights(network: LandmarkNetwork, path: Path) -> LandmarkNetwork:
-    """Load the weights of a file into a network of `build_landmark_network`; return it, on the CPU.
+    """Load the weights of a file into a network of `build_landmark_network`; return the network on the CPU.
 
     Raises:
         DamagedFile: if the file cannot be read.
-        InputError: if its weights are not those of the network, or an installed encoder is missing.
+        InputError: if the weights do not match the network, or the default encoder is not installed.
     """
     names = read_tensor_names(path)
     expected: dict[str, Tensor] = dict(network.state_dict())
@@ -98,6 +99,7 @@ def _find_encoders(network: LandmarkNetwork) -> dict[str, Encoder]:
 
 
 def _without(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the weights whose names do not start with the prefix."""
     return {name: value for name, value in weights.items() if not name.startswith(prefix)}
 
 
@@ -111,7 +113,7 @@ def find_onnx_model(network: LandmarkNetwork) -> Tensor | None:
 def prepare_landmark_network(
     network: LandmarkNetwork | DirectionFinder, device: torch.device, runtime: Runtime
 ) -> None:
-    """Move a network to the device and give it the memory format and the backend that are fastest there."""
+    """Move a network to the device, and choose the fastest memory format and backend for that device."""
     if isinstance(network, Psi):
         prepare_network(network, device, runtime)
         return
@@ -127,14 +129,15 @@ def prepare_landmark_network(
 
 
 def bytes_per_network_image(card: ModelCard) -> int:
-    """Return the memory that one image takes in a pass of the card's network without gradients.
+    """Return the bytes that one image takes in a pass of the card's network without gradients.
 
-    Usually this is the memory of the feature maps; with very many landmarks, their heatmaps take more.
+    Usually, the feature maps take the most memory. With very many landmarks, the heatmaps take more.
     """
     return max(_network_bytes(card), heatmap_bytes(len(card.names), card.images.size // STRIDE))
 
 
 def _network_bytes(card: ModelCard) -> int:
+    """Return the bytes of the feature maps of one image."""
     if card.architecture in ("hourglass", "soft-argmax", "embedding"):
         return bytes_per_image(card.network, card.images.size)
     return bytes_per_feature_image(card.images.size)

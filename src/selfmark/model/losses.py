@@ -1,8 +1,8 @@
-"""Losses of Sec. 3.4 and 3.6 as pure functions of padded points.
+"""Losses of Sec. 3.4 and 3.6 as pure functions.
 
-If descriptors are unit vectors, squared distances lie between 0 and 4, and the margin m = 0.8 corresponds to
-an angle of about 53 degrees. The pairs and their weights depend only on the batch; only the distances
-depend on the network.
+If descriptors are unit vectors, squared distances are between 0 and 4, and the margin m = 0.8 corresponds to
+an angle of about 53 degrees. The pairs and their weights depend on the batch, but not on the network; only
+the distances depend on the network.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ def squared_distances_of_units(a: Tensor, b: Tensor) -> Tensor:
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Return the squared distances [..., P, Q] between vectors [..., P, d] and [..., Q, d] of any length."""
-    lengths = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
-    return (lengths - 2 * a @ b.transpose(-1, -2)).clamp_min(0)
+    """Return the squared distances [..., P, Q] between vectors [..., P, d] and [..., Q, d] of any norm."""
+    norms = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
+    return (norms - 2 * a @ b.transpose(-1, -2)).clamp_min(0)
 
 
 def positive_pairs(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: Tensor) -> Tensor:
-    """Return the mask [B, P, P] of pairs across two views with the same pseudo-label.
+    """Mark the pairs of points across two views that have the same pseudo-label, [B, P, P] bool.
 
     Args:
         label_a: [B, P] pseudo-labels of the first view; labels below 0 match nothing.
         label_b: [B, P] pseudo-labels of the second view.
         valid_a: [B, P] bool, slots of the first view that contain a point.
-        valid_b: [B, P] bool, the same for the second view.
+        valid_b: [B, P] bool, slots of the second view that contain a point.
     """
     same = (label_a[:, :, None] == label_b[:, None, :]) & (label_a >= 0)[:, :, None]
     return same & valid_a[:, :, None] & valid_b[:, None, :]
 
 
 def negatives_same_image(cells: Tensor, valid: Tensor, random_cells: Tensor, min_distance: float) -> Tensor:
-    """Return the mask [B, P, P + R] of negative pairs within one image (Sec. 3.4).
+    """Mark the negative pairs within each image, [B, P, P + R] bool (Sec. 3.4).
 
-    A keypoint is paired with the other keypoints and with random cells of the same image that are more than
-    `min_distance` cells away. Each pair of keypoints counts once.
+    Each keypoint forms negative pairs with the other keypoints and with the random cells of the same image
+    that are more than `min_distance` away. Each pair of keypoints is marked once.
 
     Args:
-        cells: [B, P, 2] keypoints.
+        cells: [B, P, 2] keypoints, in cells.
         valid: [B, P] bool, slots that contain a keypoint.
-        random_cells: [B, R, 2], all valid.
+        random_cells: [B, R, 2] random positions, in cells.
         min_distance: in cells.
     """
     with_random = _are_apart(cells, random_cells, min_distance) & valid[:, :, None]
@@ -60,13 +60,15 @@ def negatives_same_image(cells: Tensor, valid: Tensor, random_cells: Tensor, min
 
 
 def _are_apart(a: Tensor, b: Tensor, min_distance: float) -> Tensor:
+    """Mark the pairs of a [B, P, 2] and b [B, Q, 2] that are more than `min_distance` apart, [B, P, Q]."""
     return (a[:, :, None] - b[:, None]).square().sum(dim=-1) > min_distance**2
 
 
 def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: Tensor) -> Tensor:
-    """Return the mask [B, P, P] of pairs across two views with different pseudo-labels.
+    """Mark the pairs of points across two views that have different pseudo-labels, [B, P, P] bool.
 
-    This is how the authors' earlier method chose negatives; arguments as in `positive_pairs`.
+    The authors' earlier method (NeurIPS 2020) chose negative pairs like this. The arguments are those of
+    `positive_pairs`.
     """
     differ = label_a[:, :, None] != label_b[:, None, :]
     are_labeled = (label_a >= 0)[:, :, None] & (label_b >= 0)[:, None, :]
@@ -76,23 +78,25 @@ def negatives_different_cluster(label_a: Tensor, label_b: Tensor, valid_a: Tenso
 def pair_weights(
     positive: Tensor, negative: Tensor, settings: Loss, group: ProcessGroup = SINGLE_PROCESS
 ) -> tuple[Tensor, Tensor]:
-    """Return the weights of positive and negative pairs that turn the sums in `contrastive_loss` into means.
+    """Return weights of positive and negative pairs that turn the sums in `contrastive_loss` into means.
 
-    With several processes, the pairs of all processes are counted, so that the mean of the processes' losses
-    equals the loss of a single process with the whole batch.
+    Pairs are counted over all processes. The mean of the processes' losses then equals the loss that a single
+    process computes for the whole batch.
 
     Args:
         positive: mask of positive pairs, any shape.
         negative: mask of negative pairs, any shape.
-        settings: how to average and the weight of negatives.
+        settings: how to average, and the weight of negative pairs.
         group: the processes that share the batch.
+
+    Returns:
+        Weights in the shape of `positive`, and in the shape of `negative`.
     """
     num_positive, num_negative = _count_true([positive, negative], group)
     if settings.average == "together":
         num_positive = num_negative = num_positive + num_negative
-    min_count = (
-        1 / group.size
-    )  # one pair in the whole batch: counts are means over the processes; avoids division by zero
+    # Counts are means over the processes, so this is one pair in the whole batch. It avoids a division by 0.
+    min_count = 1 / group.size
     return (
         positive / num_positive.clamp_min(min_count),
         negative * (settings.negative_weight / num_negative.clamp_min(min_count)),
@@ -100,7 +104,7 @@ def pair_weights(
 
 
 def _count_true(masks: list[Tensor], group: ProcessGroup) -> Tensor:
-    """Return the number of true entries of each mask as a mean over the processes: [len(masks)]."""
+    """Return the mean number of True entries of each mask over the processes, [len(masks)]."""
     return group.all_sum(torch.stack([mask.sum() for mask in masks]).float()) / group.size
 
 
@@ -111,19 +115,19 @@ def contrastive_loss(
     negative_weight: Tensor,
     settings: Loss,
 ) -> Tensor:
-    """Compute L_f (Eq. 3): the weighted sum of d^2 over positives and of max(0, m - d^2) over negatives.
+    """Compute L_f (Eq. 3): the weighted sum of d^2 over positive and of max(0, m - d^2) over negative pairs.
 
-    With `settings.hinge` "distance", negatives give max(0, m - d)^2, as in the authors' program.
+    If `settings.hinge` is "distance", a negative pair contributes max(0, m - d)^2, as in the authors' code.
 
     Args:
-        positive_distance: squared distances of pairs.
-        positive_weight: their weights as positives, same shape; 0 for pairs that are not positives.
-        negative_distance: squared distances of pairs.
-        negative_weight: their weights as negatives, same shape.
+        positive_distance: squared distances of candidate pairs, any shape.
+        positive_weight: weights of these pairs as positive pairs, same shape; 0 for all other pairs.
+        negative_distance: squared distances of candidate pairs, any shape.
+        negative_weight: weights of these pairs as negative pairs, same shape; 0 for all other pairs.
         settings: the margin m and the form of the hinge.
     """
     if settings.hinge == "distance":
-        # The square root has no derivative at 0.
+        # The derivative of the square root is infinite at 0.
         distance = negative_distance.clamp_min(_MIN_SQUARED_DISTANCE).sqrt()
         hinge = (settings.margin - distance).clamp_min(0).square()
     else:
@@ -132,7 +136,7 @@ def contrastive_loss(
 
 
 def detector_loss(confidence: Tensor, target: Tensor) -> Tensor:
-    """Compute L_d (Eq. 2): the mean squared error between the confidence map and its target."""
+    """Compute L_d (Eq. 2): the mean squared error between confidence maps and targets, [B, 1, h, w]."""
     return (confidence.float() - target).square().mean()
 
 
@@ -143,15 +147,15 @@ def masked_regression_loss(
     average: Literal["found", "all"] = "found",
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Compute the loss of Stage 2 (Eq. 4): the squared error of the landmarks present in each image.
+    """Compute the loss of Stage 2 (Eq. 4): the squared error of the heatmaps of the landmarks present.
 
-    It is a mean over cells, landmarks and images. Images without landmarks are left out.
+    The loss is a mean over cells, landmarks and images. Images without landmarks are ignored.
 
     Args:
         maps: [B, K, h, w] predicted heatmaps.
-        target: [B, K, h, w].
+        target: [B, K, h, w] target heatmaps.
         present: [B, K] bool, the detected set D_j of each image.
-        average: divide an image's sum by the number of its landmarks that are present, or by K.
+        average: divide the sum over an image's landmarks by the number present ("found") or by K ("all").
         group: the processes that share the batch; images are counted over all of them, as in `pair_weights`.
     """
     per_map = (maps.float() - target).square().mean(dim=(2, 3)) * present

@@ -2,7 +2,7 @@
 
 The backbone is the hourglass of Newell et al. with the residual block of Bulat et al. (Sec. 3.2 and 4.2).
 With 256 channels, Phi has 6.77 M parameters, like the authors' implementation. All norms are GroupNorm,
-because batches are small and mix images with their deformations.
+because batches are small and contain images together with their deformations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _RUNTIME = Runtime()
 class ResidualBlock(nn.Module):
     """Hierarchical residual block of Bulat et al.
 
-    Three 3x3 convolutions give 1/2, 1/4 and 1/4 of the output channels; a skip connection is added.
+    Three 3x3 convolutions in sequence compute 1/2, 1/4 and 1/4 of the output channels. Their concatenation is
+    added to a skip connection.
     """
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
@@ -51,7 +52,7 @@ class ResidualBlock(nn.Module):
 
 
 class Hourglass(nn.Module):
-    """One level of the hourglass: a branch at this resolution plus a branch at half of it."""
+    """One level of the hourglass: a branch at this resolution plus a branch at half this resolution."""
 
     def __init__(self, depth: int, channels: int, groups: int) -> None:
         """Create `depth` nested levels."""
@@ -78,7 +79,7 @@ class Hourglass(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Shared backbone Phi_b."""
+    """Backbone Phi_b, shared by the heads (Sec. 3.2)."""
 
     def __init__(self, settings: Network) -> None:
         """Create the stem, three residual blocks and the hourglass."""
@@ -124,8 +125,9 @@ class Head(nn.Module):
 class PhiMaps(NamedTuple):
     """Output of Phi for B images.
 
-    confidence: [B, 1, h, w] in 0..1, the detector's confidence map
-    features:   [B, channels, h, w], from which `Phi.describe` computes descriptors
+    confidence: [B, 1, h, w] in 0..1, the confidence map H_j of the detector head
+    features:   [B, channels, h, w], input of the last layer of the descriptor head; `Phi.describe` computes
+                descriptors from it
     """
 
     confidence: Tensor
@@ -133,7 +135,7 @@ class PhiMaps(NamedTuple):
 
 
 class Phi(nn.Module):
-    """Stage 1 network: a detector head for landmark positions and a descriptor head for their appearance."""
+    """Stage 1 network (Sec. 3.2): a detector head that finds keypoints and a head that describes them."""
 
     def __init__(self, settings: Network) -> None:
         """Create the backbone and both heads."""
@@ -155,7 +157,10 @@ class Phi(nn.Module):
         return PhiMaps(confidence, features)
 
     def forward_with_mirror(self, images: Tensor) -> tuple[PhiMaps, Tensor]:
-        """Return the output for images [B, 3, S, S] and the features of their mirror images, in one pass."""
+        """Return the output for images [B, 3, S, S] and the features of their mirror images (Sec. 3.7).
+
+        Both are computed in one pass.
+        """
         backend = self.backend
         with backend.execution.forward_context(self):
             shared = self.backbone(torch.cat([images, images.flip(-1)]), backend)
@@ -171,17 +176,17 @@ class Phi(nn.Module):
         return F.normalize(self.describe_raw(features, cells), dim=-1)
 
     def describe_raw(self, features: Tensor, cells: Tensor) -> Tensor:
-        """Return descriptors [B, P, d] of any length at cells [B, P, 2] of features [B, channels, h, w].
+        """Return descriptors of any norm, [B, P, d], at cells [B, P, 2] of features [B, channels, h, w].
 
-        The last layer of the descriptor head is a 1x1 convolution. Applied before or after the interpolation
-        between cells, it gives the same result, because the weights of the interpolation sum to 1. It is
-        applied after, only at the points, because there are far fewer points than cells.
+        The last layer of the descriptor head is a 1x1 convolution. The order of this convolution and of the
+        interpolation between cells does not matter, because the weights of the interpolation sum to 1. Here
+        the interpolation comes first, because there are far fewer points than cells.
         """
         return self.backend.layers.sample_conv(self.descriptor.last, features, cells)
 
 
 class Psi(nn.Module):
-    """Stage 2 network: K heatmaps, one per landmark."""
+    """Stage 2 network (Sec. 3.6): K heatmaps, one per landmark."""
 
     def __init__(self, settings: Network, landmarks: int) -> None:
         """Create the backbone and a head with `landmarks` maps."""
@@ -207,7 +212,7 @@ class Psi(nn.Module):
             phi: the trained network of Stage 1.
             settings: settings of both networks.
             landmarks: number of landmarks K.
-            head: which of the two heads of Phi the head of Psi starts from.
+            head: the head of Phi from which the head of Psi is initialized.
         """
         psi = cls(settings, landmarks)
         psi.backbone.load_state_dict(phi.backbone.state_dict())
@@ -221,12 +226,12 @@ class Psi(nn.Module):
 
 
 def bytes_per_image(settings: Network, size: int) -> int:
-    """Return the memory that one image of `size` pixels takes in a pass without gradients."""
+    """Return the bytes that one image of `size` pixels takes in a pass without gradients."""
     return feature_bytes(settings.channels, size // STRIDE)
 
 
 def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:
-    """Move a network to the device and give it the memory format and the backend that are fastest there."""
+    """Move a network to the device, and choose the fastest memory format and backend for that device."""
     network.to(device)
     bf16 = uses_bf16(runtime, device)
     fused = bf16 and runtime.kernels == "auto" and _supports_kernels(network, device)
@@ -243,12 +248,13 @@ def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime =
 def _supports_kernels(network: Phi | Psi, device: torch.device) -> bool:
     """Return True if the Triton kernels can run this network on this device.
 
-    The numbers of channels and the sizes of norm groups must be powers of two, and a group must fit into the
-    64 channels that one kernel program works on.
+    The numbers of channels and the sizes of norm groups must be powers of two. A group must have at most 64
+    channels, the number that one kernel program works on.
     """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     norm = network.backbone.block3.norm1  # has half of the network's channels
-    width, group = 2 * norm.num_channels, 2 * norm.num_channels // norm.num_groups
-    are_powers_of_two = width & (width - 1) == 0 and group & (group - 1) == 0
-    return are_powers_of_two and group <= 64 and find_spec("triton") is not None
+    channels = 2 * norm.num_channels
+    group_size = channels // norm.num_groups
+    are_powers_of_two = channels & (channels - 1) == 0 and group_size & (group_size - 1) == 0
+    return are_powers_of_two and group_size <= 64 and find_spec("triton") is not None

@@ -76,7 +76,7 @@ class PlainAugmentOps:
         return apply_color_changes(warp_images(pixels.float() / 255, matrix, padding), changes, noise)
 
     def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-        """Draw the detector's target."""
+        """Draw the target heatmaps of the detector head."""
         return draw_target(cells, valid, size, sigma)
 
 
@@ -86,7 +86,7 @@ class PlainExecution:
     weight_dtype = None
 
     def __init__(self, bf16: bool = False, is_capturable: bool = False) -> None:
-        """Set the precision.
+        """Set precision and capture.
 
         Args:
             bf16: whether to run forward passes under bf16 autocast.
@@ -97,13 +97,13 @@ class PlainExecution:
 
     @property
     def is_capturable(self) -> bool:
-        """Whether a training step can be captured as a CUDA graph."""
+        """Return True if a training step can be captured as a CUDA graph."""
         return self._is_capturable
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
-        """Raise if there are copies: torch's layers use the parameters themselves."""
+        """Raise if there are copies, because torch's layers use the parameters."""
         if copies:
-            raise ValueError("the plain backend reads the parameters themselves, not copies of them")
+            raise ValueError("the plain backend cannot use copies of the parameters")
 
     def forward_context(self, network: nn.Module) -> AbstractContextManager[None]:
         """Return autocast for bf16, otherwise a context that does nothing."""

@@ -1,4 +1,4 @@
-"""Network whose K maps are distributions over the cells; a landmark is the mean of its distribution."""
+"""Networks whose K maps are distributions over the cells; a landmark is the mean of its distribution."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ class SoftArgmaxPsi(Psi):
     architecture: ClassVar[Literal["soft-argmax", "embedding"]] = "soft-argmax"
 
     def __init__(self, settings: Network, landmarks: int, softmax: Softmax) -> None:
-        """Create the backbone and a head; with softmax over channels, the head has one more for the rest."""
+        """Create the backbone and a head; with "channels", the head has one more map, for the background."""
         super().__init__(settings, landmarks + (softmax == "channels"))
         self.softmax = softmax
 
     def describe_and_score(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input of the last layer [B, channels, h, w], which describes cells, and the scores."""
+        """Return features [B, channels, h, w] and scores of images [B, 3, S, S] in 0..1.
+
+        The features are the input of the last layer. The scores are the maps before the softmax.
+        """
         backend = self.backend
         with backend.execution.forward_context(self):
             features = self.head.hidden(self.backbone(images, backend), backend)
@@ -46,22 +49,24 @@ class SoftArgmaxPsi(Psi):
     def forward(self, images: Tensor) -> Tensor:
         """Return heatmaps [B, K, h, w]: the square roots of the distributions.
 
-        Detectors read them as centroids of squared heat, which are the means of the distributions.
+        A detector reads positions as centroids of squared heat, which are the means of the distributions.
         """
         return self.distributions(images).sqrt()
 
 
 class EmbeddingPsi(SoftArgmaxPsi):
-    """Psi that embeds every cell in a unit sphere; a map is the softmax of the products with a reference.
+    """Psi that maps every cell to a unit vector, its embedding.
 
-    references: [K, D], one vector per landmark; its length is the inverse temperature of the softmax
+    The map of a landmark is the softmax, over the cells, of the dot products with the landmark's reference.
+
+    references: [K, D], one vector per landmark; its norm is the inverse temperature of the softmax
     """
 
     architecture = "embedding"
     references: Tensor
 
     def __init__(self, settings: Network, landmarks: int) -> None:
-        """Create a network with embeddings of `settings.descriptor` numbers; all references are 0."""
+        """Create a network with embeddings of length D = `settings.descriptor`; all references are 0."""
         super().__init__(settings, settings.descriptor, "space")
         self.register_buffer("references", torch.zeros(landmarks, settings.descriptor))
 
@@ -70,13 +75,13 @@ class EmbeddingPsi(SoftArgmaxPsi):
         return F.normalize(super().describe_and_score(images)[1], dim=1)
 
     def describe_and_score(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the embeddings [B, D, h, w] and their products [B, K, h, w] with the references."""
+        """Return the embeddings [B, D, h, w] and their dot products [B, K, h, w] with the references."""
         embedded = self.embed(images)
         return embedded, torch.einsum("kd,bdhw->bkhw", self.references, embedded)
 
 
 def to_distributions(scores: Tensor, softmax: Softmax) -> Tensor:
-    """Turn maps [B, C, h, w] into distributions [B, K, h, w] over the cells; see `Softmax`.
+    """Turn maps [B, C, h, w] into distributions [B, K, h, w] over the cells; see `config.Softmax`.
 
     >>> to_distributions(torch.zeros(1, 3, 2, 2), "channels").shape
     torch.Size([1, 2, 2, 2])
@@ -85,13 +90,14 @@ def to_distributions(scores: Tensor, softmax: Softmax) -> Tensor:
         rows, columns = (scores.mean(axis).softmax(-1) for axis in (3, 2))
         return rows[..., :, None] * columns[..., None, :]
     if softmax == "channels":
-        # Dividing shares by their sum is the softmax of their logarithms over the cells.
+        # A softmax over the channels distributes each cell over the landmarks. Dividing each map by its sum
+        # over the cells then is the same as a softmax of its logarithm.
         scores = scores.log_softmax(dim=1)[:, :-1]
     return scores.flatten(2).softmax(-1).view(scores.shape)
 
 
 def mean_positions(distributions: Tensor) -> Tensor:
-    """Return the means [B, K, 2] of distributions [B, K, h, w], in units of half the image side.
+    """Return the means (x, y) of distributions [B, K, h, w] as [B, K, 2], from -1 to 1.
 
     -1 and 1 are the outer edges of the border cells.
 

@@ -15,7 +15,7 @@ from selfmark.model.plain_backend import PLAIN_BACKEND
 
 
 class DirectionFinder(nn.Module):
-    """Finds the angles by which images must be rotated so that their objects face the common direction."""
+    """Network that finds the angles by which to rotate images so that all objects face the same direction."""
 
     template: Tensor
     offset: Tensor
@@ -25,7 +25,7 @@ class DirectionFinder(nn.Module):
 
         Args:
             encoder: pretrained network.
-            settings: number of rotations, size of the compared images.
+            settings: number of rotations, size of the reduced images.
             template: [D, g, g], see `features.direction.DirectionTemplate`.
             offset: angle in radians, see `features.direction.DirectionTemplate`.
         """
@@ -44,9 +44,9 @@ class DirectionFinder(nn.Module):
 
 
 class TurnedPsi(nn.Module):
-    """Network whose objects face the common direction in every image that the inner network sees.
+    """Network that turns each image, so that an inner network always sees objects facing the same direction.
 
-    Left and right parts of an animal look alike. A network can only tell them apart if it knows which way the
+    Left and right parts of an animal look alike. A network can tell them apart only if it knows which way the
     animal faces.
     """
 
@@ -58,7 +58,7 @@ class TurnedPsi(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder of the inner network."""
+        """Return the encoder of the inner network."""
         return self.psi.encoder
 
     def forward(self, images: Tensor) -> Tensor:

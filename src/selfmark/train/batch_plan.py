@@ -1,7 +1,8 @@
-"""Plan which images go into which batch, from the seed, the stage and the iteration alone.
+"""Plan which images are in which batch.
 
-Images can therefore be fetched while earlier steps are still running, a resumed run continues with exactly
-the batches it would have had, and every process knows its part without communication.
+A batch depends only on the seed, the stage and the iteration. Images can therefore be fetched while earlier
+steps are still running, a resumed run continues with exactly the batches that an uninterrupted run would have
+had, and every process knows its part of a batch without communication.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchSlice:
-    """Rows `start` to `stop` - 1 of a batch of `total` rows: the part of one process.
+    """Part of a batch that one process gets: rows `start` to `stop` - 1 of `total` rows.
 
-    Every process draws the random numbers of the whole batch and uses its part of them. The generators stay
-    in sync, and the batches do not depend on the number of processes. The extra cost is mostly the pixel
-    noise: 0.8 MB per image of the batch at 256 pixels.
+    Every process draws the random numbers of the whole batch and uses only its part of them. So the
+    generators stay in sync, and the batches do not depend on the number of processes. The unused numbers are
+    mostly pixel noise: 0.8 MB per image of the batch at 256 pixels.
     """
 
     start: int
@@ -38,24 +39,27 @@ class BatchSlice:
 
         Args:
             total: rows in the batch.
-            group: the processes that share it.
+            group: the processes that share the batch.
             setting: name of the setting that defines `total`, for the error message.
 
         Raises:
             InputError: if `total` is not a multiple of the number of processes.
         """
         if total % group.size:
-            raise InputError(f"{setting} is {total}, which {group.size} processes cannot share equally")
+            raise InputError(
+                f"{setting} is {total}, which {group.size} processes cannot share equally; set it to a "
+                f"multiple of {group.size}"
+            )
         rows = group.shard(total)
         return cls(rows.start, rows.stop, total)
 
     @property
     def count(self) -> int:
-        """Number of rows of this process."""
+        """Return the number of rows of this process."""
         return self.stop - self.start
 
     def take(self, values: Tensor) -> Tensor:
-        """Return this process's rows of one or more whole batches that are concatenated in `values`.
+        """Return this process's rows of `values`, which contains one or more whole batches in sequence.
 
         >>> import torch
         >>> BatchSlice(1, 2, 3).take(torch.tensor([10, 11, 12, 20, 21, 22])).tolist()
@@ -71,7 +75,8 @@ class PlannedPairs:
 
     first:  [B] int64, image indices
     second: [B] int64; the same image, another image, or a nearby frame
-    slot:   [B] int64, which nearby frame of `first` the second image is; -1 if it is not a nearby frame
+    slot:   [B] int64; if the second image is a nearby frame of the first, its column in
+            `NearbyFrames.neighbor`, else -1
     """
 
     first: IntArray
@@ -80,7 +85,7 @@ class PlannedPairs:
 
     @property
     def images(self) -> IntArray:
-        """Image of each view, [2B]: the first sides of all pairs, then the second sides."""
+        """Return the image of each view, [2B]: the first images of all pairs, then the second images."""
         return np.concatenate([self.first, self.second])
 
     def take(self, part: BatchSlice) -> PlannedPairs:
@@ -90,7 +95,7 @@ class PlannedPairs:
 
 
 def iteration_rng(seed: int, iteration: int) -> np.random.Generator:
-    """Return the random generator of one iteration, without replaying earlier iterations.
+    """Return the random generator of one iteration; it does not depend on earlier iterations.
 
     >>> bool(iteration_rng(7, 100).random() == iteration_rng(7, 100).random())
     True
@@ -102,9 +107,9 @@ def iteration_rng(seed: int, iteration: int) -> np.random.Generator:
 class NearbyFrames:
     """Nearby video frames of N images, for temporal pairs (Sec. 4.2, Training).
 
-    neighbor: [N, T] nearby frames of each image, -1 for none
+    neighbor: [N, T] image indices of up to T nearby frames of each image; -1 for none
     video:    [N] number of the video of each image, -1 for still images
-    fraction: fraction of all pairs that are an image and one of its nearby frames
+    fraction: probability that a pair is an image and one of its nearby frames
     """
 
     neighbor: IntArray
@@ -115,14 +120,15 @@ class NearbyFrames:
 def plan_pairs(
     usable: IntArray, num_pairs: int, same_image_fraction: float, nearby: NearbyFrames | None, seed: int
 ) -> Callable[[int], PlannedPairs]:
-    """Return a function from the iteration to the pairs of its batch.
+    """Return a function that maps an iteration to the pairs of its batch.
 
     Args:
         usable: [U] images to choose from.
         num_pairs: pairs in a batch.
-        same_image_fraction: of the pairs that are not temporal, the fraction that is one image twice.
-        nearby: nearby frames of each image, for temporal pairs; None without temporal pairs. If given, and if
-            there are several videos, all other pairs of two images are from different videos.
+        same_image_fraction: among the pairs that are not temporal, the fraction in which both images are the
+            same.
+        nearby: nearby frames of each image; None for no temporal pairs. With nearby frames, the other pairs
+            of two images come from different videos, unless there is only one video (Sec. 4.2).
         seed: seed of this stage.
     """
     draw_other = (
@@ -145,16 +151,22 @@ def plan_pairs(
     return plan
 
 
-# Given the position [B] of each first image among the usable ones, draw the second images [B].
+# A function that draws the second images [B], given the position [B] of each first image in `usable`.
 _DrawOther = Callable[[IntArray, np.random.Generator], IntArray]
 
 
 def _draw_from_usable(usable: IntArray) -> _DrawOther:
+    """Return a function that draws uniformly from all usable images."""
     return lambda position, rng: usable[rng.integers(len(usable), size=len(position))]
 
 
 def _draw_from_other_videos(usable: IntArray, video: IntArray) -> _DrawOther:
-    """Draw uniformly from the images of other videos; a still image counts as a video of its own."""
+    """Return a function that draws uniformly from the images of other videos.
+
+    A still image counts as a video of its own.
+    """
+    # Sort the images by video. The images of other videos then follow the last image of the own video, and
+    # continue at the beginning after the last of all images.
     number = np.where(video[usable] < 0, -1 - usable, video[usable])
     order = np.argsort(number, kind="stable")
     _, start, group, size = np.unique(
@@ -175,5 +187,5 @@ def _draw_from_other_videos(usable: IntArray, video: IntArray) -> _DrawOther:
 
 
 def plan_images(usable: IntArray, count: int, seed: int) -> Callable[[int], IntArray]:
-    """Return a function from the iteration to its batch of Stage 2: [count] of the `usable` images."""
+    """Return a function that maps an iteration to its batch of Stage 2, [count] of the `usable` images."""
     return lambda iteration: usable[iteration_rng(seed, iteration).integers(len(usable), size=count)]

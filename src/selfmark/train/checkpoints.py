@@ -14,7 +14,7 @@ _OLD_PREFIX = "optimiser."  # in checkpoints of selfmark 0.1
 
 
 def save_checkpoint(state: TrainState, path: Path, previous: Path | None = None) -> None:
-    """Write a checkpoint; keep the file it replaces as `previous` if given."""
+    """Write a checkpoint; if `previous` is not None, keep the file that is replaced under that path."""
     tensors: dict[str, Tensor] = {"generator": state.generator.get_state()}
     tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
     moments = state.optimizer.state_tensors(state.network)

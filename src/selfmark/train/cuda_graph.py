@@ -1,4 +1,4 @@
-"""Capture a training step once as a CUDA graph and replay it: one launch instead of hundreds."""
+"""Capture a training step as a CUDA graph and replay it, which takes one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_EAGER_CALLS = 3  # enough for libraries to choose algorithms and to allocate their permanent buffers
+_EAGER_CALLS = 3  # after these, libraries have chosen their algorithms and allocated permanent buffers
 
 Step = Callable[..., None]
 
@@ -16,9 +16,9 @@ Step = Callable[..., None]
 class CapturedStep:
     """A training step that is captured as a CUDA graph after a few calls.
 
-    The first calls run eagerly and are real steps. The next call captures the step; from then on, each call
-    copies its tensors to the inputs of the graph and replays it. All other tensors that the step
-    reads must keep their addresses; create a new `CapturedStep` if one of them moves.
+    The first calls run the step eagerly. The next call captures the step as a graph. This call and all later
+    ones copy their tensors to the inputs of the graph and replay it. All other tensors that the step reads
+    must keep their addresses; create a new `CapturedStep` if one of them moves.
 
     A step that waits for the device or copies from host memory cannot be captured. It then runs eagerly, with
     a warning.
@@ -29,8 +29,8 @@ class CapturedStep:
 
         Args:
             step: function of tensors of fixed shapes that writes its results to tensors of its own.
-            generator: source of its random numbers; its state advances as in eager calls. Set the state
-                before the first call.
+            generator: source of the step's random numbers. A replay advances its state like an eager call.
+                Do not set the state after the first call.
         """
         self._step, self._generator, self._eager_calls_left = step, generator, _EAGER_CALLS
         self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call]
@@ -54,6 +54,7 @@ class CapturedStep:
         self._graph.replay()
 
     def _run_eagerly(self, batch: tuple[Tensor, ...]) -> None:
+        """Run the step on the stream of the graph, in order with the current stream."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -77,8 +78,8 @@ class CapturedStep:
             raise
         except RuntimeError as error:
             self._is_capturable = False
-            # A failed capture leaves the generator in a state that only works within a graph, and may leave
-            # the stream of the graph as the current one.
+            # After a failed capture, the generator works only within a graph, and the stream of the graph may
+            # still be the current stream. Restore both.
             self._generator.graphsafe_set_state(before)
             torch.cuda.set_stream(current)
             reason = str(error).splitlines()[0]

@@ -1,8 +1,8 @@
-"""Step engine shared by all phases: backward pass, update, learning rate, logging, checkpoints.
+"""Training loop of all phases: backward pass, update, learning rate, logging, checkpoints.
 
-Losses are summed on the device and read back only when a line is logged, so steps never wait for the host.
-Where the network's backend allows it, a step is captured once per phase as a CUDA graph and then replayed. A
-step that cannot be captured runs eagerly.
+Losses are summed on the device and read only when a line is logged, so that the host does not wait for the
+device after every step. If the network's backend allows it, the step is captured once per phase as a CUDA
+graph and then replayed. A step that cannot be captured runs eagerly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from selfmark.train.optimizer import FlatAdamW, FlatOptimizer, FlatRMSprop
 
 @dataclass
 class TrainState:
-    """Everything that training changes; a checkpoint of it is enough to continue."""
+    """Everything that training changes; a checkpoint of it is enough to resume."""
 
     network: nn.Module
     optimizer: FlatOptimizer
@@ -43,13 +43,13 @@ class TrainState:
 class Phase:
     """Part of the training: its name, its iterations and its learning rate.
 
-    stage:           name of the part
+    stage:           name of the phase
     round:           number of the round, 0 outside rounds
     start:           first iteration
     stop:            iteration after the last one
     drops:           iterations at which the learning rate drops by a factor of 10
-    warmup_fraction: if above 0, the learning rate rises in this fraction of the phase and falls in the rest
-                     (one cycle; the rise and the fall each follow half a cosine)
+    warmup_fraction: if above 0, the learning rate follows one cycle: it rises during this fraction of the
+                     phase and falls during the rest, each along half a period of a cosine
     """
 
     stage: str
@@ -71,23 +71,24 @@ class Phase:
         factor = 0.1 ** sum(iteration >= drop for drop in self.drops)
         if self.warmup_fraction > 0:
             done = (iteration - self.start) / (self.stop - self.start)
-            rising = done < self.warmup_fraction
             warmup = self.warmup_fraction
-            progress = done / warmup if rising else (1 - done) / (1 - warmup)
-            factor *= 0.5 - 0.5 * math.cos(math.pi * progress)
+            height = done / warmup if done < warmup else (1 - done) / (1 - warmup)
+            factor *= 0.5 - 0.5 * math.cos(math.pi * height)
         return float(factor)
 
 
 Losses = Mapping[str, Tensor]
+"""Loss terms by name; "total" is minimized."""
 Batch = tuple[Tensor, ...]
 OnLog = Callable[[Phase, int, dict[str, float], float], None]
+"""Called with the phase, the iteration, the mean losses and the seconds, see `run_phase`."""
 
 
 @dataclass(frozen=True)
 class TrainingTask:
     """Loss and batches of a phase.
 
-    losses:  maps a batch to its loss terms; "total" is minimized, all terms are logged
+    losses:  maps the tensors of a batch to loss terms; "total" is minimized, and all terms are logged
     batches: yields the batches of iterations start..stop-1, in order
     """
 
@@ -142,11 +143,11 @@ def build_student_state(
 def build_method_state(
     network: nn.Module, psi: Psi, lr: float, generator: torch.Generator, group: ProcessGroup
 ) -> TrainState:
-    """Create an Adam optimizer for all parts of a method of another paper, and the state at iteration 0.
+    """Create an Adam optimizer for the network of another paper's method, and the state at iteration 0.
 
     Args:
-        network: the network with everything that its training needs.
-        psi: the part of it that finds landmarks, prepared for the device; only it has a backend.
+        network: all networks that the method trains, including `psi`.
+        psi: the part that finds landmarks, prepared for the device; no other part has a backend.
         lr: learning rate.
         generator: source of the random numbers of augmentation and sampling.
         group: the processes that train together.
@@ -155,8 +156,8 @@ def build_method_state(
     in_psi = set(psi.parameters())
     others = nn.ParameterList(p for p in network.parameters() if p not in in_psi)
     parts: list[tuple[nn.Module, float]] = [(psi, 1.0), (others, 1.0)]
-    used = [(part, scale) for part, scale in parts if any(True for _ in part.parameters())]
-    optimizer = FlatAdamW(used, lr, weight_decay=0.0, copy_dtype=execution.weight_dtype)
+    not_empty = [(part, scale) for part, scale in parts if any(True for _ in part.parameters())]
+    optimizer = FlatAdamW(not_empty, lr, weight_decay=0.0, copy_dtype=execution.weight_dtype)
     execution.use_weight_copies(optimizer.weight_copies)
     return TrainState(network, optimizer, generator, group, execution.is_capturable and group.size == 1)
 
@@ -170,24 +171,25 @@ def run_phase(
     on_checkpoint: Callable[[], None],
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run a phase from the current iteration of the state to its end.
+    """Train from the current iteration of the state to the end of the phase.
 
-    A checkpoint is written every `runtime.checkpoint_every` iterations and at the end of the phase, but never
-    with a loss or a weight that is not finite.
+    A checkpoint is written every `runtime.checkpoint_every` iterations and at the end of the phase. If a loss
+    or a weight is not finite, no checkpoint is written.
 
     Args:
-        state: changed in place.
+        state: network, optimizer and iteration; changed in place.
         phase: iterations and learning rate.
         task: loss and batches.
         runtime: how often to log and to write checkpoints.
         on_log: called with the phase, the iteration, the mean losses since the last call, and the seconds
             since the start of the phase.
         on_checkpoint: called when a checkpoint is due.
-        stop_requested: asked after each iteration whether to stop.
+        stop_requested: called after each iteration; returns True to stop. With several processes, it is
+            called only when a line is logged.
 
     Raises:
-        KeyboardInterrupt: `stop_requested` returned True; the checkpoint is written first.
-        TrainingError: a loss or a weight is not finite.
+        KeyboardInterrupt: if `stop_requested` returned True before the end; a checkpoint is written first.
+        TrainingError: if a loss or a weight is not finite.
     """
     state.network.train()
     eager_step = _Step(state, task.losses)
@@ -221,7 +223,8 @@ def run_phase(
 def _agree_to_stop(stop_requested: Callable[[], bool], group: ProcessGroup, is_sync_point: bool) -> bool:
     """Return True if any process wants to stop.
 
-    Processes exchange this only at sync points, where a log line makes them wait for each other anyway.
+    With several processes, the answer is exchanged only at sync points, where the processes wait for each
+    other anyway to write a log line. Between sync points, the result is False.
     """
     if group.size == 1:
         return stop_requested()
@@ -229,7 +232,10 @@ def _agree_to_stop(stop_requested: Callable[[], bool], group: ProcessGroup, is_s
 
 
 class _Step:
-    """Loss, backward pass and update; sums the loss terms on the device until their means are read."""
+    """Training step: loss, backward pass and update.
+
+    The loss terms are summed on the device until `pop_means` reads their means.
+    """
 
     def __init__(self, state: TrainState, losses: Callable[..., Losses]) -> None:
         self._state, self._losses = state, losses
@@ -252,7 +258,7 @@ class _Step:
         return bool(self._sums.isfinite().all())
 
     def pop_means(self) -> dict[str, float]:
-        """Return the mean of each loss term over all processes and the steps since the last call."""
+        """Return the mean of each loss term over all processes and over the steps since the last call."""
         group, steps = self._state.group, self._state.iteration - self._since
         sums = group.all_sum(self._sums.clone()).tolist()
         self._sums.zero_()
@@ -267,6 +273,7 @@ def _require_finite_state(state: TrainState, step: _Step, phase: Phase) -> None:
 
 
 def _require_finite_losses(means: dict[str, float], state: TrainState, phase: Phase) -> None:
+    """Raise if the mean of a loss term is not finite."""
     not_finite = [name for name, value in means.items() if not math.isfinite(value)]
     if not_finite:
         raise TrainingError(_divergence_message(f"the {not_finite[0]} loss is", state, phase))

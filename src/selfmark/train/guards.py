@@ -1,7 +1,7 @@
-"""Checks for collapsed training, run once per round and before a model is saved.
+"""Check for collapsed training, once per round and before a model is saved.
 
-They stop a run early with an explanation instead of saving a model that detects nothing. The limits are in
-the config section `guards`; healthy training is far away from all of them.
+The checks stop a run early with an explanation, instead of saving a model that detects nothing. The limits
+are in the config section `guards`; healthy training is far away from all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-_MAX_DESCRIPTORS = 100_000  # enough to measure their spread
+_MAX_DESCRIPTORS = 100_000  # descriptors per process whose spread is measured
 
 
 def check_points(
@@ -25,7 +25,7 @@ def check_points(
     settings: Guards,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> None:
-    """Raise if Phi found too few points, or if their descriptors or positions are all alike.
+    """Raise if Phi found too few points, or if all descriptors or all positions are alike.
 
     Args:
         described: the points of this process's images.
@@ -98,7 +98,7 @@ def check_landmarks(xy: Tensor, score: Tensor, size: int, settings: Guards) -> N
 def descriptor_spread(vectors: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> float:
     """Return the mean squared distance of unit vectors [P, D] from their mean.
 
-    It is 0 if all vectors are equal and 1 if their mean is zero.
+    The result is 0 if all vectors are equal, and 1 if their mean is zero.
 
     >>> descriptor_spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
     1.0
@@ -112,9 +112,9 @@ def descriptor_spread(vectors: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> 
 
 
 def point_spread(points: Keypoints, group: ProcessGroup = SINGLE_PROCESS) -> float:
-    """Return the mean distance of points from the center of their image's points, in pixels.
+    """Return the mean distance of points from the center of all points of their image, in pixels.
 
-    Images with a single point are left out.
+    Images with a single point are ignored.
 
     >>> xy = torch.tensor([[0.0, 0.0], [6.0, 8.0], [1.0, 1.0]])
     >>> point_spread(Keypoints(xy, torch.tensor([0, 0, 1]), torch.ones(3)))
@@ -130,5 +130,8 @@ def point_spread(points: Keypoints, group: ProcessGroup = SINGLE_PROCESS) -> flo
 
 
 def _reduction_device(group: ProcessGroup, like: Tensor) -> torch.device:
-    """Return the device on which the processes add their sums; descriptors may be in host memory."""
+    """Return the device on which sums over processes are computed.
+
+    `like` may be in host memory, but processes exchange tensors on `group.device`.
+    """
     return like.device if group.size == 1 else group.device

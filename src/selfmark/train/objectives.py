@@ -1,4 +1,4 @@
-"""Training tasks: the loss of Stage 1, and heatmap regression for Stage 2 and for detectors on features."""
+"""Training tasks: Stage 1 (Sec. 3.4), and heatmap regression for Stage 2 (Sec. 3.6) and the student."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ from selfmark.train.views import make_views
 
 
 def warmup_pair_settings(config: Config) -> PairSettings:
-    """Return the settings of the warm-up (Sec. 3.5): pairs of an image and its deformation.
+    """Return the settings of the warm-up (Sec. 3.5): both views of a pair are deformations of one image.
 
-    Views are not flipped while mirrored labels are unknown. If every landmark is its own mirror partner,
-    flipping is just one more deformation.
+    Views are not flipped, because mirrored labels are not known yet. There is one exception: if every
+    landmark is its own mirror partner, flipping is just another deformation.
     """
     own_partner = config.flip.train and config.flip.partner == "itself"
     return PairSettings(same_image_fraction=1.0, flip=own_partner, flip_together=not own_partner)
 
 
 def round_pair_settings(config: Config, has_mirrored_labels: bool) -> PairSettings:
-    """Return the settings of a round: pairs of images with the same clusters, or of one image twice.
+    """Return the settings of a round: pairs of two images, or of two deformations of one image.
 
-    Views are flipped if mirrored labels exist (Sec. 3.7).
+    Views are flipped if mirrored labels exist (Sec. 3.7). In the mode "equivariance", all pairs are two
+    deformations of one image, and both views of a pair are flipped or neither.
     """
     equivariance = config.correspondence.mode == "equivariance"
     return PairSettings(
@@ -76,7 +77,7 @@ def build_stage1_task(
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainingTask:
-    """Return the task that minimizes L = L_f + lambda L_d (Sec. 3.4) over planned pairs.
+    """Return the task that minimizes L = L_f + lambda L_d (Eq. 2 and 3, lambda in Sec. 4.2) over pairs.
 
     Args:
         phi: the network.
@@ -125,12 +126,15 @@ def build_stage1_task(
 
 @dataclass(frozen=True)
 class Stage1Targets:
-    """Targets of a batch of Stage 1; weights are those of `losses.pair_weights`.
+    """Targets of a batch of Stage 1: 2B views with P keypoints and R random cells each.
 
-    target:   [2B, 1, h, w] target of the detector
-    cells:    [2B, P + R, 2] where descriptors are sampled: keypoints, then random cells
-    positive: [B, P, P] weights of the pairs across the two views
-    negative: [2B, P, P + R] weights of the pairs within each view; or [B, P, P], across the two views
+    The weights are those of `losses.pair_weights`. R is 0 unless `loss.negatives` is "same-image".
+
+    target:   [2B, 1, h, w] target heatmap of the detector head
+    cells:    [2B, P + R, 2] cells at which descriptors are sampled: keypoints, then random cells
+    positive: [B, P, P] weights of pairs of keypoints across the two views
+    negative: weights of negative pairs: [2B, P, P + R] within each view if `loss.negatives` is "same-image",
+              otherwise [B, P, P] across the two views
     """
 
     target: Tensor
@@ -147,14 +151,14 @@ def build_stage1_targets(
     augmentation: AugmentOps,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Stage1Targets:
-    """Return the targets, which depend on the batch only and can be computed in parallel with the network.
+    """Build the targets; they do not depend on the network, so both can be computed in parallel.
 
     Args:
         batch: this process's pairs.
         config: settings.
         generator: source of the random cells.
-        part: which pairs of the whole batch these are.
-        augmentation: draws the detector's target.
+        part: position of these pairs in the whole batch.
+        augmentation: draws the target heatmaps.
         group: the processes that share the batch.
     """
     settings, cells = config.loss, to_cells(batch.xy)
@@ -175,11 +179,11 @@ def build_stage1_targets(
 
 
 def stage1_loss(confidence: Tensor, descriptors: Tensor, targets: Stage1Targets, config: Config) -> Losses:
-    """Compute L, L_f ("descriptor") and L_d ("detector").
+    """Compute the loss terms L ("total"), L_f ("descriptor", Eq. 3) and L_d ("detector", Eq. 2).
 
     Args:
         confidence: [2B, 1, h, w] confidence maps.
-        descriptors: [2B, P + R, d] at `targets.cells`, unit vectors or not, see `loss.descriptors`.
+        descriptors: [2B, P + R, d] at `targets.cells`; unit vectors if `loss.descriptors` is "unit".
         targets: targets of the batch.
         config: settings.
     """
@@ -205,10 +209,11 @@ class LandmarkTable:
     """Labels of heatmap regression: the landmarks of N images and of their mirror images.
 
     xy:               [N, K, 2] float32, network pixels
-    present:          [N, K] bool, the detected set D_j of each image
-    mirrored_xy:      [N, K, 2] float32, the point of the image that is landmark k in its mirror image
+    present:          [N, K] bool, the detected set D_j of each image (Sec. 3.6)
+    mirrored_xy:      [N, K, 2] float32, the point of the image that becomes landmark k when it is mirrored,
+                      in pixels of the image before mirroring
     mirrored_present: [N, K] bool, landmarks present in the mirror image
-    usable:           [U] int64, images with at least one landmark
+    usable:           [U] int64, images with at least one landmark in the image or in its mirror image
     """
 
     xy: Tensor
@@ -219,7 +224,7 @@ class LandmarkTable:
 
     @classmethod
     def from_partners(cls, xy: Tensor, present: Tensor, partners: LandmarkPartners) -> LandmarkTable:
-        """Return a table in which landmark k of a mirror image is the mirror partner of k in the image.
+        """Build a table in which landmark k of a mirror image is the mirror partner of k in the image.
 
         Landmarks without a partner are not present in mirror images.
 
@@ -236,7 +241,7 @@ class LandmarkTable:
     def from_positions(
         cls, xy: Tensor, present: Tensor, mirrored_xy: Tensor, mirrored_present: Tensor
     ) -> LandmarkTable:
-        """Return a table whose usable images are those with a landmark in the image or its mirror image."""
+        """Build a table from landmarks of the images and of their mirror images."""
         usable = torch.nonzero((present | mirrored_present).any(dim=1)).flatten()
         return cls(xy, present, mirrored_xy, mirrored_present, usable)
 
@@ -244,11 +249,11 @@ class LandmarkTable:
 def tabulate_landmarks(
     points: Keypoints, label: Tensor, num_images: int, landmarks: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the positions [N, K, 2] of labeled points, and which landmarks are present [N, K].
+    """Arrange labeled points as positions [N, K, 2] and a mask [N, K] of the landmarks present.
 
     Args:
         points: keypoints of N images.
-        label: [P] int64, landmark of each point; -1 for none. An image has each landmark at most once.
+        label: [P] int64, landmark of each point; -1 for none. A landmark occurs at most once per image.
         num_images: number of images N.
         landmarks: number of landmarks K.
     """
@@ -266,16 +271,17 @@ class RegressionSettings:
     """Settings of heatmap regression.
 
     batch:           images per iteration
-    batch_setting:   dotted name of that setting, for error messages
-    sigma:           standard deviation of the target Gaussians, cells
+    batch_setting:   name of the setting that defines `batch`, for error messages
+    sigma:           standard deviation of the target Gaussians, in cells
     flip:            whether half of the images are mirrored
-    cutout:          side of the erased square, pixels
+    cutout:          side of the erased square, in pixels
     cutout_fraction: fraction of images with an erased square
     cutout_value:    brightness of the square, 0..1
-    average:         mean over the landmarks found in an image, or over all
-    outside:         landmarks moved out of the image are ignored, or have an empty target
+    average:         average the loss over the landmarks found in an image (Eq. 4), or over all landmarks
+    outside:         what happens to landmarks that augmentation moves out of the image: "ignored" omits them
+                     from the loss, "absent" gives them an empty target
     augment:         random changes of the images
-    size:            side of the images, pixels
+    size:            side of the images, in pixels
     """
 
     batch: int
@@ -336,10 +342,10 @@ def build_regression_task(
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainingTask:
-    """Return the task that minimizes the masked heatmap regression loss (Sec. 3.6) over planned images.
+    """Return the task that minimizes the masked heatmap regression loss (Sec. 3.6, Eq. 4).
 
     Args:
-        psi: the network.
+        psi: the landmark detector.
         feed: the training images.
         table: labels.
         settings: batch, targets and augmentation.
@@ -358,6 +364,8 @@ def build_regression_task(
 def _image_batches(
     feed: PixelFeed, plan: Callable[[int], IntArray], part: BatchSlice, iterations: range
 ) -> Generator[Batch]:
+    """Yield the images [B, 3, S, S] of this process and their indices [B], iteration by iteration."""
+
     def planned(iteration: int) -> IntArray:
         return plan(iteration)[part.start : part.stop]
 
@@ -374,6 +382,7 @@ def _regression_losses(
     part: BatchSlice,
     group: ProcessGroup,
 ) -> Callable[[Tensor, Tensor], Losses]:
+    """Return a function that augments images [B, 3, S, S] uint8 with indices [B] and computes the loss."""
     size, total, device = settings.size, part.total, generator.device
 
     def compute_losses(pixels: Tensor, index: Tensor) -> Losses:

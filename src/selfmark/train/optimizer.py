@@ -1,7 +1,7 @@
-"""Optimizers over parameters stored in a few long vectors, so that an update takes only a few launches.
+"""Optimizers that store all parameters in a few long vectors, so that an update launches only a few kernels.
 
-The update rules are those of torch.optim.RMSprop and torch.optim.AdamW, after averaging the gradient over
-processes and, for RMSprop, clipping its norm.
+The gradient is first averaged over the processes and, for RMSprop, clipped by its norm. Then the update rules
+of torch.optim.RMSprop and torch.optim.AdamW apply.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class FlatGroup:
     """Parameters with the same learning rate and precision, concatenated in vectors [n].
 
     parameters: views into `value`
-    leaves:     tensors that collect the gradients: the parameters, or views into `copy`
+    leaves:     tensors that receive the gradients: views into `copy` if there is one, else the parameters
     value:      float32 values
-    moments:    running means of the gradient and its square, by name
-    copy:       low-precision values, or None
+    moments:    running means by name: of the squared gradient and, for AdamW, of the gradient
+    copy:       low-precision values that convolutions read, or None
     lr_scale:   factor on the learning rate
     """
 
@@ -58,7 +58,7 @@ class FlatOptimizer(ABC):
         Args:
             lr_scales: parts of the network and the factor on the learning rate of each.
             lr: learning rate.
-            copy_dtype: if given, convolutions read copies of this type; see `weight_copies`.
+            copy_dtype: type of the copies that convolutions read, see `weight_copies`; None for no copies.
         """
         self._lr = lr
         self._factor = 1.0
@@ -71,7 +71,7 @@ class FlatOptimizer(ABC):
 
     @property
     def weight_copies(self) -> dict[Tensor, Tensor]:
-        """Low-precision copy of each parameter that has one; `step` reads the gradient of the copy."""
+        """Return the low-precision copies of parameters; `step` reads the gradient from the copy."""
         with_copy = [group for group in self._groups if group.copy is not None]
         return {
             p: leaf for group in with_copy for p, leaf in zip(group.parameters, group.leaves, strict=True)
@@ -79,12 +79,12 @@ class FlatOptimizer(ABC):
 
     @property
     def learning_rates(self) -> list[float]:
-        """Current learning rate of each part."""
+        """Return the current learning rates of the parts; parts with the same factor count once."""
         rates = {group.lr_scale: self._lr * self._factor * group.lr_scale for group in self._groups}
         return list(rates.values())
 
     def scale_learning_rate(self, factor: float) -> None:
-        """Set the learning rate to `factor` times that of the settings."""
+        """Set the learning rate to `factor` times the initial learning rate."""
         if factor != self._factor:
             self._factor = factor
             self._rate.fill_(self._lr * factor)
@@ -116,7 +116,7 @@ class FlatOptimizer(ABC):
                 group.copy.copy_(group.value)
 
     def state_tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return everything a checkpoint needs, by name, as tensors that can be written in place."""
+        """Return the state that a checkpoint needs, by name; writing to the tensors changes the state."""
         return self._moment_views(network, self._moments[0], "")
 
     def _moment_views(self, network: nn.Module, moment: str, suffix: str) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class FlatOptimizer(ABC):
 
 
 class FlatRMSprop(FlatOptimizer):
-    """RMSprop, the paper's optimizer (Implementation Details)."""
+    """RMSprop, the paper's optimizer (Sec. 4.2, Training)."""
 
     remedy = (
         "a lower optimizer.lr or with gradient clipping, for example --resume --set optimizer.clip_norm=1"
@@ -164,7 +164,7 @@ class FlatRMSprop(FlatOptimizer):
 
 
 class FlatAdamW(FlatOptimizer):
-    """AdamW: Adam with decoupled weight decay, which fine-tunes pretrained networks well."""
+    """AdamW: Adam with decoupled weight decay, a common choice to fine-tune pretrained networks."""
 
     remedy = "a lower learning rate, for example --resume --set student.lr=1e-4"
     _moments = ("mean", "square")
@@ -205,11 +205,12 @@ class FlatAdamW(FlatOptimizer):
 def _flatten_part(
     part: nn.Module, lr_scale: float, copy_dtype: torch.dtype | None, moments: tuple[str, ...]
 ) -> list[FlatGroup]:
+    """Concatenate the parameters of a part; with copies, convolutions form a group of their own."""
     if copy_dtype is None:
         return [_flatten(list(part.parameters()), lr_scale, None, moments)]
     conv_parameters = [p for m in part.modules() if isinstance(m, nn.Conv2d) for p in m.parameters()]
-    # Weights come before biases, and large tensors before small ones, so that each weight starts at a 16-byte
-    # boundary, which cudnn's fast kernels need.
+    # Weights come before biases, and large tensors before small ones. Each weight then starts at a 16-byte
+    # boundary, as cudnn's fast kernels require.
     conv_parameters.sort(key=lambda p: (-p.ndim, -p.numel()))
     in_convs = set(conv_parameters)
     others = [p for p in part.parameters() if p not in in_convs]
@@ -223,6 +224,7 @@ def _flatten(
     copy_dtype: torch.dtype | None,
     moments: tuple[str, ...],
 ) -> FlatGroup:
+    """Concatenate parameters and make them views of the new vector."""
     value = torch.cat([_in_memory_order(p.detach(), p) for p in parameters])
     copy = None if copy_dtype is None else value.to(copy_dtype)
     leaves: list[Tensor] = list(parameters)
@@ -246,8 +248,8 @@ def _flat_gradient(group: FlatGroup) -> Tensor:
     return torch.cat(parts).float()
 
 
-def _is_channels_last(like: Tensor) -> bool:
-    return like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
+def _is_channels_last(tensor: Tensor) -> bool:
+    return tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def _in_memory_order(values: Tensor, like: Tensor) -> Tensor:

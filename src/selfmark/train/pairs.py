@@ -1,4 +1,4 @@
-"""Batches of image pairs for Stage 1: planned images, augmented on the training device with their points."""
+"""Build batches of image pairs for Stage 1: augment images and their points on the training device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from selfmark.train.views import make_views
 
 @dataclass(frozen=True)
 class PairBatch:
-    """2B augmented views; rows b and B + b are the two sides of pair b.
+    """2B augmented views of images with P point slots; rows b and B + b are the two views of pair b.
 
     images:       [2B, 3, S, S] float32 in 0..1
-    target_xy:    [2B, P, 2] keypoints, the detector's target
-    target_valid: [2B, P] bool
-    xy:           [2B, P, 2] points at which descriptors are compared
-    valid:        [2B, P] bool
-    label:        [2B, P] int64; points of the two sides with equal labels are positives, -1 matches nothing
+    target_xy:    [2B, P, 2] keypoints that the detector head must find, in network pixels
+    target_valid: [2B, P] bool, slots that contain a keypoint inside the view
+    xy:           [2B, P, 2] points whose descriptors are compared, in network pixels
+    valid:        [2B, P] bool, slots that contain such a point inside the view
+    label:        [2B, P] int64; points of the two views with equal labels are positive pairs, -1 matches
+                  nothing
     """
 
     images: Tensor
@@ -38,11 +39,11 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class PairSettings:
-    """How pairs are made in a phase.
+    """How the pairs of a phase are built.
 
-    same_image_fraction: fraction of pairs made of one image twice
+    same_image_fraction: fraction of pairs that are two views of one image
     flip:                mirror views at random
-    flip_together:       mirror both sides of a pair or neither, so that positives need no mirrored labels
+    flip_together:       mirror both views of a pair or neither, so that no mirrored labels are needed
     """
 
     same_image_fraction: float
@@ -52,10 +53,10 @@ class PairSettings:
 
 @dataclass(frozen=True)
 class PairSource:
-    """Data that the pairs of a phase are made from.
+    """Data from which the pairs of a phase are built.
 
     table:      points and pseudo-labels of all images
-    settings:   how pairs are made
+    settings:   how pairs are built
     propagated: points propagated to nearby frames by optical flow; None without temporal pairs
     """
 
@@ -76,12 +77,12 @@ def build_pair_batch(
     """Augment one batch of images and their points, without waiting for the device.
 
     Args:
-        pixels: [2B, 3, S, S] uint8, first sides then second sides.
+        pixels: [2B, 3, S, S] uint8, the first images of all pairs, then the second images.
         planned: [3, B] int64, rows `first`, `second` and `slot` of `PlannedPairs`.
         source: points, labels and settings of the pairs.
         config: image size and augmentation.
         generator: source of the random numbers.
-        part: which pairs of the batch these are.
+        part: position of these pairs in the whole batch.
         augmentation: implementation of the image augmentation.
     """
     size, device = config.images.size, generator.device
@@ -102,7 +103,7 @@ def build_pair_batch(
     label = torch.where(flip[:, None], table.mirrored_label[images], table.label[images])
     if propagated is not None:
         # If the second image is a nearby frame, its point i is point i of the first image, propagated by
-        # optical flow.
+        # optical flow (Sec. 4.2, Training). Labels are then indices of points.
         frame = slot.clamp_min(0)
         is_near = (slot >= 0)[:, None]
         xy = torch.cat(

@@ -1,4 +1,4 @@
-"""Points in padded rows, one row per image, on the training device, so that batches are simple lookups."""
+"""Store points in one padded row per image on the training device, so that a batch is a simple lookup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfmark.points import Keypoints, LabeledPoints
 
 @dataclass(frozen=True)
 class PointTable:
-    """Padded points of N images, P slots each.
+    """Points of N images in P slots per image; images with fewer points have empty slots.
 
     xy:             [N, P, 2] float32, network pixels
     valid:          [N, P] bool, slots that contain a point
@@ -32,7 +32,7 @@ class PointTable:
 def build_point_table(
     labeled: LabeledPoints, num_images: int, min_points: int, device: torch.device
 ) -> PointTable:
-    """Pad flat labeled points to rows; images with fewer than `min_points` are not `usable`.
+    """Arrange labeled points in padded rows; images with fewer than `min_points` points are not `usable`.
 
     Raises:
         CollapsedTraining: if fewer than two images are usable.
@@ -65,7 +65,10 @@ def build_point_table(
 
 
 def label_by_index(points: Keypoints, num_images: int) -> LabeledPoints:
-    """Label points for the warm-up: point i of an image matches only point i of its deformation."""
+    """Label each point with its index in the image, for the warm-up (Sec. 3.5).
+
+    Point i of an image then matches only point i of a deformation of the same image.
+    """
     count = points.counts(num_images)
     slot = _slot_in_image(points, count)
     return LabeledPoints(points, slot, slot, clusters=int(count.max()) if num_images else 0)

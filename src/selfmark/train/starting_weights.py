@@ -1,7 +1,7 @@
-"""Weights of another detector as the start of a training (`discover --start-from`).
+"""Start training from the weights of another detector (`discover --start-from`).
 
-A run keeps a copy of that detector in its folder `start`, so that it can be resumed anywhere. All layers are
-copied except the last one, because its maps are landmarks of the other detector, in their order.
+A run keeps a copy of the other detector in its folder `start`, so that it can be resumed on any machine. All
+layers are copied except the last one, whose heatmaps belong to the landmarks of the other detector.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from selfmark.model.network import Phi
 from selfmark.run.tensor_files import read_tensors
 
 START_FOLDER = "start"
-"""Folder of a run with the detector that its training starts from."""
+"""Name of the folder in a run folder that contains the detector from which training starts."""
 
 
 def check_start(card: ModelCard, config: Config, name: str) -> None:
-    """Raise if the training of a run cannot start from the weights of a detector.
+    """Raise if a run cannot start from the weights of another detector.
 
     Args:
-        card: card of that detector.
+        card: model card of the other detector.
         config: settings of the run.
-        name: name of the detector, for messages.
+        name: name of the other detector, for messages.
     """
     if config.method != "self-training":
         raise InputError(f"--start-from needs the method self-training, not {config.method}")
@@ -46,8 +46,8 @@ def check_start(card: ModelCard, config: Config, name: str) -> None:
     elif card.architecture != "zero-shot":
         found = _describe_hourglass(card.network)
     raise InputError(
-        f"this run trains {wanted}, but {name} has {found}: choose another detector, or its network with "
-        "--features, --preset or --set"
+        f"this run trains {wanted}, but {name} has {found}: choose another detector, or select the same "
+        "network with --features, --preset or --set"
     )
 
 
@@ -62,7 +62,7 @@ def _describe_hourglass(network: Network) -> str:
 def start_student(psi: FeaturePsi, run_folder: Path) -> int:
     """Copy the weights of the detector in RUN/start into a new network; return the number of tensors copied.
 
-    Without that folder, nothing is changed.
+    If the folder does not exist, nothing is copied.
     """
     stored = {name.removeprefix("psi."): value for name, value in _read_start(run_folder).items()}
     last = f"head.{len(psi.head) - 1}."
@@ -72,7 +72,8 @@ def start_student(psi: FeaturePsi, run_folder: Path) -> int:
 def start_phi(phi: Phi, run_folder: Path) -> int:
     """Copy backbone and head of the detector in RUN/start into Phi; return the number of tensors copied.
 
-    The head of Psi continues the detector head of Phi, so it becomes the detector head again.
+    The head of a detector was initialized from the detector head of its Phi (Sec. 4.2, Training), so here it
+    becomes the detector head again.
     """
     stored = {
         name.replace("head.", "detector.", 1) if name.startswith("head.") else name: value
@@ -83,11 +84,13 @@ def start_phi(phi: Phi, run_folder: Path) -> int:
 
 
 def _read_start(run_folder: Path) -> dict[str, Tensor]:
+    """Return the weights in RUN/start by name; empty if there are none."""
     path = run_folder / START_FOLDER / "weights.safetensors"
     return read_tensors(path)[0] if path.exists() else {}
 
 
 def _copy(stored: dict[str, Tensor], network: torch.nn.Module) -> int:
+    """Copy the tensors whose names and shapes match those of the network; return their number."""
     own = network.state_dict()
     fitting = {
         name: value for name, value in stored.items() if name in own and own[name].shape == value.shape

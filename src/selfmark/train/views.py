@@ -1,4 +1,4 @@
-"""Augmented images of a training batch: warped by given matrices, with random color changes."""
+"""Augment the images of a training batch: warp them by given matrices and change their colors at random."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def make_views(
 
     Args:
         pixels: [B, 3, S, S] uint8, this process's `part` of a batch.
-        matrix: [B, 2, 3], where each image is warped to.
-        settings: ranges of the color changes, and what lies outside the images.
+        matrix: [B, 2, 3], affine matrices that map pixels of the images to pixels of the views.
+        settings: ranges of the color changes, and how to fill the area outside the images.
         generator: source of the random numbers.
-        part: which rows of the whole batch these are.
+        part: position of these rows in the whole batch.
         augmentation: implementation of the image augmentation.
     """
     num_sides = len(pixels) // part.count  # 2 for pairs of images, otherwise 1

@@ -1,4 +1,4 @@
-"""Triton kernels for CUDA: pure functions of tensors. They import nothing from the rest of selfmark.
+"""Triton kernels for CUDA as pure functions of tensors, independent of the rest of selfmark.
 
-Only `selfmark.model.fused_backend` uses them, and it is imported only if Triton is installed.
+Only `selfmark.model.fused_backend` imports this package, and only if Triton is installed.
 """

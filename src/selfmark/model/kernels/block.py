@@ -20,7 +20,7 @@ _conv_backward = torch.ops.aten.convolution_backward.default
 
 @triton.jit
 def _load_joined(first, second, third, rows, column, live, HALF: tl.constexpr, QUARTER: tl.constexpr):
-    """Load rows of cat([first, second, third], 1) as float32."""
+    """Load rows (pixels) of cat([first, second, third], 1) as float32; `live` masks valid rows."""
     total = tl.load(first + rows * HALF + column, mask=live & (column < HALF), other=0.0).to(tl.float32)
     middle = live & (column >= HALF) & (column < HALF + QUARTER)
     total += tl.load(second + rows * QUARTER + column - HALF, mask=middle, other=0.0).to(tl.float32)
@@ -33,6 +33,7 @@ def _load_joined(first, second, third, rows, column, live, HALF: tl.constexpr, Q
 def _concatenate_add_kernel(
     first, second, third, skip, out, pixels, width, HALF: tl.constexpr, ROWS: tl.constexpr, POOL: tl.constexpr
 ):  # fmt: skip
+    """Write cat([first, second, third], 1), pooled 2x2 if POOL, plus skip; a row is one pixel of `out`."""
     WIDTH: tl.constexpr = 2 * HALF
     QUARTER: tl.constexpr = HALF // 2
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
@@ -54,7 +55,7 @@ def _concatenate_add_kernel(
 def concatenate_add(first: Tensor, second: Tensor, third: Tensor, skip: Tensor) -> Tensor:
     """Return cat([first, second, third], 1) + skip, added in float32.
 
-    The concatenation is average-pooled 2x2 first if `skip` has half its height and width.
+    If `skip` has half the height and width of the other maps, they are average-pooled 2x2 first.
     """
     out = torch.empty_like(skip)
     pixels, half = skip.numel() // skip.shape[1], first.shape[1]
@@ -67,11 +68,13 @@ def concatenate_add(first: Tensor, second: Tensor, third: Tensor, skip: Tensor) 
 
 
 def _conv_forward(x: Tensor, weight: Tensor) -> Tensor:
+    """Convolve with stride 1 and zero padding that keeps the size of the map."""
     padding = weight.shape[-1] // 2
     return _conv(x, weight, None, [1, 1], [padding, padding], [1, 1], False, [0, 0], 1)
 
 
 def _conv_gradients(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x and weight of `_conv_forward`, given the gradient of its output."""
     padding = weight.shape[-1] // 2
     dx, dweight, _ = _conv_backward(
         dy, x, weight, None, [1, 1], [padding, padding], [1, 1], False, [0, 0], 1, [True, True, False]
@@ -81,6 +84,7 @@ def _conv_gradients(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 
 @triton.jit
 def _last_channels_kernel(x, out, pixels, stride, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """Copy WIDTH channels of each row (pixel); `stride` is the number of channels of x."""
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
     value = tl.load(x + rows * stride + column, mask=rows < pixels, other=0.0)
@@ -98,9 +102,11 @@ def last_channels(x: Tensor, count: int) -> Tensor:
 
 
 class _Block(torch.autograd.Function):
-    """Residual block; the skip is the input or, if `ws` is given, norm, ReLU and a 1x1 convolution of it.
+    """Residual block. The skip connection is the input or, if `ws` is not None, conv1x1(relu(norm(input))).
 
-    Convolution weights are w1 to w3 and, for the skip, ws; g and b are the weight and bias of each norm.
+    The arguments w1, w2, w3 and ws are the weights of the convolutions; g and b are the weight (gain) and
+    bias of the norm before each convolution. In `forward`, a1 to a3 are the activations after the norms, and
+    s1 to s3 the statistics of the norms.
     """
 
     @staticmethod
@@ -127,7 +133,9 @@ class _Block(torch.autograd.Function):
         saved = ctx.saved_tensors
         inputs, activations, stats, weights, gains, biases = (saved[i : i + 3] for i in range(0, 18, 3))
         dout = dout.contiguous(memory_format=torch.channels_last)
+        # One norm per convolution; the norm of the skip connection has the same input as the first norm.
         widths = [v.shape[1] for v in (*inputs, *inputs[: ctx.projected])]
+        # `norm.backward` writes the gradients of weight, bias and `conv_bias` of each norm side by side.
         affine = dout.new_empty((len(dout), 3 * sum(widths)), dtype=torch.float32)
         parts = affine.split([3 * w for w in widths], dim=1)
         dskip, dskip_weights = dout, []
@@ -148,7 +156,7 @@ class _Block(torch.autograd.Function):
                 dactivation, inputs[i], stats[i], gains[i], biases[i], ctx.groups, parts[i], add=residual[i]
             )
         sums = affine.sum(dim=0).split([w for w in widths for _ in range(3)])
-        # The convolutions have no bias, so the third gradient of each norm, that of `conv_bias`, is unused.
+        # The convolutions have no bias, so the gradient of `conv_bias`, the third of each norm, is unused.
         affines = [s for i, s in enumerate(sums) if i % 3 < 2]
         gradients = [gradient, None, None, *dweights, *affines[:6], *dskip_weights, *affines[6:]]
         return *gradients, *[None] * (15 - len(gradients))

@@ -1,7 +1,7 @@
-"""GroupNorm followed by ReLU on channels-last maps as one differentiable operation; statistics in float32.
+"""GroupNorm followed by ReLU on channels-last maps, as one differentiable operation.
 
-Small maps need one launch: each program sums its slab of channels and then normalizes it. Large maps need two
-launches: one to sum chunks, one to normalize.
+Statistics are float32. Small maps need one launch: each program sums its slab of channels and then normalizes
+it. Large maps need two launches: the first sums chunks of pixels, the second normalizes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from selfmark.model.kernels import norm_kernels
 
-LAUNCH = (1024, 64, 4096, 8)  # maximum rows and channels of one program, elements at a time, warps
+# Limits of one kernel program: rows (pixels), channels, elements at a time, and the number of warps.
+LAUNCH = (1024, 64, 4096, 8)
 EPS = 1e-5  # torch's default
 
 
@@ -42,8 +43,8 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Return relu(group_norm(x + conv_bias)) and statistics [images, 3, channels] for the backward pass.
 
-    The three statistics of a channel are the mean of its group minus the channel's `conv_bias`, 1 / standard
-    deviation of its group, and the sum of the channel's normalized values.
+    The three statistics of a channel are (1) the mean of its group minus the channel's `conv_bias`, (2) the
+    inverse standard deviation of its group, and (3) the sum of the channel's normalized values.
     """
     grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])
@@ -61,7 +62,7 @@ def forward(
 
 
 def normalize_again(x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, pooled: bool) -> Tensor:
-    """Return relu(group_norm(x)) with known statistics, average-pooled 2x2 if `pooled`."""
+    """Return relu(group_norm(x)) with the statistics of `forward`, average-pooled 2x2 if `pooled`."""
     images, channels, height, width = x.shape
     if pooled:
         height, width = height // 2, width // 2
@@ -77,11 +78,12 @@ def backward(
     dy: Tensor, x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, groups: int, affine: Tensor,
     add: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return dx + `add`; `add` may be a slice of channels.
+    """Return the gradient of x, plus `add`, given the gradient `dy` of the output.
 
-    `dy` and `add` may each have half the size of x, as the gradient of 2x2 average pooling does; they are
-    then spread over the pixels. The gradients of weight, bias and `conv_bias` are written to `affine`
-    [images, 3 * channels]; the caller sums them over the images.
+    `add` may be a slice of the channels of a map. `dy` and `add` may each have half the height and width of
+    x, as the gradient of 2x2 average pooling does; they are then spread over the pixels. The gradients of
+    weight, bias and `conv_bias` are written to `affine` [images, 3 * channels]; the caller sums them over the
+    images.
     """
     if pixel_stride(dy) != dy.shape[1]:
         raise ValueError("the gradient must be channels-last")
@@ -106,6 +108,8 @@ def backward(
 
 
 class _NormReLU(torch.autograd.Function):
+    """Differentiable relu(group_norm(x + conv_bias)), see `norm_relu`."""
+
     @staticmethod
     def forward(ctx, x, conv_bias, weight, bias, groups):
         y, stats = forward(x, weight, bias, groups, conv_bias)

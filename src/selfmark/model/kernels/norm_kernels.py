@@ -1,8 +1,9 @@
 """Triton kernels of `norm`: GroupNorm and ReLU over channels-last maps, forward and backward.
 
-A program works on one image, a slab of channels that consists of whole groups, and a chunk of rows (pixels).
-The kernels that compute sums go from the last image to the first, and those that apply them from the first to
-the last, so that each kernel starts with the data that the previous kernel left in the cache.
+A program works on one image, on a slab of channels that consists of whole groups, and on a chunk of rows. A
+row is one pixel, a column one channel. Kernels that compute sums go from the last image to the first; kernels
+that use the sums go from the first to the last. Each kernel therefore starts with data that the previous
+kernel left in the cache.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import triton.language as tl
 
 @triton.jit
 def _tile(pointer, rows, last, stride, columns):
-    """Load rows x columns of a map as float32, zero beyond the last row."""
+    """Load rows x columns of a map as float32; rows from `last` on are zero."""
     at = rows.to(tl.int64)[:, None] * stride + columns[None, :]
     return tl.load(pointer + at, mask=(rows < last)[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _spread_tile(pointer, rows, last, stride, columns, width):
-    """Load a tile from a map of half the size, with a quarter of each pixel at each of four positions."""
+    """Load a tile of a map of half the size; a quarter of each pixel goes to each pixel of a 2x2 square."""
     source = ((rows // width) // 2) * (width // 2) + (rows % width) // 2
     at = source.to(tl.int64)[:, None] * stride + columns[None, :]
     return 0.25 * tl.load(pointer + at, mask=(rows < last)[:, None], other=0.0).to(tl.float32)
@@ -46,6 +47,7 @@ def _chunk_totals(partial, chunks, columns, channels, CHUNKS: tl.constexpr):
 
 @triton.jit
 def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Return the sum and the sum of squares of each channel over rows `first` to `last` - 1."""
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     squares = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(first, last, ROWS):
@@ -74,7 +76,7 @@ def forward_apply(
     x, partial, conv_bias, weight, bias, y, stats, area, channels, chunk_rows, eps, ROWS: tl.constexpr,
     WIDTH: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, HAS_CONV_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Write relu(group_norm(x + conv_bias)) and, for the first chunk, the statistics."""
+    """Write relu(group_norm(x + conv_bias)); the first chunk also writes the statistics."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows
@@ -153,7 +155,7 @@ def activate(
 def _backward_terms(
     x, dy, rows, last, channels, columns, mean, rstd, weight, bias, width, HALVED: tl.constexpr
 ):
-    """Return the gradient before the ReLU and the normalized input."""
+    """Return the gradient of the input of the ReLU, and the normalized input of the norm."""
     normalized = (_tile(x, rows, last, channels, columns) - mean[None, :]) * rstd[None, :]
     if HALVED:
         gradient = _spread_tile(dy, rows, last, channels, columns, width)
@@ -167,6 +169,7 @@ def _backward_sums(
     x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS: tl.constexpr,
     WIDTH: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
+    """Return the gradients of bias and weight, summed over rows `first` to `last` - 1."""
     dbias = tl.zeros([ROWS, WIDTH], tl.float32)
     dweight = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(first, last, ROWS):
@@ -209,7 +212,7 @@ def backward_apply(
     width, add_stride, affine_stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
     CHUNKS: tl.constexpr, HALVED: tl.constexpr, ADD: tl.constexpr, ADD_HALVED: tl.constexpr,
 ):  # fmt: skip
-    """Write dx (+ add) and, for the first chunk, the gradients of weight, bias and `conv_bias`."""
+    """Write dx, plus `add` if ADD; the first chunk also writes the gradients of weight and biases."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     first = chunk * chunk_rows

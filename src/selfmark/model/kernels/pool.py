@@ -59,7 +59,7 @@ def pool(x: Tensor, scale: float) -> Tensor:
 
 
 def spread(x: Tensor, scale: float, add: Tensor | None = None) -> Tensor:
-    """Return x [B, C, H, W] times `scale`, each cell repeated 2x2, plus `add` [B, C, 2H, 2W]."""
+    """Repeat each cell of x [B, C, H, W] 2x2, multiply by `scale`, and add `add` [B, C, 2H, 2W]."""
     images, channels, height, width = x.shape
     out = empty_channels_last(x, (images, channels, 2 * height, 2 * width))
     pixels, rows = out.numel() // channels, 4096 // channels
@@ -71,6 +71,8 @@ def spread(x: Tensor, scale: float, add: Tensor | None = None) -> Tensor:
 
 
 class _IdentityAndPool(torch.autograd.Function):
+    """Differentiable `identity_and_pool`."""
+
     @staticmethod
     def forward(ctx, x):
         return x.view_as(x), pool(x, 0.25)
@@ -82,6 +84,8 @@ class _IdentityAndPool(torch.autograd.Function):
 
 
 class _UpsampleAdd(torch.autograd.Function):
+    """Differentiable `upsample_add`."""
+
     @staticmethod
     def forward(ctx, fine, coarse):
         return spread(coarse, 1.0, fine)

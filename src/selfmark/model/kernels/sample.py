@@ -1,7 +1,7 @@
 """Bilinear sampling of a channels-last map at points, with a deterministic backward pass.
 
-In the backward pass, each tile of cells gathers the gradients of nearby points in index order. There are no
-atomic additions, so the result is reproducible, and there is no buffer to clear.
+In the backward pass, each program adds up the gradients of the points near its cells, in index order. There
+are no atomic additions, so the result is reproducible, and the output need not be cleared first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 @triton.jit
 def _sample_kernel(maps, xy, out, num_points, height, width, CHANNELS: tl.constexpr):
+    """Sample all channels at one point; points outside the map are moved to its border."""
     point = tl.program_id(0).to(tl.int64)
     image = point // num_points
     channel = tl.arange(0, CHANNELS)
@@ -48,8 +49,9 @@ def _gradient_kernel(
     dout += image * num_points * CHANNELS + channel
     y = tl.load(xy + 2 * index + 1, mask=index < num_points, other=0.0)
     y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
-    near = (index < num_points) & (y > top - 1) & (y < bottom + 1)  # few points touch these rows
+    near = (index < num_points) & (y > top - 1) & (y < bottom + 1)  # few points are close to these rows
     total = tl.zeros([TILE, CHANNELS], tl.float32)
+    # Visit the near points in index order; SLOTS means that there are no more.
     point = tl.min(tl.where(near, index, SLOTS), 0)
     while point < SLOTS:
         px = tl.minimum(tl.maximum(tl.load(xy + 2 * point), 0.0), width - 1.0)
@@ -62,6 +64,8 @@ def _gradient_kernel(
 
 
 class _Sample(torch.autograd.Function):
+    """Differentiable `sample`; there is no gradient of the positions."""
+
     @staticmethod
     def forward(ctx, maps, xy):
         images, channels, height, width = maps.shape

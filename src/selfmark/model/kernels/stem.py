@@ -1,8 +1,8 @@
 """First convolution, 7x7 with stride 2, computed as a 4x4 convolution with stride 1 after space-to-depth.
 
 Tensor cores need many input channels. Space-to-depth turns each 2x2 square of pixels with 3 channels into one
-cell with 12 channels (padded to 16). Along each axis, tap k of the 7 taps becomes tap (k + 1) // 2 of the 4,
-applied to pixel (k + 1) % 2 of the square.
+cell with 12 channels (padded to 16). Along each axis, tap k of the 7x7 kernel becomes tap (k + 1) // 2 of the
+4x4 kernel, applied to pixel (k + 1) % 2 of the square.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.nn import functional as F
 def _space_to_depth_kernel(
     images, out, size, side, image_stride, channel_stride, row_stride, column_stride, ROWS: tl.constexpr
 ):
-    """Write images - 0.5 as cells [side, side, 16], with 2 cells of zero padding before and 1 after.
+    """Write images - 0.5 as cells [side, side, 16]; channels 12 to 15 are zero.
 
-    Channels 12 to 15 are zero.
+    Along each axis, there are 2 cells of zero padding before the image and 1 after it.
     """
     image = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]

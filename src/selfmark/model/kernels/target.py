@@ -1,4 +1,7 @@
-"""Target of the detector: the maximum of Gaussians at the points of an image, without one map per point."""
+"""Draw the target of the detector head: the maximum of Gaussians at the points of an image.
+
+The kernel computes the distance to the nearest point, so it needs no separate map for each point.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from torch import Tensor
 
 @triton.jit
 def _draw_kernel(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
+    """Write exp(-scale * d^2) for BLOCK cells, where d is the distance to the nearest valid point."""
     image = tl.program_id(0).to(tl.int64)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     cx, cy = (cell % size).to(tl.float32), (cell // size).to(tl.float32)

@@ -1,6 +1,6 @@
-"""Warp, color changes, blur and noise for a batch of images in two passes over the pixels.
+"""Warp images, change their colors, blur them and add noise, in two passes over the pixels.
 
-The result equals that of `images.augment.warp_images` and `apply_color_changes` up to rounding.
+Up to rounding, the result equals that of `warp_images` and `apply_color_changes` of `images.augment`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _PIXELS_PER_PROGRAM = 1024
 
 @triton.jit
 def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr, BLOCK: tl.constexpr):
-    """Warp bilinearly and mix colors; also write the sum of each program's pixels.
+    """Warp bilinearly and multiply colors by a matrix; also write the sum of each program's pixels.
 
-    Outside the image, pixels are black or repeat the border. A pixel farther outside than one pixel is black;
-    nearer ones fade, as each of the four neighbors counts as black if it is outside.
+    Outside the image, pixels repeat the border or, if BLACK, are black. In that case, pixels up to one pixel
+    outside fade to black, because each of the four neighbors counts as black if it is outside.
     """
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     area = size * size
@@ -30,7 +30,7 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr
     y = tl.load(matrix + 3) * px + tl.load(matrix + 4) * py + tl.load(matrix + 5)
     weight = tl.full([BLOCK], 1.0, tl.float32)
     if BLACK:
-        # How much of the four neighbors' weight lies inside, along each axis.
+        # The fraction of the four neighbors' weight that is inside the image is a product over both axes.
         weight = tl.maximum(tl.minimum(tl.minimum(x + 1, size - x), 1.0), 0.0)
         weight *= tl.maximum(tl.minimum(tl.minimum(y + 1, size - y), 1.0), 0.0)
     x = tl.minimum(tl.maximum(x, 0.0), size - 1.0)
@@ -62,7 +62,10 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr
 
 @triton.jit
 def _blur_kernel(planes, mean, contrast, brightness, taps, noise, sigma, out, size, BLOCK: tl.constexpr):
-    """Change contrast and brightness, blur unless the taps are a delta, add noise, clamp; write NHWC."""
+    """Blur, change contrast and brightness, add noise and clamp to 0..1; write channels-last.
+
+    There is no blur if the middle tap is 1.
+    """
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     area = size * size
     pixel = part * BLOCK + tl.arange(0, BLOCK)
@@ -136,11 +139,11 @@ def blur_and_add_noise(
     """Change contrast and brightness, blur, and add noise.
 
     Args:
-        planes: [B, 3, S, S] float32.
-        mean: [B], mean of each image.
+        planes: [B, 3, S, S] float32, where 1 is white.
+        mean: [B], mean over the pixels and colors of each image.
         contrast: [B], factor on the difference from the mean.
         brightness: [B], factor on the mean.
-        taps: [B, 5], one-dimensional blur kernel.
+        taps: [B, 5], one-dimensional blur kernel for both axes; its sum is 1.
         noise: [B, 3, S, S], standard normal.
         noise_sigma: [B], factor on the noise.
 

@@ -1,6 +1,6 @@
 """Check on a real GPU that following the out-of-memory advice of `discover` finishes the run.
 
-    python benchmarks/gpu_memory.py --gigabytes 12 --batch 64 --out gpu_memory.json
+    python benchmarks/gpu_memory.py --gigabytes 2 --batch 64 --out gpu_memory.json
 
 The process may use only the given amount of GPU memory. A short discovery starts with a batch that is far too
 large for it. Whenever the run stops because of memory, the command that it suggests is executed, until the
@@ -23,7 +23,7 @@ import provenance
 import torch
 
 from selfmark.demo.scene import generate_scene, write_scene
-from selfmark.run.files import write_json
+from selfmark.run.files import to_json, write_json
 from selfmark.run.folder import Run
 
 SHORT = {
@@ -49,7 +49,7 @@ MAX_ATTEMPTS = 12
 def main() -> None:
     """Run the attempts and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=12.0)
+    parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--commit", default="", help="commit of the code; default: ask git")
@@ -69,6 +69,7 @@ def main() -> None:
     }
     if arguments.out:
         write_json(result, arguments.out)
+    print(to_json(result))
     if rows[-1]["code"] != 0:
         sys.exit(1)
 
@@ -90,9 +91,8 @@ def follow_advice(folder: Path, fraction: float, batch: int, images: int) -> lis
             check=False,
         )
         message = " ".join(finished.stderr.split()) if finished.returncode else ""
-        iterations = [
-            event["iteration"] for event in Run.open(run).events() if event["event"] == "checkpoint"
-        ]
+        events = Run.open(run).events() if (run / "run.json").exists() else []
+        iterations = [event["iteration"] for event in events if event["event"] == "checkpoint"]
         rows.append(
             {
                 "settings": [word for word in words if "batch" in word],

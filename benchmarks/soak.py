@@ -79,6 +79,9 @@ def summarize(samples: np.ndarray) -> dict[str, object]:
         "videos_opened": len(samples),
         "megabytes_start": round(float(memory[0]) / 2**20, 1),
         "megabytes_end": round(float(memory[-1]) / 2**20, 1),
+        "megabytes_by_tenth": [
+            round(float(part.mean()) / 2**20, 1) for part in np.array_split(samples[:, 1], 10)
+        ],
         "bytes_per_frame": round(slope, 1),
         "descriptors": [int(descriptors.min()), int(descriptors.max())],
         "threads": [int(threads.min()), int(threads.max())],

@@ -15,5 +15,7 @@ python=${PYTHON:-python3}
 
 "$folder/tools/bin/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible \
   --output-format JSON --output-file "${wheel%.whl}.cdx.json" "$folder/released/bin/python"
-packages=$("$folder/released/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")
-"$folder/tools/bin/pip-audit" --path "$packages" --desc
+# The package index knows neither local versions such as torch 2.13.0+cpu nor this release. With --strict, a package
+# that cannot be looked up is an error: otherwise an audit without a connection would report no vulnerabilities.
+"$folder/released/bin/python" -m pip list --format freeze --exclude selfmark | sed 's/+.*//' >"$folder/packages.txt"
+"$folder/tools/bin/pip-audit" --strict --no-deps --disable-pip --desc --requirement "$folder/packages.txt"

@@ -76,6 +76,17 @@ def change_json(content: bytes, rng: random.Random) -> bytes:
     return json.dumps(value).encode()
 
 
+def change_lines(content: bytes, rng: random.Random) -> bytes:
+    """Change one line of a file with a JSON document in each line."""
+    lines = [line for line in content.splitlines() if line.strip()] or [b"{}"]
+    row = rng.randrange(len(lines))
+    try:
+        changed = change_json(lines[row], rng)
+    except ValueError:  # a line that was corrupted before
+        return change_bytes(content, rng)
+    return b"\n".join((*lines[:row], changed, *lines[row + 1 :], b""))
+
+
 def _change(value: Any, rng: random.Random) -> Any:
     if rng.random() < 0.15 or not isinstance(value, (dict, list)) or not value:
         return rng.choice(ODD_VALUES) if rng.random() < 0.9 else _nested_list(rng)

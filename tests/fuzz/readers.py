@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import random
@@ -9,6 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cv2
@@ -16,21 +18,28 @@ import numpy as np
 import torch
 import yaml
 from PIL import Image
+from safetensors.torch import save
 
 from selfmark.config import Images, Network, preset, to_dict
+from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.images import video_av, video_opencv
 from selfmark.images.box_files import read_boxes
 from selfmark.images.decode import read_image
 from selfmark.images.mp4_header import check_mp4_header
 from selfmark.images.sources import list_images
-from selfmark.images.video import read_frames
 from selfmark.keypoints.points_file import read_points_file
 from selfmark.model.card import ModelCard
+from selfmark.multiview.view_boxes import read_views
+from selfmark.naming.corrections import CorrectionFile
 from selfmark.paper.datasets.numpy_files import load_arrays
 from selfmark.paper.datasets.torch7_files import read_tensor
-from selfmark.run.files import FORMAT
+from selfmark.report.run_report import collect_metrics
+from selfmark.run.files import FORMAT, read_json
+from selfmark.run.image_list import refs_from_json
 from selfmark.run.tensor_files import write_tensors
-from tests.fuzz.mutate import Mutator, change_bytes, change_json
+from selfmark.watch_page.run_state import RunState
+from tests.fuzz.mutate import Mutator, change_bytes, change_json, change_lines
 from tests.fuzz.round_trips import (
     round_trip_card,
     round_trip_config,
@@ -39,6 +48,7 @@ from tests.fuzz.round_trips import (
     round_trip_tensors,
 )
 
+SEEDS = Path(__file__).parent / "seeds"
 PICTURES = ("a.png", "b.png", "sub/c.png")
 
 
@@ -51,6 +61,7 @@ class Reader:
     seeds:    contents of valid files
     mutators: functions that corrupt them
     cost:     how many times slower it is than the others; it gets that many times fewer files
+    requires: library that it needs; empty if selfmark always needs it
     """
 
     file: str
@@ -58,11 +69,17 @@ class Reader:
     seeds: tuple[bytes, ...]
     mutators: tuple[Mutator, ...]
     cost: int = 1
+    requires: str = ""
+
+    def is_available(self) -> bool:
+        """Return True if its library is installed."""
+        return not self.requires or importlib.util.find_spec(self.requires) is not None
 
 
 def make_pictures(folder: Path) -> None:
     """Write the pictures that the label files refer to."""
-    (folder / "sub").mkdir(exist_ok=True)
+    for name in ("sub", "corrections"):
+        (folder / name).mkdir(exist_ok=True)
     for name in PICTURES:
         Image.new("RGB", (8, 6), "red").save(folder / name)
 
@@ -95,16 +112,115 @@ def readers(folder: Path) -> dict[str, Reader]:
         "numpy arrays": Reader("arrays.npz", load_arrays, _arrays(), (change_bytes,)),
         "torch 7 tensor": Reader("tensor.t7", read_tensor, _torch7(), (change_bytes,)),
         "mp4 header": Reader("header.mp4", check_mp4_header, _videos(folder), (change_bytes,)),
-        "video": Reader("video.mp4", _read_video, _videos(folder), (change_bytes,), cost=10),
+        "video": Reader(
+            "video.mp4", _read_video(video_av), _videos(folder), (change_bytes,), cost=10, requires="av"
+        ),
+        "video by opencv": Reader(
+            "frames.mp4", _read_video(video_opencv), _videos(folder), (change_bytes,), cost=10
+        ),
         "naming edits": Reader("edits.json", round_trip_edits, _edits(), (change_bytes, change_json)),
         "written tables": Reader(
             "prediction.json", round_trip_tables, _prediction(), (change_bytes, change_json), cost=2
         ),
+        "unsigned safetensors": Reader(
+            "unsigned.safetensors", round_trip_tensors, _unsigned_tensors(), (change_bytes,)
+        ),
+        "metrics.json": Reader("metrics.json", _read_metrics, _metrics(), (change_json,), cost=5),
+        "images.json": Reader("images.json", _read_refs, _refs(), (change_bytes, change_json)),
+        "views.json": Reader(
+            "views.json", lambda path: read_views(path.parent), _views(), (change_bytes, change_json)
+        ),
+        "log.jsonl": Reader("log.jsonl", _read_log, _log(), (change_bytes, change_lines), cost=2),
+        "corrections": Reader(
+            "corrections/labels.json",
+            lambda path: CorrectionFile(path.parent.parent).read(3),
+            _corrections(),
+            (change_bytes, change_json),
+        ),
     }
 
 
-def _read_video(path: Path) -> object:
-    return [frame for frame, _ in read_frames(path, [ref.frame or 0 for ref in list_images([path])][:3])]
+def _read_video(reader: ModuleType) -> Callable[[Path], object]:
+    def read(path: Path) -> object:
+        frames, *_ = reader.probe_video(path)
+        return [frame for frame, _ in reader.read_frames(path, range(min(frames, 3)))]
+
+    return read
+
+
+def _read_metrics(path: Path) -> object:
+    return collect_metrics(read_json(path), 5, path)
+
+
+def _read_refs(path: Path) -> object:
+    try:
+        return refs_from_json(read_json(path))
+    except ValueError as error:  # `Run` reports it with the name of the file
+        raise InputError(str(error)) from error
+
+
+def _read_log(path: Path) -> object:
+    """Show the log on the page of `selfmark watch`, which accepts any file."""
+    state = RunState(path.parent)
+    state.update()
+    return json.dumps(state.to_json(), allow_nan=False).encode()
+
+
+def _unsigned_tensors() -> tuple[bytes, ...]:
+    """Return a file without a checksum, of which more corrupted versions are read."""
+    return (save({"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(0, 2)}, {"iteration": "3"}),)
+
+
+def _metrics() -> tuple[bytes, ...]:
+    content = (SEEDS / "metrics.json").read_bytes()
+    labeled = json.loads(content)
+    kept = ("test_images_used", "errors", "guessing", "headline", "stage1")
+    entry = {name: labeled[name] for name in kept} | {"normaliser": "points:36,45"}
+    labeled |= {"inter_ocular": {"eye_centers": entry, "points_41_46": entry | {"normaliser": "box"}}}
+    return content, json.dumps(labeled).encode()
+
+
+def _refs() -> tuple[bytes, ...]:
+    return (
+        json.dumps(
+            [
+                {"path": "a.png", "frame": None, "box": None, "track": None},
+                {"path": "v.mp4", "frame": 7, "box": [0.0, 1.5, 4, 4], "track": 2, "film": ["v", 3]},
+            ]
+        ).encode(),
+    )
+
+
+def _views() -> tuple[bytes, ...]:
+    views = [{"name": "top", "box": [0, 0, 8, 3]}, {"name": "bottom", "box": [0.0, 3.0, 8.0, 3.0]}]
+    return (json.dumps({"format": FORMAT, "views": views}).encode(),)
+
+
+def _log() -> tuple[bytes, ...]:
+    events: list[dict[str, Any]] = [
+        {"time": 1.0, "event": "start", "images": 3, "K": 5, "preset": "tiny", "device": "cpu"},
+        {"time": 2.0, "event": "plan", "rounds": 1, "stages": {"warmup": 4, "round": 4, "stage2": 4}},
+        {"time": 3.0, "event": "images", "used": 3},
+        {"time": 3.5, "event": "progress", "stage": "keypoints", "round": 0, "done": 3, "of": 3},
+        *(
+            {"event": "train", "stage": "warmup", "round": 0, "iteration": number, "start": 0, "stop": 4}
+            | {"time": 4.0 + number, "seconds": 0.5 * number, "loss": {"total": 1 / (1 + number), "b": None}}
+            for number in range(4)
+        ),
+        {"time": 9.0, "event": "estimate", "seconds_per_iteration": {"round": 0.1}, "after": 3, "text": "x"},
+        {"time": 9.5, "event": "preview", "path": "preview/warmup.png", "step": "warmup"},
+        {"time": 9.9, "event": "verdict", "verdict": "good", "text": "fine"},
+    ]
+    return ("".join(json.dumps(event) + "\n" for event in events).encode(),)
+
+
+def _corrections() -> tuple[bytes, ...]:
+    image = {"id": 1, "file_name": "a.png", "width": 8, "height": 6, "frame": 3}
+    own = {"done": True, "moved": [0], "absent": [2]}
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "keypoints": [1.5, 2, 2, 3, 4, 2, 0, 0, 0]}
+    annotation |= {"iscrowd": 0, "bbox": [0, 0, 8, 6], "track_id": 1, "selfmark": own}
+    category = {"id": 1, "name": "object", "keypoints": ["nose", "left", "right"], "flip_idx": [0, 2, 1]}
+    return (json.dumps({"images": [image], "annotations": [annotation], "categories": [category]}).encode(),)
 
 
 def _boxes() -> tuple[bytes, ...]:

@@ -69,7 +69,7 @@ def _show_metrics(run: Run) -> None:
     path = run.path / "metrics.json"
     metrics = read_json(path)
     if isinstance(metrics, dict):
-        run_report._collect_metrics(metrics, 4, path)
+        run_report.collect_metrics(metrics, 4, path)
 
 
 # Readers of a file with the number of crafted files to read.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.__main__ import describe_machine
+from tests.fuzz.fuzzing import describe_machine
 from tests.reliability.runs import (
     PHASES,
     TINY_FEATURES,
@@ -96,5 +96,5 @@ def test_runs_killed_many_times_give_the_same_result(
         attempt += 1
     assert set(PHASES) - {"reading images"} <= set(killed)
     if target := os.environ.get("SELFMARK_COUNTS"):
-        counts = {"kills": killed.total(), "by_phase": dict(killed), "made_on": describe_machine()}
+        counts = {"kills": killed.total(), "by_phase": dict(killed), "made_on": describe_machine("")}
         Path(target).write_text(json.dumps(counts, indent=1) + "\n")

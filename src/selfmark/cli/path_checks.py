@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selfmark.images.input_files import require_input, require_readable
 from selfmark.model.card import model_folder, read_card
-from selfmark.run.files import VIEWS_FILE, read_json, require_run
+from selfmark.run.files import read_view_names, require_run
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
@@ -40,10 +40,7 @@ def check_model(folder: Path) -> None:
 
 def check_models(folder: Path) -> None:
     """Raise if a run folder has no readable model; a run with views must have one for each view."""
-    path = folder / VIEWS_FILE
-    for part in (
-        [folder / str(view["name"]) for view in read_json(path)["views"]] if path.exists() else [folder]
-    ):
+    for part in [folder / name for name in read_view_names(folder)] or [folder]:
         check_model(part)
 
 

@@ -12,7 +12,7 @@ from selfmark.comparison.jobs import Job
 from selfmark.comparison.pace import plan_schedule
 from selfmark.detector import Detector
 from selfmark.discovery import discover
-from selfmark.errors import SelfmarkError
+from selfmark.errors import InputError, SelfmarkError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.normalizers import default_normalizer
@@ -23,18 +23,41 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_json
 from selfmark.run.folder import Listener, Run
 from selfmark.run.guarded_files import make_folders
+from selfmark.run.json_schema import (
+    Check,
+    is_count,
+    is_dict_of,
+    is_none_or,
+    is_number,
+    is_text,
+    require_fields,
+)
 
 Row = dict[str, Any]
 # Curves are not shown, and the checks without labels are those of the discovery.
 _EVALUATION: dict[str, Any] = {"fit_images": [], "draws": 1, "num_samples": 6, "deformations": 1}
 _TOLERANCE = 0.02  # landmarks this far outside of the object are on it, as a fraction of the image side
+_NUMBERS = (
+    *("forward", "guessing_forward", "backward", "guessing_backward", "hits", "on_object"),
+    *("minutes", "training_minutes", "memory_gigabytes"),
+)
+_TEXTS = ("verdict", "device", "torch")
+_ROW: dict[str, Check] = {
+    "method": is_text,
+    "k": is_count,
+    "seed": is_count,
+    "budget_minutes": is_number,
+    "failure": is_text,
+    "iterations": is_none_or(is_dict_of(is_number)),
+    **dict.fromkeys(_NUMBERS, is_none_or(is_number)),
+    **dict.fromkeys(_TEXTS, is_none_or(is_text)),
+}
 
 
 def run_job(job: Job, listener: Listener | None = None) -> Row:
     """Train and measure a method, unless its result exists; an interrupted training is resumed."""
     if job.result_file.exists():
-        row: Row = read_json(job.result_file)
-        return row
+        return _read_row(job)
     make_folders(job.folder)
     device = select_device(job.device)
     if device.type == "cuda":
@@ -47,12 +70,30 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
     return row
 
 
+def _read_row(job: Job) -> Row:
+    """Read the row of a method that is done."""
+    row = read_json(job.result_file)
+    try:
+        require_fields(row, _ROW)
+        if row["method"] != job.name:
+            raise ValueError(f"it is the result of {row['method']}")
+        if not row["failure"]:
+            require_fields(row, dict.fromkeys(("forward", "minutes"), is_number))
+    except ValueError as error:
+        raise InputError(
+            f"{job.result_file} is not a result of a comparison ({error}): delete it to measure again"
+        ) from error
+    return dict(row)
+
+
 def _train_and_measure(job: Job, device: torch.device, listener: Listener | None) -> Row:
     comparison = job.comparison
     plan_file = job.folder / "schedule.json"
     if not plan_file.exists():
         write_json(plan_schedule(job, device), plan_file)
     schedule = read_json(plan_file)
+    if not is_dict_of(is_number)(schedule):
+        raise InputError(f"{plan_file} is not a schedule: delete it to measure the pace again")
     resume = (job.run_folder / "run.json").exists()
     started = time.monotonic()
     detector = discover(
@@ -97,10 +138,6 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
 
 
 def _empty_row(job: Job) -> Row:
-    figures = (
-        *("forward", "guessing_forward", "backward", "guessing_backward", "hits", "on_object", "verdict"),
-        *("minutes", "training_minutes", "memory_gigabytes", "iterations", "device", "torch"),
-    )
     comparison = job.comparison
     return {
         "method": job.name,
@@ -108,7 +145,7 @@ def _empty_row(job: Job) -> Row:
         "seed": comparison.seed,
         "budget_minutes": comparison.budget / 60,
         "failure": "",
-    } | dict.fromkeys(figures)
+    } | dict.fromkeys((*_NUMBERS, *_TEXTS, "iterations"))
 
 
 def _measure_on_object(job: Job, detector: Detector) -> float | None:

@@ -21,8 +21,10 @@ from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
 from selfmark.run.files import read_json, write_json
-from selfmark.run.guarded_files import make_folders
+from selfmark.run.guarded_files import COMPARISON_FILE, make_folders
+from selfmark.run.locks import exclusive
 
+_ADDED_FIELDS = {"label_images": [], "normalizer": ""}  # which comparisons of earlier versions lack
 OnStart = Callable[[str, str], None]
 OnDone = Callable[[Row], None]
 
@@ -54,6 +56,13 @@ def run_comparison(
     # Labels are checked before minutes of training.
     read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
     _require_same_comparison(comparison, output)
+    with exclusive(output):
+        return _run_methods(comparison, output, devices, on_start, on_done)
+
+
+def _run_methods(
+    comparison: Comparison, output: Path, devices: Sequence[str], on_start: OnStart, on_done: OnDone
+) -> list[Row]:
     wanted: tuple[RowName, ...] = (*comparison.methods, "untrained")
     names: queue.Queue[RowName] = queue.Queue()
     for name in wanted:
@@ -95,15 +104,18 @@ def describe(comparison: Comparison) -> dict[str, Any]:
         "preset": comparison.preset,
         "seed": comparison.seed,
         "settings": dict(comparison.settings),
+        "label_images": list(comparison.label_images),
+        "normalizer": comparison.normalizer,
     }
 
 
 def _require_same_comparison(comparison: Comparison, output: Path) -> None:
     """Store what is compared; raise if the folder belongs to a comparison of something else."""
-    path = output / "comparison.json"
+    path = output / COMPARISON_FILE
     described = describe(comparison)
     if path.exists():
-        if read_json(path) != described:
+        stored = read_json(path)
+        if not isinstance(stored, dict) or {**_ADDED_FIELDS, **stored} != described:
             raise InputError(f"{output} contains another comparison: choose another folder with -o")
         return
     if output.exists() and any(output.iterdir()):

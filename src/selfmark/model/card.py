@@ -34,8 +34,8 @@ from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import (
     FORMAT,
-    VIEWS_FILE,
     read_json,
+    read_view_names,
     require_folder,
     require_format,
     require_run,
@@ -104,7 +104,7 @@ def read_card(folder: Path) -> ModelCard:
     """Read the model card of a model folder."""
     path = folder / "model.json"
     if not path.exists():
-        if (folder / VIEWS_FILE).exists():
+        if read_view_names(folder):
             require_run(folder)
         require_folder(folder)
         raise InputError(

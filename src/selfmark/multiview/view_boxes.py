@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,9 +12,8 @@ from PIL import Image
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.video import probe_video
-from selfmark.run.files import FORMAT, VIEWS_FILE, read_json, require_format, write_json
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a view names a folder
+from selfmark.run.files import FORMAT, is_view_name, read_view_list, write_json
+from selfmark.run.guarded_files import VIEWS_FILE
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def parse_views(texts: Sequence[str]) -> tuple[View, ...]:
             x, y, width, height = (float(word) for word in numbers.split(","))
         except ValueError:
             x = y = width = height = float("nan")
-        if not (_NAME.fullmatch(name) and width > 0 and height > 0 and abs(x) < 1e9 and abs(y) < 1e9):
+        if not (is_view_name(name) and width > 0 and height > 0 and abs(x) < 1e9 and abs(y) < 1e9):
             raise InputError(
                 f"--views takes NAME=X,Y,WIDTH,HEIGHT in pixels for each view, not '{text}'; a name has "
                 "letters, digits, - and _"
@@ -88,16 +86,12 @@ def write_views(views: Sequence[View], folder: Path) -> None:
 
 def read_views(folder: Path) -> tuple[View, ...]:
     """Return the views of a run folder; empty if it is a run without views."""
-    path = folder / VIEWS_FILE
-    if not path.exists():
-        return ()
-    values = read_json(path)
-    require_format(values, path)
+    stored = read_view_list(folder)
     try:
-        texts = [f"{view['name']}={','.join(str(float(n)) for n in view['box'])}" for view in values["views"]]
-        return parse_views(texts)
-    except (KeyError, TypeError, ValueError, InputError) as error:
-        raise InputError(f"{path} is not a valid list of views: {error}") from error
+        texts = [f"{view['name']}={','.join(str(float(n)) for n in view['box'])}" for view in stored]
+        return parse_views(texts) if stored else ()
+    except InputError as error:
+        raise InputError(f"{folder / VIEWS_FILE} is not a valid list of views: {error}") from error
 
 
 def _overlap(a: Box, b: Box) -> bool:

@@ -215,8 +215,11 @@ class CorrectionFile:
             return []
         file = read_coco(self.path)
         file.check_ids()
-        names = file.category(file.annotations).values.get("keypoints") or []
-        if len(names) != num_landmarks:
+        category = file.category(file.annotations)
+        names: Any = category.values.get("keypoints")
+        if file.annotations:
+            names = category.point_names(file.annotations[0])
+        if isinstance(names, (list, tuple)) and len(names) != num_landmarks:
             raise InputError(
                 f"{self.path} corrects a detector with {len(names)} landmarks, but this one has "
                 f"{num_landmarks}: move the file elsewhere"

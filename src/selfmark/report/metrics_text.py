@@ -23,11 +23,11 @@ _UNITS = {
 }
 
 
-# The definitions of the inter-ocular distance of 68 facial points.
-_EYES = {
+EYES = {
     "eye_centers": "the centers of the eyes",
     "points_41_46": "points 41 and 46 (the authors' program)",
 }
+"""The definitions of the inter-ocular distance of 68 facial points, in words."""
 
 
 def error_unit(metrics: Metrics) -> str:
@@ -35,7 +35,7 @@ def error_unit(metrics: Metrics) -> str:
     spec = str(metrics["normaliser"])
     for name, entry in metrics.get("inter_ocular", {}).items():
         if entry["normaliser"] == spec:
-            return f"the distance between {_EYES[name]}"
+            return f"the distance between {EYES[name]}"
     pair = spec.removeprefix("points:").replace(",", " and ")
     return _UNITS.get(spec, f"the distance between {pair}")
 
@@ -43,12 +43,12 @@ def error_unit(metrics: Metrics) -> str:
 def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
     """Return the headline numbers as (name, value, explanation)."""
     numbers: list[tuple[str, str, str]] = []
-    checks = metrics.get("unlabelled", {})
+    checks = metrics.get("unlabelled") or {}
     if "verdict" in checks:  # metrics of earlier versions lack it
         numbers.append(("Verdict", str(checks["verdict"]), describe_verdict(checks)))
     if metrics.get("verification"):
         second = metrics["verification"]
-        value = f"{second['forward']:.2f} %"
+        value = _percent(second["forward"], 2)
         explanation = f"{_guessing(second['guessing_forward'])} {describe_agreement(second)}"
         numbers.append(("Error against a second run", value, explanation))
     if "headline" in metrics:
@@ -56,14 +56,14 @@ def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
         numbers += [
             (
                 "Forward error",
-                f"{headline['forward']['error']:.2f} %",
+                _percent(headline["forward"]["error"], 2),
                 f"{_guessing(guessing['forward'])} Distance between the annotated points and their "
                 f"prediction from the landmarks, in percent of {error_unit(metrics)}. Guessing is predicting "
                 f"the mean shape.{_other_eyes(metrics, 'forward')}",
             ),
             (
                 "Backward error",
-                f"{headline['backward']['error']:.2f} %",
+                _percent(headline["backward"]["error"], 2),
                 f"{_guessing(guessing['backward'])} Distance between the landmarks and their prediction from "
                 "the annotated points. It is small if no landmark moves at random."
                 f"{_other_eyes(metrics, 'backward')}",
@@ -88,15 +88,15 @@ def headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
     return numbers
 
 
-def _guessing(error: float) -> str:
-    return f"Guessing: {error:.2f} %."
+def _guessing(error: float | None) -> str:
+    return f"Guessing: {_percent(error, 2)}."
 
 
 def _other_eyes(metrics: Metrics, direction: str) -> str:
     """Return a sentence with the error by the other inter-ocular distance, if errors are divided by one."""
     return "".join(
-        f" In percent of {error_unit(other)}: {other['headline'][direction]['error']:.2f} % (guessing: "
-        f"{other['guessing'][direction]:.2f} %)."
+        f" In percent of {error_unit(other)}: {_percent(other['headline'][direction]['error'], 2)} "
+        f"(guessing: {_percent(other['guessing'][direction], 2)})."
         for other in _other_definitions(metrics)
     )
 
@@ -247,13 +247,13 @@ def _errors(metrics: Metrics, direction: str, unit: str = "") -> ReportTable:
     cells: dict[int, dict[str, str]] = {}
     for row in metrics["errors"]:
         value = row[direction]
-        text = f"{value['mean']:.2f}" + (f" ± {value['spread']:.2f}" if value["draws"] > 1 else "")
+        text = _number(value["mean"]) + (f" ± {_number(value['spread'])}" if value["draws"] > 1 else "")
         cells.setdefault(row["images"], {})[row["regressor"]] = text
     regressors = list(next(iter(cells.values())))
     target = "annotated points" if direction == "forward" else "discovered landmarks"
     draws = max(row[direction]["draws"] for row in metrics["errors"])
     spread = f"; ± is the standard deviation over {draws} random samples of them" if draws > 1 else ""
-    guess = f"{metrics['guessing'][direction]:.2f}"
+    guess = _number(metrics["guessing"][direction])
     return ReportTable(
         title=f"{direction.capitalize()} error by number of annotated images{unit}",
         note=f"Error of the {target} in percent of {error_unit(metrics)}, on "
@@ -285,21 +285,21 @@ def _stages(metrics: Metrics) -> ReportTable:
     rows = [
         (
             row["regressor"],
-            f"{row['forward']:.2f}",
-            f"{stage2[row['regressor']]['forward']['mean']:.2f}",
-            f"{row['backward']:.2f}",
+            _number(row["forward"]),
+            _number(stage2[row["regressor"]]["forward"]["mean"]),
+            _number(row["backward"]),
             *([_number(row["backward_found"])] if has_found else []),
-            f"{stage2[row['regressor']]['backward']['mean']:.2f}",
+            _number(stage2[row["regressor"]]["backward"]["mean"]),
         )
         for row in stage1["errors"]
     ]
     rows.append(
         (
             "guessing",
-            *(f"{metrics['guessing']['forward']:.2f}" for _ in (1, 2)),
+            *(_number(metrics["guessing"]["forward"]) for _ in (1, 2)),
             _number(guessing.get("backward")),
             *([_number(guessing["backward_found"])] if has_found else []),
-            f"{metrics['guessing']['backward']:.2f}",
+            _number(metrics["guessing"]["backward"]),
         )
     )
     return ReportTable(
@@ -337,7 +337,7 @@ def _inter_ocular(metrics: Metrics) -> Iterable[ReportTable]:
         stage2 = {key: entry["headline"][key]["error"] for key in ("forward", "backward")}
         for stage, errors, guessing in (*stages, ("Stage 2", stage2, entry["guessing"])):
             cells = [_number(table[key]) for key in ("forward", "backward") for table in (errors, guessing)]
-            rows.append((f"{_EYES[name]}, {stage}", *cells))
+            rows.append((f"{EYES[name]}, {stage}", *cells))
     images = next(iter(entries.values()))["test_images_used"]
     yield ReportTable(
         title="Errors by inter-ocular distance",
@@ -410,7 +410,7 @@ def _precision(metrics: Metrics) -> Iterable[ReportTable]:
             "distance between the eyes or, for objects without eyes, of the length that errors are divided "
             "by.",
             header=("detector", "precision, %"),
-            rows=tuple((name, f"{value:.1f}") for name, value in metrics["precision"].items()),
+            rows=tuple((name, _number(value, 1)) for name, value in metrics["precision"].items()),
         )
 
 

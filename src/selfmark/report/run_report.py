@@ -21,11 +21,11 @@ from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
 from selfmark.report import metrics_text
 from selfmark.report.embedding import embed_in_plane, is_tsne_available
+from selfmark.report.metrics_schema import require_metrics
 from selfmark.report.page import ReportData, write_report
 from selfmark.run.event_log import LOG_NAME
 from selfmark.run.files import read_json
 from selfmark.run.folder import Run
-from selfmark.run.json_schema import is_text
 from selfmark.run.tensor_files import read_tensors
 from selfmark.sampling import evenly_spaced
 
@@ -61,7 +61,7 @@ def build_report(
     shown = evenly_spaced(len(store), _MAX_EXAMPLES)
     located = detector.locate(store.pixels[shown])
     cluster_xy, cluster_label = _embed_stage1_points(run, detector, store.pixels)
-    numbers = _collect_metrics(metrics, len(detector.names), folder / "metrics.json")
+    numbers = collect_metrics(metrics, len(detector.names), folder / "metrics.json")
     data = ReportData(
         title=run.path.resolve().name,
         names=detector.names,
@@ -92,7 +92,7 @@ def build_report(
 
 
 @dataclass(frozen=True)
-class _ShownMetrics:
+class ShownMetrics:
     """What the report shows of metrics.json; see `ReportData`."""
 
     headline_numbers: tuple[Any, ...]
@@ -104,32 +104,34 @@ class _ShownMetrics:
     notes: tuple[str, ...]
 
 
-def _collect_metrics(metrics: dict[str, Any], num_landmarks: int, path: Path) -> _ShownMetrics:
+def collect_metrics(metrics: Any, num_landmarks: int, path: Path) -> ShownMetrics:
     """Return what the report shows of the metrics.
+
+    Args:
+        metrics: content of metrics.json.
+        num_landmarks: number of landmarks of the run.
+        path: the file, for the error message.
 
     Raises:
         InputError: if the file does not contain what an evaluation writes.
     """
     try:
-        checks = metrics.get("unlabelled")
-        trust = None if checks is None else np.array(checks["trust"], np.float64)
-        order = None if checks is None else np.array(checks["order"], np.int64)
-        facts = () if checks is None else metrics_text.landmark_facts(metrics)
-        notes = (*metrics.get("advice", ()), *metrics.get("notes", ()))
-        if trust is not None and (trust.shape != (num_landmarks,) or len(facts) != num_landmarks):
-            raise ValueError(f"the checks are not those of {num_landmarks} landmarks")
-        if order is not None and sorted(order.tolist()) != list(range(num_landmarks)):
-            raise ValueError("'order' does not name each landmark once")
-        if not all(map(is_text, notes)):
-            raise ValueError("the notes are not text")
-        headline = tuple(metrics_text.headline_numbers(metrics))
-        tables, curves = metrics_text.metric_tables(metrics), metrics_text.metric_curves(metrics)
-        return _ShownMetrics(headline, tuple(tables), tuple(curves), trust, order, facts, notes)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        require_metrics(metrics, num_landmarks)
+    except ValueError as error:
         raise InputError(
-            f"{path} is not the result of an evaluation ({type(error).__name__}: {str(error)[:200]}): run "
-            "'selfmark evaluate' again"
+            f"{path} is not the result of an evaluation of this run ({str(error)[:200]}): run 'selfmark "
+            "evaluate' again"
         ) from error
+    checks = metrics.get("unlabelled")
+    return ShownMetrics(
+        headline_numbers=tuple(metrics_text.headline_numbers(metrics)),
+        tables=metrics_text.metric_tables(metrics),
+        curves=metrics_text.metric_curves(metrics),
+        trust=None if checks is None else np.array(checks["trust"], np.float64),
+        order=None if checks is None else np.array(checks["order"], np.int64),
+        facts=() if checks is None else metrics_text.landmark_facts(metrics),
+        notes=(*metrics.get("advice", ()), *metrics.get("notes", ())),
+    )
 
 
 def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:

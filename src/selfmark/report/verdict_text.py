@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_SENTENCES = {
+VERDICTS = {
     "good": "The landmarks mark the same parts on different individuals.",
     "usable": "Most likely some landmarks mark different parts on different individuals: check each landmark "
     "before you rely on it.",
     "failed": "The landmarks do not mark the same parts on different individuals: do not rely on them.",
 }
+"""The possible verdicts, each as a sentence."""
 
 
 def describe_verdict(checks: Mapping[str, Any]) -> str:
@@ -21,7 +22,7 @@ def describe_verdict(checks: Mapping[str, Any]) -> str:
     """
     expected = f"{checks['expected_forward']:.2f}"
     return (
-        f"{_SENTENCES[checks['verdict']]} The error of predicting body points from them is expected to be "
+        f"{VERDICTS[checks['verdict']]} The error of predicting body points from them is expected to be "
         f"{expected} of the error of guessing (1.00)."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -17,6 +18,7 @@ from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.run.guarded_files import (
     MAX_TEXT_BYTES,
+    VIEWS_FILE,
     create_file,
     open_file,
     open_folder,
@@ -25,11 +27,12 @@ from selfmark.run.guarded_files import (
     remove_folder,
     sync,
 )
+from selfmark.run.json_schema import is_list_of, is_number, is_object, require_fields
 
 FORMAT = 1  # version of run folders and models; increased if older versions of selfmark cannot read them
 
-VIEWS_FILE = "views.json"
-"""File of a folder that has one run for each view of an image, and no model of its own."""
+_MAX_VIEWS = 100
+_VIEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a view names a folder
 
 
 # --- atomic writes -----------------------------------------------------------------------------------
@@ -256,13 +259,49 @@ def require_run(folder: Path) -> None:
     """Raise if a folder is not a run folder, or if a newer version of selfmark wrote it."""
     path = folder / "run.json"
     if not path.exists():
-        views = folder / VIEWS_FILE
-        if views.exists():
-            runs = ", ".join(str(folder / str(view["name"])) for view in read_json(views)["views"])
+        names = read_view_names(folder)
+        if names:
+            runs = ", ".join(str(folder / name) for name in names)
             raise InputError(f"{folder} has a run for each view; this command takes one of them: {runs}")
         require_folder(folder)
         raise InputError(f"{folder} is not a run folder")
     require_format(read_json(path), path)
+
+
+def is_view_name(value: Any) -> bool:
+    """Return True for a name of a view: letters, digits, - and _, because it is also the name of a folder.
+
+    >>> is_view_name("top"), is_view_name("../top"), is_view_name("")
+    (True, False, False)
+    """
+    return isinstance(value, str) and _VIEW_NAME.fullmatch(value) is not None
+
+
+def read_view_list(folder: Path) -> list[dict[str, Any]]:
+    """Return name and box of each view from views.json; empty if a folder has no such file."""
+    path = folder / VIEWS_FILE
+    if not os.path.lexists(path):
+        return []
+    values = read_json(path)
+    require_format(values, path)
+    try:
+        require_fields(values, {"views": is_list_of(_is_view)})
+        if not 2 <= len(values["views"]) <= _MAX_VIEWS:
+            raise ValueError(f"it has {len(values['views'])} views, not 2 to {_MAX_VIEWS}")
+    except ValueError as error:
+        raise InputError(f"{path} is not a valid list of views: {error}") from error
+    views: list[dict[str, Any]] = values["views"]
+    return views
+
+
+def read_view_names(folder: Path) -> list[str]:
+    """Return the names of the views of a folder; empty if it has no views."""
+    return [str(view["name"]) for view in read_view_list(folder)]
+
+
+def _is_view(value: Any) -> bool:
+    has_fields = is_object({"name": is_view_name, "box": is_list_of(is_number)})
+    return has_fields(value) and len(value["box"]) == 4
 
 
 def require_format(values: Any, path: Path) -> None:

@@ -1,8 +1,9 @@
 """Open, create and delete the files of a run folder without following links or blocking on a named pipe.
 
-A run folder may come from a stranger. Below the outermost folder that contains run.json or model.json, no
-component of a path may be a link, and only regular files are read or appended to. The folders above belong to
-the user, so they may be links. Folders are opened one component at a time, each relative to its parent.
+A run folder may come from a stranger. Below the outermost folder that contains run.json or model.json (or the
+file that marks a folder of several runs), no component of a path may be a link, and only regular files are
+read or appended to. The folders above belong to the user, so they may be links. Folders are opened one
+component at a time, each relative to its parent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from selfmark.errors import InputError, UnsafeFile
 
 MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
-_MARKERS = ("run.json", "model.json")  # files that only run folders and model folders contain
+VIEWS_FILE = "views.json"
+"""File of a folder that has one run for each view of an image, and no model of its own."""
+COMPARISON_FILE = "comparison.json"
+"""File of a folder that has one run for each method of a comparison."""
+
+# Files that only run folders, model folders and folders of several runs contain.
+_MARKERS = ("run.json", "model.json", VIEWS_FILE, COMPARISON_FILE)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe waits for another process.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -54,17 +54,36 @@ def is_list_of(check: Check) -> Check:
 
 
 def is_dict_of(check: Check) -> Check:
-    """Return a check for dictionaries of which all values pass.
+    """Return a check for dictionaries whose keys are valid text and of which all values pass.
 
     >>> is_dict_of(is_number)({"total": 0.5}), is_dict_of(is_number)([0.5])
     (True, False)
     """
-    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+    return lambda value: (
+        isinstance(value, dict) and all(map(is_text, value)) and all(map(check, value.values()))
+    )
 
 
 def is_none_or(check: Check) -> Check:
     """Return a check for null and for what passes another check."""
     return lambda value: value is None or check(value)
+
+
+def is_object(fields: dict[str, Check], optional: dict[str, Check] | None = None) -> Check:
+    """Return a check for dictionaries whose fields pass their checks; see `require_fields`.
+
+    >>> is_object({"images": is_count})({"images": 3, "other": None}), is_object({"images": is_count})({})
+    (True, False)
+    """
+
+    def check(value: Any) -> bool:
+        try:
+            require_fields(value, fields, optional)
+        except ValueError:
+            return False
+        return True
+
+    return check
 
 
 def require_fields(values: Any, fields: dict[str, Check], optional: dict[str, Check] | None = None) -> None:

@@ -14,7 +14,7 @@ import pytest
 from selfmark.paper.datasets import celeba, mtfl
 from selfmark.paper.datasets.detection_files import read_points
 from selfmark.paper.datasets.torch7_files import read_tensor
-from tests.fuzz.__main__ import fuzz
+from tests.fuzz.fuzzing import fuzz
 from tests.fuzz.mutate import change_bytes, change_json
 from tests.fuzz.readers import Reader
 from tests.paper.datasets import face_miniatures

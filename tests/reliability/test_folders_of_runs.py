@@ -1,0 +1,107 @@
+"""Folders with several runs, of `compare` and `--views`: crafted files, links, and two processes at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfmark.comparison import measure, runner
+from selfmark.comparison.jobs import Comparison, Job
+from selfmark.errors import InputError
+from selfmark.multiview.view_boxes import View, read_views, write_views
+from selfmark.run.files import read_json, write_json
+from selfmark.run.guarded_files import remove_folder
+from selfmark.run.locks import exclusive
+from tests.conftest import selfmark
+
+VIEWS = [{"name": "top", "box": [0, 0, 8, 4]}, {"name": "bottom", "box": [0, 4, 8, 4]}]
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        7,
+        [],
+        VIEWS[:1],
+        [7, 8],
+        [{"name": "top"}, VIEWS[1]],
+        [{"name": "../top", "box": [0, 0, 8, 4]}, VIEWS[1]],
+        [{"name": "\x1b[2J", "box": [0, 0, 8, 4]}, VIEWS[1]],
+        [{"name": "top", "box": [0, 0, 8, 10**400]}, VIEWS[1]],
+        [{"name": "top", "box": "0048"}, VIEWS[1]],
+        [{"name": f"view{row}", "box": [0, row, 8, 1]} for row in range(101)],
+    ],
+)
+def test_crafted_views_are_refused_by_every_command(
+    views: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "views.json").write_text(json.dumps({"format": 1, "views": views}))
+    with pytest.raises(InputError, match="not a valid list of views"):
+        read_views(tmp_path)
+    (tmp_path / "a.png").touch()
+    for command in (
+        ("predict", tmp_path, tmp_path / "a.png"),
+        ("export", tmp_path, "--onnx"),
+        ("watch", tmp_path),
+    ):
+        assert selfmark(*command) == 2
+        assert "views.json is not a valid list of views" in " ".join(capsys.readouterr().err.split())
+
+
+def test_links_in_a_folder_of_views_or_a_comparison_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "pilot").mkdir(parents=True)
+    (outside / "pilot" / "kept.txt").write_text("kept")
+    (outside / "run.json").write_text(json.dumps({"format": 1}))
+    for marker in ("views.json", "comparison.json"):
+        folder = tmp_path / f"with-{marker}"
+        folder.mkdir()
+        (folder / marker).write_text("{}")
+        (folder / "top").symlink_to(outside)
+        for operation in (
+            lambda folder=folder: read_json(folder / "top" / "run.json"),
+            lambda folder=folder: write_json({}, folder / "top" / "new.json"),
+            lambda folder=folder: remove_folder(folder / "top" / "pilot"),
+        ):
+            with pytest.raises(InputError, match="does not follow links"):
+                operation()
+    assert sorted(path.name for path in outside.rglob("*")) == ["kept.txt", "pilot", "run.json"]
+
+
+def test_views_are_written_and_read_back(tmp_path: Path) -> None:
+    views = (View("top", (0.0, 0.0, 8.0, 4.0)), View("bottom", (0.0, 4.0, 8.0, 4.0)))
+    write_views(views, tmp_path)
+    assert read_views(tmp_path) == views
+
+
+def _job(folder: Path) -> Job:
+    return Job(Comparison(("images",), Path("labels.json"), 4, 1.0), "autolink", folder, "cpu")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"method": "dve"}, {"failure": None}, {"forward": None}, {"forward": "1"}, {"k": -1}, {"verdict": [1]}],
+)
+def test_a_crafted_result_of_a_comparison_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    row = measure._empty_row(job) | {"forward": 1.0, "minutes": 2.0}
+    write_json(row, job.result_file)
+    assert measure.run_job(job) == row
+    write_json(row | change, job.result_file)
+    with pytest.raises(InputError, match=r"result\.json is not a result of a comparison"):
+        measure.run_job(job)
+
+
+def test_a_comparison_that_is_already_running_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "read_ground_truth", lambda *inputs: None)
+    monkeypatch.setattr(runner, "list_images", lambda inputs: [])
+    monkeypatch.setattr(runner, "_run_in_process", lambda job: pytest.fail("a method was started"))
+    comparison = _job(tmp_path).comparison
+    write_json(runner.describe(comparison), tmp_path / "comparison.json")
+    with exclusive(tmp_path), pytest.raises(InputError, match="another process is working on"):
+        runner.run_comparison(comparison, tmp_path)

@@ -18,14 +18,14 @@ _COMMENT = re.compile(r"#\s*(.*)$")
 
 
 def field_comments(kind: type[Any]) -> dict[str, str]:
-    """Return the comment of each field of a dataclass: behind it or, for long lines, above it."""
+    """Return the comment of each field of a dataclass: behind the field or, if it is long, above it."""
     comments: dict[str, str] = {}
-    above = ""
+    above: list[str] = []
     for line in inspect.getsource(kind).splitlines():
         field, comment = _FIELD.match(line), _COMMENT.search(line)
         if field:
-            comments[field[1]] = comment[1] if comment else above
-        above = comment[1] if comment and not field else ""
+            comments[field[1]] = comment[1] if comment else " ".join(above)
+        above = [*above, comment[1]] if comment and not field else []
     return comments
 
 

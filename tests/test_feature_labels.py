@@ -51,7 +51,7 @@ def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
     xy = torch.rand(200, 2, generator=generator) * SIDE - 0.5
     points = Keypoints(xy, image_index, torch.rand(200, generator=generator))
     images = _used_images(9, [1, 3, 5, 7], slice(1, 3))
-    own = feature_labels._own_keypoints(points, images)
+    own = feature_labels._select_own_keypoints(points, images)
     described = describe_object_keypoints(own, _DescribedCells(cells, mirrored, foreground), 1)
     expected = []
     for point, (x, y) in enumerate(xy.tolist()):

@@ -1,4 +1,4 @@
-"""Annotated objects, as read from label files and data sets and used by evaluation and mapping."""
+"""Annotated objects: readers of label files and data sets return them, evaluation and mapping use them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class AnnotatedObjects:
             a box.
         mirror: Index of each point's partner in the mirrored image; empty if unknown.
         normalizer: Name of the length that errors are divided by (`evaluation.normalizers`), or empty.
-        fields: By name, N values that describe the objects (pose, species, ...); None where absent.
+        fields: Values that describe the objects (pose, species, ...): N values per field name, None where an
+            object has none.
         source: File or folder the annotations were read from, for messages.
         where: Location of each annotation in its file, for messages; empty if unknown.
         notes: Messages for the user about annotations that were left out.
@@ -76,16 +77,20 @@ class AnnotatedObjects:
 
     @cached_property
     def visible(self) -> npt.NDArray[np.bool_]:
-        """Mask [N, L] of the annotated points, occluded or not."""
+        """Mask [N, L] of the annotated points, including occluded ones."""
         visible: npt.NDArray[np.bool_] = np.all(np.isfinite(self.xy), axis=2)
         return visible
 
     def describe(self, row: int) -> str:
-        """Describe where an object is annotated, for messages."""
+        """Return the location of an object's annotation, or else the name of its image, for messages."""
         return self.where[row] if self.where else self.refs[row].name
 
     def select(self, rows: npt.ArrayLike) -> AnnotatedObjects:
-        """Return the objects at these indices, in this order, or where a mask is True."""
+        """Return some of the objects.
+
+        Args:
+            rows: indices of the objects, in the order to return them, or a mask [N] bool.
+        """
         index = np.arange(len(self))[np.asarray(rows)].tolist()
         return replace(
             self,
@@ -98,7 +103,10 @@ class AnnotatedObjects:
         )
 
     def select_points(self, names: Sequence[str]) -> AnnotatedObjects:
-        """Return the same objects with only these points, in this order."""
+        """Return the same objects with only these points, in this order.
+
+        `mirror` becomes empty if the partner of one of the points is left out.
+        """
         missing = [name for name in names if name not in self.names]
         if missing:
             raise InputError(f"{self.source} has no point '{missing[0]}'; it has {', '.join(self.names)}")
@@ -123,7 +131,7 @@ def build_annotated_objects(
     hidden: npt.NDArray[np.bool_] | None = None,
     fields: Mapping[str, tuple[FieldValue, ...]] | None = None,
 ) -> AnnotatedObjects:
-    """Build annotated objects; by default they have no boxes, no occluded points and no fields."""
+    """Build annotated objects from their points; boxes, occluded points and fields are optional."""
     return AnnotatedObjects(
         refs=tuple(refs),
         names=tuple(names),

@@ -1,4 +1,4 @@
-"""Functions of the public API that are thin wrappers around other packages."""
+"""Public functions that wrap other packages: load, evaluate and map a detector."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime:
     Args:
         folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark.
         device: `auto`, `cpu`, `cuda`, ...
-        mapped: return the user's own points, learned by `map_points`, instead of the landmarks.
-        runtime: `torch`, or `onnx` or `onnx-int8` for the files that `selfmark export` writes, on the CPU.
+        mapped: detect your own points, learned by `map_points`, instead of the landmarks.
+        runtime: `torch`; or `onnx` or `onnx-int8` to run the files of `selfmark export` on the CPU.
 
     Returns:
         The detector; call it with images to get their landmarks.
@@ -52,11 +52,11 @@ def evaluate(
         images: folders, glob patterns, image files, COCO files or videos to test on.
         labels: annotated points of these images; None runs only the checks that need no labels.
         train_images: images to fit the regressors on; None uses `images`.
-        train_labels: annotated points of `train_images`; None splits `labels` into two halves: one to fit
-            on and one to test on.
-        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses that of the
+        train_labels: annotated points of `train_images`; None fits on a random half of the labeled images
+            and tests on the other half.
+        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the one in the
             label file.
-        by: annotation fields to break the errors down by.
+        by: annotation fields; errors are also reported for each value of these fields.
         settings: evaluation settings to change, by name, e.g. `{"draws": 3}`.
         output: folder for metrics.json; None uses the run folder.
         device: `auto`, `cpu`, `cuda`, ...

@@ -76,7 +76,7 @@ class Prediction(NamedTuple):
 
 
 class NetworkPrediction(NamedTuple):
-    """Landmarks in network pixels of all images that could be read.
+    """Landmarks of N images, in network pixels; images that could not be read are left out.
 
     rows:    [N] int64, index of each image among the given references
     xy:      [N, K, 2] float32
@@ -138,9 +138,9 @@ class Detector:
     def locate(self, pixels: Tensor) -> NetworkLandmarks:
         """Find the landmarks of network images [B, 3, S, S] uint8.
 
-        With `flip_test`, heatmaps are averaged with those of the mirrored image, except for landmarks without
-        a mirror partner. Images are processed in forward passes of at most `runtime.predict_batch` images,
-        fewer if memory is short.
+        With `card.flip_test`, the heatmaps of each image are averaged with those of its mirror image, except
+        for landmarks without a mirror partner. A forward pass processes at most `runtime.predict_batch`
+        images, fewer if memory is short.
         """
         parts: list[NetworkLandmarks] = []
         done = 0
@@ -173,6 +173,7 @@ class Detector:
         if self.card.flip_test:
             partner = torch.tensor(self.card.mirror, device=self.device)
             maps, mirrored = self.psi(torch.cat([images, images.flip(-1)])).chunk(2)
+            # Landmark k of the image is landmark partner[k] of its mirror image.
             averaged = (maps + mirrored.flip(-1)[:, partner]) / 2
             if unpaired := landmarks_without_partner(self.card):
                 averaged[:, unpaired] = maps[:, unpaired]
@@ -189,12 +190,12 @@ class Detector:
         on_progress: Callable[[int, int], None] | None = None,
         on_crops: Callable[[Tensor], None] | None = None,
     ) -> NetworkPrediction:
-        """Find the landmarks of all images, in network pixels, leaving out images that cannot be read.
+        """Find the landmarks of all images, in network pixels; leave out images that cannot be read.
 
         Args:
             refs: the images.
             batch: number of images to decode and hold in memory at a time.
-            on_progress: called after each batch with the number of images done and their total number.
+            on_progress: called after each batch with the number of images done and the number of all images.
             on_crops: called with the network images [B, 3, S, S] uint8 of each batch.
 
         Raises:
@@ -226,7 +227,7 @@ class Detector:
     # --- pixels of the original images --------------------------------------------------------------
 
     def predict(self, refs: Sequence[ImageRef], batch: int = _BATCH) -> Iterator[Prediction]:
-        """Yield landmarks batch by batch, so that an hour of video needs constant memory.
+        """Yield landmarks batch by batch, so that memory does not grow with the length of a video.
 
         Images that cannot be read are left out.
         """
@@ -275,7 +276,7 @@ class Detector:
     # --- files --------------------------------------------------------------------------------------
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """Return everything that was learned: the weights, and the ONNX model of features `onnx:FILE`."""
+        """Return the weights and, for features `onnx:FILE`, the ONNX model, as tensors by name."""
         onnx_model = find_onnx_model(self.psi)
         return dict(self.psi.state_dict()) | ({} if onnx_model is None else {"onnx": onnx_model})
 

@@ -1,4 +1,4 @@
-"""Discovery of landmarks: open a run folder, run the pipeline in it, check and report the result."""
+"""Discover landmarks: open a run folder, train the detector in it, then check and report the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from selfmark.run.files import atomic_open
 from selfmark.run.folder import Listener, Run, StartingPoint
 from selfmark.run.guarded_files import make_folder
 from selfmark.run.processes import ProcessGroup, is_restarted
-from selfmark.run_plan import RunInputs, RunOptions, check_request, request_options, resolve_config
+from selfmark.run_plan import RunInputs, RunOptions, check_request, options_to_json, resolve_config
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
@@ -45,7 +45,8 @@ from selfmark.train.starting_weights import check_start
 from selfmark.verification import hold_out, verify_run
 
 _PREVIEW_IMAGES, _PREVIEW_COLUMNS = 12, 4
-_MIN_ITERATIONS = 100  # the time of shorter trainings is not estimated
+_MIN_ITERATIONS = 100  # a training with fewer iterations gets no time estimate
+_FRAMES_PER_REPORT = 25  # frames between two progress events while animals are tracked
 
 
 def discover(
@@ -70,25 +71,25 @@ def discover(
     Args:
         inputs: folders, glob patterns, image files, text files that list images, COCO files or videos.
         landmarks: number of landmarks, or its maximum for `mallis2020`; "auto" chooses it from the images,
-            None uses that of the preset.
+            None uses the number of the preset.
         output: run folder; None uses `runs/NAME`, named after the first input.
         preset: `paper`, `fast`, `tiny`, or `auto` for the one that suits this machine.
         settings: settings that differ from the preset, by dotted name, e.g. `{"M": 50, "flip.test": False}`.
         every: use every n-th frame of each video.
         regions: where the objects are in the images: a file of boxes, a crop, or animals to track.
-        resume: continue the run in `output` with its own inputs and settings; `settings` may then only
-            change how the run is computed (`runtime`, `optimizer`, ...).
+        resume: continue the run in `output` with the inputs and settings it was created with; `settings` may
+            then only change how the run is computed (`runtime`, `optimizer`, ...).
         device: `auto`, `cpu`, `cuda`, ...
         listener: called with every log event.
         features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
-            paper's method; None uses those of the preset.
-        method: `self-training`, `zero-shot` for the instant landmarks of the features alone, or a method of
-            another paper: `mallis2020`, `equivariance`, `dve`, `zhang2018`, `jakab2018`, `lorenz2019` or
-            `autolink`.
+            paper's method; None uses `efficientnet-lite0` with the preset `auto` and no features otherwise.
+        method: `self-training`; `zero-shot` for landmarks of the features alone, without training; or a
+            method of another paper: `mallis2020`, `equivariance`, `dve`, `zhang2018`, `jakab2018`,
+            `lorenz2019` or `autolink`. None uses `self-training`.
         verify: train a second, shorter detector and compare the two on images that neither was trained on;
-            None does so for the preset `auto` on a GPU.
-        recipe: `upright`, `any-orientation`, `side-view` or `many-colors`, settings for a kind of images, or
-            `auto`, which decides from the images; `settings` have priority.
+            None does so for the preset `auto` on a GPU if there are at least `verification.min_images`.
+        recipe: settings for a kind of images: `upright`, `any-orientation`, `side-view` or `many-colors`;
+            `auto` decides from the images. `settings` override the recipe.
         start_from: a run folder, or a detector that `selfmark models` lists, whose weights the training
             starts from; empty for random weights.
 
@@ -131,13 +132,16 @@ def discover(
 
 
 def _log_estimate(run: Run, device: torch.device) -> None:
-    """Measure for a few seconds how long a new run will take; very short runs need no estimate."""
+    """Time a few iterations and log how long a new run will take.
+
+    Very short runs and runs of several processes get no estimate.
+    """
     if sum(stage_iterations(run.config).values()) < _MIN_ITERATIONS or run.group.size > 1:
         return
     try:
         estimate = estimate_run(run.refs(), run.config, device)
     except (SelfmarkError, torch.OutOfMemoryError):
-        return  # The run itself meets the same problem, if it is one, and explains it.
+        return  # If the run itself meets the same problem, it reports it.
     run.log(
         "estimate",
         text=describe_estimate(estimate, device),
@@ -150,13 +154,13 @@ def _log_estimate(run: Run, device: torch.device) -> None:
 def train_run(
     run: Run, device: torch.device, is_new: bool, on_preview: Preview
 ) -> tuple[Detector, ImageStore]:
-    """Run the method of a run from the images to a detector, without checks and report.
+    """Train the detector of a run with the method of its settings; do not check or save it.
 
     Args:
         run: the run folder, locked.
         device: device to compute on.
         is_new: whether the run was just created.
-        on_preview: shows landmarks while the detector is trained.
+        on_preview: called with the landmarks after each step of the training.
 
     Returns:
         The detector and the training images.
@@ -179,9 +183,9 @@ def train_stage1(
     device: str = "auto",
     listener: Listener | None = None,
 ) -> None:
-    """Run Stage 1 only, up to its last clustering; the arguments are those of `discover`.
+    """Run only Stage 1, including its last clustering; see `discover` for the arguments.
 
-    `evaluation.stage1_landmarks` reads the landmarks of such a run, and `discover(resume=True)` continues it
+    `evaluation.stage1_landmarks` reads the landmarks of this run. `discover(resume=True)` continues the run
     with Stage 2.
     """
     options = RunOptions(None, output, preset, settings or {}, resume, device, features="none")
@@ -190,7 +194,7 @@ def train_stage1(
 
 
 def _write_preview(run: Run, step: str, pixels: torch.Tensor, xy: torch.Tensor) -> None:
-    """Write preview/STEP.jpg: a few images with the landmarks of a step, always the same images."""
+    """Write preview/STEP.jpg, unless it exists: the landmarks of a step in a few images, always the same."""
     path = run.path / "preview" / f"{step}.jpg"
     if path.exists() or not run.group.is_leader:
         return
@@ -206,22 +210,23 @@ def _write_preview(run: Run, step: str, pixels: torch.Tensor, xy: torch.Tensor) 
 
 def _preview_detector(run: Run, detector: Detector, store: ImageStore) -> None:
     """Write preview/detector.jpg: the images of the other previews with the landmarks of the detector."""
-    features = run.config.features
-    used = evenly_spaced(len(store), features.max_images) if run.config.uses_features else range(len(store))
-    rows = [int(used[index]) for index in evenly_spaced(len(used), _PREVIEW_IMAGES)]
+    # With features, the other previews show some of the images that `select_images` chose.
+    max_images = run.config.features.max_images if run.config.uses_features else len(store)
+    used = evenly_spaced(len(store), max_images)
+    rows = used[evenly_spaced(len(used), _PREVIEW_IMAGES)].tolist()
     pixels = store.pixels[rows]
     with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
         _write_preview(run, "detector", pixels, detector.locate(pixels).xy)
 
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
-    """Save, check and report a trained detector; called on the leader only."""
+    """Save a trained detector, check it and write the report; called on the leader only."""
     guards, batch = run.config.guards, run.config.runtime.predict_batch
     check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
     with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
         detector.save(run.model_folder)
         save_familiarity(detector, store.pixels, run.model_folder, guards)
-        finished = Run.open(run.path)
+        finished = Run.open(run.path)  # without the process group, because the other processes wait
         metrics = check_run(finished, detector, store)
         checks = metrics["unlabelled"]
         trust = tuple(round(value, 4) for value in checks["trust"])
@@ -247,10 +252,10 @@ class OpenedRun(NamedTuple):
 
 @contextmanager
 def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) -> Iterator[OpenedRun]:
-    """Create a run folder, or open one to resume it, and lock it while the context lasts.
+    """Create a run folder, or open one to resume it, and lock it inside the context.
 
     Args:
-        inputs: the images; may be empty if the run is resumed.
+        inputs: the images; may be empty if a run is resumed.
         options: the options of the discovery.
         listener: called with every log event.
 
@@ -260,13 +265,13 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
     """
     device = select_device(options.device)
     group = ProcessGroup.from_environment(device)
-    path = _run_folder(inputs, options)
-    # If torchrun restarts the processes, they resume from the last checkpoint.
+    path = _choose_run_folder(inputs, options)
+    # If torchrun restarted the processes, they resume from the last checkpoint.
     resume = options.resume or (is_restarted() and (path / "run.json").exists())
     if not resume:
         group.run_on_leader(lambda: _create_run(path, inputs, options, device, listener))
     run = Run.open(path, listener, group)
-    if options.resume:  # Processes that torchrun restarted have the options the run was created with.
+    if options.resume:  # Processes that torchrun restarted have the same options as before.
         _require_same_options(run, inputs, options)
         _require_unrefined(run)
     if resume and inputs.inputs and _split_inputs(inputs, run.config)[0] != run.refs():
@@ -288,24 +293,24 @@ def _split_inputs(inputs: RunInputs, config: Config) -> tuple[list[ImageRef], li
 def _require_same_options(run: Run, inputs: RunInputs, options: RunOptions) -> None:
     """Raise if a run is resumed with options that differ from those it was created with.
 
-    Options that were left out, which have their defaults, are not compared.
+    Options with their default value count as left out and are not compared.
     """
     config, stored, start = run.config, run.read_options(), run.start_from()
-    used: dict[str, tuple[Any, Any, Any]] = {  # requested value, default, and value of the run
+    compared: dict[str, tuple[Any, Any, Any]] = {  # requested value, default, and value of the run
         "--features": (options.features, None, config.features.name),
         "--method": (options.method, None, config.method),
         "--preset": (options.preset, "auto", config.preset),
         "--verify": (options.verify, None, config.verification.enabled),
         "--start-from": (options.start_from, "", start["model"] if start else "random weights"),
     }
-    defaults = request_options(RunInputs(()), RunOptions())
-    for name, requested in request_options(inputs, options).items():
-        used[name] = (requested, defaults[name], stored.get(name, "another value"))
-    if stored.get("-k") is None:  # the number of the preset or of --set
-        used["-k"] = (options.landmarks, None, config.K or "auto")
+    defaults = options_to_json(RunInputs(()), RunOptions())
+    for name, requested in options_to_json(inputs, options).items():
+        compared[name] = (requested, defaults[name], stored.get(name, "another value"))
+    if stored.get("-k") is None:  # The run took K from its preset or from --set.
+        compared["-k"] = (options.landmarks, None, config.K or "auto")
     if options.features is not None:
-        used["--features"] = (resolve_features(options.features), None, config.features.name)
-    for name, (requested, default, value) in used.items():
+        compared["--features"] = (resolve_features(options.features), None, config.features.name)
+    for name, (requested, default, value) in compared.items():
         if requested not in (default, value):
             raise InputError(
                 f"{name} cannot change when a run is resumed: {run.path} uses {_describe_option(value)}, not "
@@ -314,7 +319,7 @@ def _require_same_options(run: Run, inputs: RunInputs, options: RunOptions) -> N
 
 
 def _require_unrefined(run: Run) -> None:
-    """Raise if the detector of a run was refined, because the end of the run would replace it."""
+    """Raise if the detector of a run was refined, because resuming the run would overwrite it."""
     if (run.model_folder / "model.json").exists() and REFINED in read_card(run.model_folder).provenance:
         raise InputError(
             f"the detector of {run.path} was refined, and resuming would replace it: first put the original "
@@ -323,7 +328,7 @@ def _require_unrefined(run: Run) -> None:
 
 
 def _describe_option(value: Any) -> str:
-    """Return the value of an option as on the command line."""
+    """Return the value of an option as a user writes it on the command line."""
     if value is None or value is False:
         return "none"
     return ",".join(f"{item:g}" for item in value) if isinstance(value, list) else str(value)
@@ -333,7 +338,8 @@ def _as_list(inputs: str | Path | Sequence[str | Path]) -> list[str | Path]:
     return [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
 
 
-def _run_folder(inputs: RunInputs, options: RunOptions) -> Path:
+def _choose_run_folder(inputs: RunInputs, options: RunOptions) -> Path:
+    """Return the given output folder, or else runs/NAME, named after the first input."""
     if options.output is not None:
         return Path(options.output)
     if options.resume:
@@ -344,7 +350,7 @@ def _run_folder(inputs: RunInputs, options: RunOptions) -> Path:
 
 
 def _find_start(name: str, config: Config) -> StartingPoint:
-    """Return the detector that a run starts from; raise if it does not exist or does not fit."""
+    """Return the detector that a run starts from; raise if it does not exist or does not fit the settings."""
     folder = find_model(name)
     check_start(read_card(folder), config, name)
     return StartingPoint(name, model_digest(folder), partial(copy_model, folder))
@@ -353,10 +359,14 @@ def _find_start(name: str, config: Config) -> StartingPoint:
 def _create_run(
     path: Path, inputs: RunInputs, options: RunOptions, device: torch.device, listener: Listener | None
 ) -> None:
+    """Create a run folder and log its start.
+
+    Progress is passed to the listener only: there is no log yet while animals are tracked.
+    """
     tracking = check_request(inputs, options)
 
     def on_progress(done: int, total: int) -> None:
-        if listener is not None and (done % 25 == 0 or done == total):
+        if listener is not None and (done % _FRAMES_PER_REPORT == 0 or done == total):
             listener({"event": "progress", "stage": "finding animals", "round": 0, "done": done, "of": total})
 
     notes: list[str] = []
@@ -364,8 +374,8 @@ def _create_run(
     config, why = resolve_config(inputs, options, len(refs), device)
     training, held_out = hold_out(refs, config)
     start = _find_start(options.start_from, config) if options.start_from else None
-    given, request = [str(item) for item in inputs.inputs], request_options(inputs, options)
-    Run.create(path, config, given, training, held_out, start, request)
+    given = [str(item) for item in inputs.inputs]
+    Run.create(path, config, given, training, held_out, start, options_to_json(inputs, options))
     run = Run.open(path, listener)
     for note in notes:
         run.log("note", text=note)

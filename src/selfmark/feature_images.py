@@ -1,4 +1,4 @@
-"""The images that discovery with features learns from: chosen, and turned the same way if necessary."""
+"""Choose the images that discovery with features learns from, and turn their objects the same way."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from selfmark.run.devices import uses_bf16
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
-_CHECKED_IMAGES = 200  # images on which it is decided how objects are turned
-_COMPARED_IMAGES = 2_000  # images on which landmarks are compared; more would change nothing
+_CHECKED_IMAGES = 200  # size of the sample from which orientation and use of places are decided
+_COMPARED_IMAGES = 2_000  # images in which landmarks are compared; more would hardly change the result
 
 
 class UsedImages(NamedTuple):
-    """The images that landmarks are found in.
+    """The N training images that landmarks are found in.
 
     store:  all training images
-    rows:   [N] int64, rows of the images used
-    matrix: [N, 2, 3] turns an image of the store; the identity if objects are upright
-    feed:   the used images, turned
-    shard:  the part of them that this process describes
+    rows:   [N] int64, rows of the used images in the store
+    matrix: [N, 2, 3] affine matrices that turn the images of the store; the identity if they are not turned
+    feed:   the used images, turned by `matrix`
+    shard:  the part of the used images that belongs to this process
     """
 
     store: ImageStore
@@ -52,8 +52,8 @@ class Directions(NamedTuple):
     """Directions of the objects in N images.
 
     template:    [D, g, g], see `features.direction.DirectionTemplate`
-    offset:      angle in radians, see there
-    angle:       [N] radians, turns each image so that its object faces the common direction
+    offset:      [] radians, see `features.direction.DirectionTemplate`
+    angle:       [N] radians; rotating each image by its angle makes all objects face the common direction
     consistency: [] float32, see `features.direction.DirectionTemplate`
     """
 
@@ -73,37 +73,41 @@ def select_images(run: Run, store: ImageStore, device: torch.device) -> UsedImag
 
 
 def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
-    """Find out how the objects are turned, unless the settings say so, and settle the settings for it."""
+    """Decide from the images how objects are turned, unless the settings say so.
+
+    The decision replaces `features.orientation` in the settings of the run, and determines
+    `augment.rotation`.
+    """
     settings = run.config.features
-    found = settings.orientation
-    if found in ("auto", "not-upright"):
+    orientation = settings.orientation
+    if orientation in ("auto", "not-upright"):
         accuracy = consistency = None
-        if found == "auto":
+        if orientation == "auto":
             sample = feed.pixels[checked_rows(len(feed))].to(feed.device)
             accuracy = round(measure_uprightness(encoder, sample, run.config.runtime.predict_batch), 4)
         # On GPUs the accuracy may differ slightly between processes, but their decision must not.
         if run.group.any(accuracy is None or accuracy < settings.min_upright_accuracy):
             consistency = round(float(_fit_common_direction(run, encoder, feed).consistency), 4)
-            found = "turned" if consistency >= settings.min_direction_consistency else "any"
+            orientation = "turned" if consistency >= settings.min_direction_consistency else "any"
         else:
-            found = "upright"
+            orientation = "upright"
         run.log(
             "orientation",
             upright_accuracy=accuracy,
             direction_consistency=consistency,
-            orientation=found,
+            orientation=orientation,
         )
     rotation = {"turned": settings.turned_rotation, "any": settings.rotation}
     run.settle_settings(
         {
-            "features.orientation": found,
-            "augment.rotation": rotation.get(found, run.config.augment.rotation),
+            "features.orientation": orientation,
+            "augment.rotation": rotation.get(orientation, run.config.augment.rotation),
         }
     )
 
 
 def find_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
-    """Find the direction of the object in every image; the result is stored in the run folder."""
+    """Find the direction of the object in every image, or load the directions from the run folder."""
 
     def compute() -> dict[str, Tensor]:
         return _compute_directions(run, encoder, feed)._asdict()
@@ -112,7 +116,7 @@ def find_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
 
 
 class _CommonDirection(NamedTuple):
-    """The direction that all objects are turned to, see `Directions`."""
+    """The direction that all objects are turned to; see `Directions` for the fields."""
 
     template: Tensor
     offset: Tensor
@@ -120,7 +124,7 @@ class _CommonDirection(NamedTuple):
 
 
 def _fit_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _CommonDirection:
-    """Fit the template of the common direction to some images; the result is stored in the run folder."""
+    """Fit the template of the common direction to a sample of images, or load it from the run folder."""
 
     def compute() -> dict[str, Tensor]:
         return _compute_common_direction(run, encoder, feed)._asdict()
@@ -131,23 +135,24 @@ def _fit_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _Commo
 def _load_or_compute(
     run: Run, name: str, device: torch.device, compute: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Load tensors of the run folder, or compute them without gradients and store them."""
+    """Load tensors from the run folder, or compute them without gradients and store them."""
 
     @torch.no_grad()
-    def compute_in_batches() -> dict[str, Tensor]:
+    def compute_without_gradients() -> dict[str, Tensor]:
         with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
             return compute()
 
-    return run.load_or_compute_tensors(name, device, compute_in_batches)
+    return run.load_or_compute_tensors(name, device, compute_without_gradients)
 
 
 def _describe_rotations(run: Run, encoder: Encoder, pixels: Tensor, device: torch.device) -> Tensor:
-    """Describe rotated copies of images [B, 3, S, S] uint8, see `describe_rotations`."""
+    """Describe rotated copies of images [B, 3, S, S] uint8; see `describe_rotations`."""
     with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(run.config.runtime, device)):
         return describe_rotations(encoder, pixels.to(device).float() / 255, run.config.features)
 
 
 def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _CommonDirection:
+    """Fit the template to the foreground of a sample of images; every process uses the same sample."""
     config, group, device = run.config, run.group, feed.device
     describe = partial(_describe_rotations, run, encoder, device=device)
     sample = PixelFeed(feed.pixels[checked_rows(len(feed))], device)
@@ -163,7 +168,7 @@ def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _C
         config.features,
         generator,
     )
-    # On GPUs these may differ slightly between processes.
+    # On GPUs, the results may differ slightly between processes, so all use those of rank 0.
     group.broadcast(template)
     group.broadcast(offset)
     agreed = group.broadcast(torch.tensor([consistency], device=device))
@@ -171,6 +176,7 @@ def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _C
 
 
 def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
+    """Match every image to the template; each process does this for its own images."""
     template, offset, consistency = _fit_common_direction(run, encoder, feed)
     rows, on_progress = run.group.shard(len(feed)), run.progress("finding directions")
     angles: list[Tensor] = []
@@ -186,7 +192,10 @@ def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directio
 def _find_sample_foreground(
     run: Run, encoder: Encoder, sample: PixelFeed, generator: torch.Generator
 ) -> Tensor:
-    """Mark the cells [N, h, w] of the object in images that are not turned; all processes do the same."""
+    """Mark the cells [N, h, w] of the object in a sample of images, which are not turned yet.
+
+    Every process computes the masks of all images of the sample.
+    """
     everything = slice(0, len(sample))
     plain = override(run.config, {"features.orientation": "upright", "features.places": "ignored"})
     cells = describe_cells(encoder, sample, everything, plain, run.path)
@@ -209,7 +218,7 @@ def turn_images(run: Run, images: UsedImages, angle: Tensor) -> UsedImages:
 
 
 def used_store(images: UsedImages) -> ImageStore:
-    """Return the used images as a store."""
+    """Return a store of the used images, as they were before turning."""
     store = images.store
     if len(images.rows) == len(store):
         return store
@@ -217,17 +226,18 @@ def used_store(images: UsedImages) -> ImageStore:
 
 
 def turn_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
-    """Return the keypoints of the used images where they are in the turned images.
+    """Select the keypoints of the used images and move them with the images when these are turned.
 
     Args:
         points: keypoints of all training images.
         images: the used images.
 
     Returns:
-        Keypoints of the used images, with `image_index` counted among these; those that are turned out of
-        their image are left out.
+        Keypoints whose `image_index` counts the used images. Keypoints that move out of their image are left
+        out.
     """
     rows = images.rows.to(points.image_index.device)
+    # Keypoints of images that are not used get the index of some used image; `is_used` removes them below.
     index = torch.searchsorted(rows, points.image_index).clamp_max(len(rows) - 1)
     xy = move_points(points.xy[:, None], images.matrix.to(points.xy.device)[index])
     is_inside = points_inside(xy, images.feed.pixels.shape[-1])[:, 0]
@@ -236,29 +246,38 @@ def turn_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
 
 
 def turn_back(points: Keypoints, images: UsedImages) -> Keypoints:
-    """Return keypoints of the turned images where they are in the training images, counted among all."""
+    """Move keypoints of the turned images back to where they are in the training images.
+
+    Args:
+        points: keypoints whose `image_index` counts the used images.
+        images: the used images.
+
+    Returns:
+        Keypoints whose `image_index` counts all training images.
+    """
     matrix = invert_affine(images.matrix).to(points.xy.device)[points.image_index]
     xy = move_points(points.xy[:, None], matrix)[:, 0]
     return replace(points, xy=xy, image_index=images.rows.to(xy.device)[points.image_index])
 
 
 def checked_rows(num_images: int) -> Tensor:
-    """Return the rows of evenly spaced images, on which it is decided how images are treated."""
+    """Return the rows of evenly spaced images: the sample from which orientation and places are decided."""
     return torch.from_numpy(evenly_spaced(num_images, _CHECKED_IMAGES))
 
 
 def compare_landmarks(
     predictors: Tensor, targets: Tensor, matrix: Tensor, present: Tensor | None = None
 ) -> float:
-    """Return the error of predicting landmarks from others, over that of guessing their mean.
+    """Return the error of predicting `targets` from `predictors`, divided by that of guessing their mean.
 
-    Both are turned back first: in turned images little but noise is left to predict, in few images nothing.
+    Positions are compared in the images before turning. After turning, all objects face the same way, so that
+    little but noise is left to predict.
 
     Args:
         predictors: [N, K, 2] landmarks of N used images.
         targets: [N, L, 2] landmarks to predict.
         matrix: [N, 2, 3] how the images were turned, see `UsedImages`.
-        present: [N, L] bool, targets that count; None: all.
+        present: [N, L] bool, targets that count; None for all.
     """
     rows = torch.from_numpy(evenly_spaced(len(matrix), _COMPARED_IMAGES))
     back = invert_affine(matrix)

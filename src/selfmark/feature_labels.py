@@ -1,8 +1,9 @@
-"""What discovery with features learns from, before any training: zero-shot landmarks and labeled keypoints.
+"""Find the labels that discovery with features starts from: zero-shot landmarks and labeled keypoints.
 
-Zero-shot landmarks are clusters of the cells of the object. They exist for every image, but no more exact
-than a cell. Keypoints are exact, and the features of their cells tell which part they lie on: this is the
-correspondence recovery of the paper (Sec. 3.3) with pretrained features as descriptors.
+Zero-shot landmarks are clusters of the cells of the object. They exist in every image, but their positions
+are only as exact as a cell. Keypoints have exact positions, and the features of their cells tell which part
+they lie on. Labeling keypoints this way is the paper's correspondence recovery (Sec. 3.3) with pretrained
+features as descriptors.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.folder import Run
 from selfmark.train.objectives import LandmarkTable, tabulate_landmarks
 
-_LABEL_PREFIX = "keypoints."  # of the tensors of the labeled keypoints in the stored file
+_LABEL_PREFIX = "keypoints."  # prefix of the names of the keypoint labels in points/zero-shot.safetensors
 
 
 class FoundLandmarks(NamedTuple):
@@ -35,7 +36,7 @@ class FoundLandmarks(NamedTuple):
 
     xy:             [N, K, 2] network pixels
     score:          [N, K]
-    mirrored_xy:    [N, K, 2] the point of the image that is landmark k in its mirror image
+    mirrored_xy:    [N, K, 2] landmarks of the mirror image, mapped back to the image
     mirrored_score: [N, K]
     """
 
@@ -46,11 +47,11 @@ class FoundLandmarks(NamedTuple):
 
 
 class FeatureLabels(NamedTuple):
-    """Landmarks and labels that are found with features alone.
+    """Landmarks and labels that are found with features alone, before any training.
 
     centroids: [K, D] features of the zero-shot landmarks, unit vectors
     zero_shot: the zero-shot landmarks of the used images
-    keypoints: labels of the keypoints of these images; None if the first round learns zero-shot landmarks
+    keypoints: labeled keypoints of the used images; None if the first round learns zero-shot landmarks
     """
 
     centroids: Tensor
@@ -72,7 +73,7 @@ class _DescribedCells(NamedTuple):
 
 
 def find_feature_labels(run: Run, encoder: Encoder, images: UsedImages) -> FeatureLabels:
-    """Find the zero-shot landmarks of all images, and label their keypoints if the settings ask for it."""
+    """Find the zero-shot landmarks of the used images, and label their keypoints if the settings say so."""
 
     def compute() -> dict[str, Tensor]:
         batch = run.config.runtime.predict_batch
@@ -83,7 +84,7 @@ def find_feature_labels(run: Run, encoder: Encoder, images: UsedImages) -> Featu
                 remove_stored_cells(run.path)
 
     tensors = run.load_or_compute_tensors("zero-shot", images.feed.device, compute)
-    if run.config.K == 0:  # This resumes a run that was interrupted after K was chosen.
+    if run.config.K == 0:  # The tensors were loaded, so K was chosen before the run was interrupted.
         run.apply_landmark_count()
     stored = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_LABEL_PREFIX)}
     labels = {name.removeprefix(_LABEL_PREFIX): value for name, value in stored.items()}
@@ -104,10 +105,10 @@ def _compute_labels(run: Run, encoder: Encoder, images: UsedImages) -> dict[str,
     foreground = find_foreground(features, colors, settings, generator, group)
     cells = _DescribedCells(features, mirrored_features, foreground)
     counts = torch.stack([foreground.sum(), torch.ones_like(foreground).sum()])
-    covered, total = group.all_sum(counts.float()).tolist()
-    run.log("foreground", fraction=round(covered / total, 4))
+    num_foreground, num_cells = group.all_sum(counts.float()).tolist()
+    run.log("foreground", fraction=round(num_foreground / num_cells, 4))
     if run.config.K == 0:
-        points = _own_keypoints(find_first_keypoints(run, images.store, device), images)
+        points = _select_own_keypoints(find_first_keypoints(run, images.store, device), images)
         described = describe_object_keypoints(points, cells, images.shard.start)
         choose_landmark_count(run, described, len(images.feed), device)
     centroids = find_part_centroids(features, foreground, run.config.K, settings, generator, group)
@@ -124,22 +125,26 @@ def _compute_labels(run: Run, encoder: Encoder, images: UsedImages) -> dict[str,
 def _label_keypoints(run: Run, images: UsedImages, cells: _DescribedCells) -> dict[str, Tensor]:
     """Detect keypoints, cluster those on the object into K landmarks, and return their labels.
 
-    The result is empty if the objects have too few keypoints.
+    The result is empty if there are too few keypoints or labels; see `_cluster_keypoints`.
     """
     described = describe_object_keypoints(_detect_keypoints(run, images), cells, images.shard.start)
     return _cluster_keypoints(run, described, len(images.feed), images.feed.device)
 
 
-def _cell_of(xy: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row and the column of the cell of each point [P, 2], for cells [N, h, w]."""
-    column, line = ((xy + 0.5) / CELL).long().clamp(0, cells.shape[-1] - 1).unbind(dim=1)
-    return line, column
+def _find_cells(xy: Tensor, grid: int) -> tuple[Tensor, Tensor]:
+    """Return the row [P] and the column [P] of the cell of each point [P, 2], in `grid` x `grid` cells."""
+    column, row = ((xy + 0.5) / CELL).long().clamp(0, grid - 1).unbind(dim=1)
+    return row, column
 
 
 def _cluster_keypoints(
     run: Run, described: DescribedPoints, num_images: int, device: torch.device
 ) -> dict[str, Tensor]:
-    """Cluster keypoints into K landmarks; return their labels, or nothing if they are too few."""
+    """Cluster keypoints into K landmarks and return their labels.
+
+    The result is empty if there are fewer than K keypoints, or if the landmarks are found in too few images
+    (`features.min_labeled_fraction`).
+    """
     config, settings = run.config, run.config.features
     num_points = sum(run.group.gather_counts(len(described.points)))
     tensors: dict[str, Tensor] = {}
@@ -159,13 +164,13 @@ def _cluster_keypoints(
 
 
 def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
-    """Detect keypoints in the images of this process, with `image_index` counted from the first of them.
+    """Detect keypoints in this process's images, with `image_index` counted from its first image.
 
-    Weak keypoints are used as well, because features recognize the part wherever a keypoint is.
+    Weak keypoints, which Stage 1 would leave out, are used as well: their features still tell the part.
     """
     config, device = run.config, images.feed.device
     if config.keypoints.detector == "file":
-        return _own_keypoints(load_first_keypoints(run, images.store, device), images)
+        return _select_own_keypoints(load_first_keypoints(run, images.store, device), images)
     detector = replace(
         config.keypoints,
         threshold=config.features.keypoint_threshold,
@@ -181,12 +186,12 @@ def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
         config.runtime.predict_batch,
         run.progress("detecting keypoints"),
     )
-    row = rows.to(detected.image_index.device)[detected.image_index]
-    return _own_keypoints(replace(detected, image_index=row), images)
+    store_row = rows.to(detected.image_index.device)[detected.image_index]
+    return _select_own_keypoints(replace(detected, image_index=store_row), images)
 
 
 def _tabulate(labeled: LabeledPoints, num_images: int, config: Config) -> dict[str, Tensor]:
-    """Return the labels as arguments of `LandmarkTable.from_positions`."""
+    """Return the labels as keyword arguments of `LandmarkTable.from_positions`."""
     mirrored_label = labeled.label if config.flip.partner == "itself" else labeled.mirrored_label
     xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, config.K)
     mirrored_xy, mirrored_present = tabulate_landmarks(labeled.points, mirrored_label, num_images, config.K)
@@ -198,12 +203,15 @@ def _tabulate(labeled: LabeledPoints, num_images: int, config: Config) -> dict[s
     }
 
 
-def _own_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
-    """Return the keypoints of this process's images, turned, counted from the first of these images.
+def _select_own_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
+    """Select the keypoints of this process's images and turn them with the images.
 
     Args:
-        points: keypoints of all training images.
+        points: keypoints whose `image_index` counts all training images.
         images: the used images.
+
+    Returns:
+        Keypoints whose `image_index` counts from this process's first image.
     """
     turned, own = turn_keypoints(points, images), images.shard
     chosen = turned.select((turned.image_index >= own.start) & (turned.image_index < own.stop))
@@ -211,22 +219,26 @@ def _own_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
 
 
 def describe_object_keypoints(points: Keypoints, cells: _DescribedCells, first_image: int) -> DescribedPoints:
-    """Return the keypoints on the object, described by the features of their cells.
+    """Select the keypoints on the object and describe them by the features of their cells.
 
     Args:
         points: keypoints, with `image_index` counted from this process's first image.
-        cells: the cells of these images.
-        first_image: number of that image among the images of all processes, which is added to `image_index`.
+        cells: the cells of this process's images.
+        first_image: index of this process's first image among the images of all processes.
+
+    Returns:
+        Keypoints whose `image_index` counts the images of all processes.
     """
-    line, column = _cell_of(points.xy, cells.foreground)
-    on_object = cells.foreground[points.image_index, line, column]
-    kept = points.select(on_object)
-    index = [
-        values.to(cells.features.device) for values in (kept.image_index, line[on_object], column[on_object])
-    ]
+    row, column = _find_cells(points.xy, cells.foreground.shape[-1])
+    is_on_object = cells.foreground[points.image_index, row, column]
+    kept = points.select(is_on_object)
+    # The features may be in host memory while the keypoints are on the GPU.
+    device = cells.features.device
+    image = kept.image_index.to(device)
+    row, column = row[is_on_object].to(device), column[is_on_object].to(device)
 
-    def take(values: Tensor) -> Tensor:
-        return values[index[0], :, index[1], index[2]].to(cells.foreground.device, torch.float32)
+    def read_features(features: Tensor) -> Tensor:
+        return features[image, :, row, column].to(cells.foreground.device, torch.float32)
 
-    described = Keypoints(kept.xy, kept.image_index + first_image, kept.score, take(cells.features))
-    return DescribedPoints(described, take(cells.mirrored))
+    described = Keypoints(kept.xy, kept.image_index + first_image, kept.score, read_features(cells.features))
+    return DescribedPoints(described, read_features(cells.mirrored))

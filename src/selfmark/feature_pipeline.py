@@ -1,22 +1,23 @@
 """Discovery with pretrained features, from top to bottom: from unlabeled images to a landmark detector.
 
     images
-      -> images, rotated until all objects face the same way, if they do not yet (see `feature_images`)
+      -> if objects face any direction: rotate the images until all objects face the same way (see
+         `feature_images`)
       -> features of every cell, and the cell's place in the image if it helps (see `feature_places`); each
          cell belongs to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
       -> for upright objects: keypoints, clustered by their features, as more exact labels (see
          `feature_labels`)
-      -> for upright objects, optional: the paper's Stage 1 on keypoints (see `pipeline`). Its landmarks are
-         more precise where keypoints recur on the same part. They are the labels if the zero-shot landmarks
-         confirm them.
+      -> for upright objects, if `features.keypoint_landmarks` is set: the paper's Stage 1 on keypoints (see
+         `pipeline`). Its landmarks are more precise where keypoints recur on the same part. They replace the
+         labels if the zero-shot landmarks confirm them.
       -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
-      -> detector, which turns images itself if the training images were turned
+      -> detector; it rotates its input images if the training images were rotated
 
-Features tell which part a location belongs to, but not exactly where the part is; training on deformed
-images makes the landmarks precise. A round is undone if its landmarks are noisier than the zero-shot
+Features tell which part a location belongs to, but not exactly where the part is. Training on deformed
+images makes the landmarks precise. A round is undone if its landmarks are clearly noisier than the zero-shot
 landmarks or no longer explain them, so that a run does not end worse than it began. Every step stores its
-result in the run folder.
+result in the run folder, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ from selfmark.train.starting_weights import start_student
 class _Candidate(NamedTuple):
     """A detector that may become the result of the run.
 
-    source:       where its landmarks come from: zero-shot, features or keypoints
+    source:       origin of its landmarks: zero-shot, features or keypoints
     architecture: kind of its network
-    psi:          network
-    found:        its landmarks of the training images
+    psi:          its network
+    found:        its landmarks of the used images
     partners:     mirror partners of the landmarks
     """
 
@@ -113,8 +114,9 @@ def train_feature_detector(
     Args:
         run: the run folder, locked.
         device: device to compute on.
-        is_new: whether the run was just created; its folder is then deleted if the images are unusable.
-        on_preview: called with the first landmarks, which are found within seconds, and after each round.
+        is_new: whether the run was just created. The folder of a new run is deleted if its images are
+            unusable.
+        on_preview: called with the zero-shot landmarks, then with the landmarks of each round.
 
     Returns:
         The detector and the training images.
@@ -133,23 +135,24 @@ def train_feature_detector(
             images = turn_images(run, images, directions.angle)
         settle_places(run, encoder, images)
         run.log("plan", **_plan(run.config), stages=stage_iterations(run.config))
-        centroids, first, labels = find_feature_labels(run, encoder, images)
-        on_preview("zero-shot", images.feed.pixels, first.xy)
+        centroids, zero_shot, keypoint_labels = find_feature_labels(run, encoder, images)
+        on_preview("zero-shot", images.feed.pixels, zero_shot.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:
-            # Stage 1 needs these keypoints; if they cannot be computed, fail while the run can be deleted.
+            # Stage 1 needs these keypoints. If they cannot be computed, fail here, where the run is deleted.
             load_first_keypoints(run, store, device)
 
     result = _Candidate(
         "zero-shot",
         "zero-shot",
         ZeroShotPsi(encoder, centroids, run.config.features),
-        first,
-        _find_partners(first, run.config),
+        zero_shot,
+        _find_partners(zero_shot, run.config),
     )
     if run.config.method == "self-training":
-        is_tried = run.config.features.runs_stage1
-        trained = _try_keypoint_labels(run, images, result, on_preview) if is_tried else None
-        result = trained or _train_on_feature_labels(run, images, labels, result, on_preview)
+        trained: _Candidate | None = None
+        if run.config.features.runs_stage1:
+            trained = _try_stage1_labels(run, images, result, on_preview)
+        result = trained or _train_on_feature_labels(run, images, keypoint_labels, result, on_preview)
     _store_landmarks(run, result, centroids, images)
     psi = result.psi if directions is None else _turn_images_first(run, result.psi, directions)
     card = replace(
@@ -168,15 +171,15 @@ def train_feature_detector(
 
 
 def _turn_images_first(run: Run, psi: FeaturePsi | ZeroShotPsi, directions: Directions) -> TurnedPsi:
-    """Return a network that turns images as the training images of `psi` were turned."""
+    """Return a network that turns images to the common direction before it applies `psi`."""
     settings = run.config.features
-    # The encoder of psi may have been trained, so the directions need their own.
+    # The encoder of psi may have been trained, but directions are found with the original weights.
     encoder = load_encoder(settings.name, directions.template.device)
     return TurnedPsi(DirectionFinder(encoder, settings, directions.template, directions.offset), psi)
 
 
 def _plan(config: Config) -> dict[str, int]:
-    """Return the number of rounds and iterations, for progress displays."""
+    """Return the number of rounds and iterations of each stage, for progress displays."""
     student = config.student.rounds * config.student.iterations
     if config.method == "zero-shot":
         return {"rounds": 0, "stage1": 0, "stage2": 0, "student": 0, "student_rounds": 0}
@@ -190,7 +193,7 @@ def _plan(config: Config) -> dict[str, int]:
 
 
 def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
-    """Return the mirror partner of each landmark: the one that is found at its place in mirror images."""
+    """Find the mirror partner of each landmark: the one that is nearest to it in the mirror images."""
     if config.flip.partner == "itself":
         return LandmarkPartners.themselves(config.K)
     return find_mirror_partners(
@@ -209,15 +212,16 @@ def _train_on_feature_labels(
 
     Args:
         run: the run.
-        images: the training images.
-        first_labels: keypoints labeled by features, for the first rounds; None: the zero-shot landmarks.
-        start: the zero-shot landmarks.
+        images: the used images.
+        first_labels: keypoints labeled by features, for the first rounds; None for the zero-shot landmarks.
+        start: the zero-shot detector.
         on_preview: called after each round.
     """
     settings = run.config.features
 
     def is_worse(found: FoundLandmarks, number: int) -> bool:
-        # Noise cannot be predicted, so of two sets the noisier one is harder to predict from the other.
+        # Noise cannot be predicted. Of two sets of landmarks, the noisier one is harder to predict from the
+        # other one.
         unexplained_start = compare_landmarks(found.xy, start.found.xy, images.matrix)
         unexplained_found = compare_landmarks(start.found.xy, found.xy, images.matrix)
         is_noisier = unexplained_found > settings.max_noise_ratio * unexplained_start
@@ -242,28 +246,39 @@ def _train_on_feature_labels(
     return trained or start
 
 
-def _try_keypoint_labels(
+def _try_stage1_labels(
     run: Run, images: UsedImages, start: _Candidate, on_preview: Preview
 ) -> _Candidate | None:
-    """Return a detector trained on the landmarks of Stage 1; None if that is not possible."""
+    """Train on the landmarks of the paper's Stage 1.
+
+    Args:
+        run: the run.
+        images: the used images.
+        start: the zero-shot detector.
+        on_preview: called after each round.
+
+    Returns:
+        The detector; None if there are too few keypoints, Stage 1 collapses, or its landmarks are not
+        confirmed.
+    """
     points = turn_keypoints(load_first_keypoints(run, images.store, images.feed.device), images)
     reason = explain_lack_of_keypoints(points, len(images.feed), run.config)
     if not reason:
         try:
-            return _train_on_keypoint_labels(run, images, points, start, on_preview)
+            return _train_on_stage1_labels(run, images, points, start, on_preview)
         except CollapsedTraining as error:
             reason = str(error)
     run.log("note", text=f"landmarks from keypoints are left out: {reason}")
     return None
 
 
-def _train_on_keypoint_labels(
+def _train_on_stage1_labels(
     run: Run, images: UsedImages, points: Keypoints, start: _Candidate, on_preview: Preview
 ) -> _Candidate | None:
-    """Run the paper's Stage 1 and train on its landmarks, if the zero-shot landmarks explain them."""
+    """Run the paper's Stage 1 and train on its landmarks; return None if they are not confirmed."""
     config, feed = run.config, images.feed
 
-    def tabulate(phi: Phi, rounds_done: int) -> tuple[LandmarkTable, LandmarkPartners]:
+    def build_labels(phi: Phi, rounds_done: int) -> tuple[LandmarkTable, LandmarkPartners]:
         name = "keypoint-landmarks" if rounds_done else "warm-up-landmarks"
         labeled = run.load_or_compute_labels(
             name, feed.device, lambda: cluster_landmarks(run, phi, feed, rounds_done)
@@ -271,16 +286,16 @@ def _train_on_keypoint_labels(
         return build_landmark_table(labeled, len(feed), config.K)
 
     def check_warmup(phi: Phi) -> None:
-        table, _ = tabulate(phi, 0)
-        if not _confirms(run, images, start, table, "warm-up", config.features.max_unexplained_warmup):
+        table, _ = build_labels(phi, 0)
+        if not _is_confirmed(run, images, start, table, "warm-up", config.features.max_unexplained_warmup):
             raise _Unconfirmed
 
     try:
         phi = run_stage1(run, used_store(images), feed, points, check_warmup, on_preview)
     except _Unconfirmed:
         return None
-    table, partners = tabulate(phi, config.rounds.count)
-    if not _confirms(run, images, start, table, "keypoints", config.features.max_unexplained):
+    table, partners = build_labels(phi, config.rounds.count)
+    if not _is_confirmed(run, images, start, table, "keypoints", config.features.max_unexplained):
         return None
 
     def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
@@ -291,21 +306,21 @@ def _train_on_keypoint_labels(
 
 
 class _Unconfirmed(Exception):
-    """Stops Stage 1 because its landmarks after the warm-up are not confirmed."""
+    """Raised to end Stage 1 after the warm-up, because its landmarks are not confirmed."""
 
 
-def _confirms(
+def _is_confirmed(
     run: Run, images: UsedImages, start: _Candidate, table: LandmarkTable, stage: str, limit: float
 ) -> bool:
-    """Return True if the error of predicting labels from the zero-shot landmarks is at most the limit.
+    """Return True if labels of Stage 1 can be predicted from the zero-shot landmarks; log the result.
 
     Args:
-        run: the run, which logs the result.
-        images: the training images.
-        start: the zero-shot landmarks.
+        run: the run.
+        images: the used images.
+        start: the zero-shot detector.
         table: the labels.
         stage: name of the check in the log.
-        limit: highest error, relative to guessing the mean.
+        limit: maximum error of the prediction, relative to guessing the mean.
     """
     unexplained = compare_landmarks(start.found.xy, table.xy, images.matrix, table.present)
     is_kept = unexplained <= limit
@@ -327,14 +342,16 @@ def _train_rounds(
     Args:
         run: the run.
         name: name of the checkpoints.
-        feed: the training images.
-        table: the first labels.
-        label_next_round: returns the labels of the round after a given one, from the landmarks it found.
-        is_worse: whether the landmarks found after a round are worse than those before the first round.
+        feed: the used images.
+        table: labels of the first round.
+        label_next_round: called with the landmarks that a round found and the number of this round; returns
+            the labels of the next round.
+        is_worse: called with the same arguments; returns True if the landmarks are worse than those before
+            the first round. Training then ends.
         on_preview: called after each round.
 
     Returns:
-        The detector of the last round that is not worse; None if the first round is worse.
+        The detector of the last round that is not worse; None if there is no such round.
     """
     config, student = run.config, run.config.student
     with seed_weights(config, name):
@@ -368,13 +385,17 @@ def _train_rounds(
             table = label_next_round(found, number)
     if best is not None:
         psi.load_state_dict(best_weights)
-        psi.requires_grad_(True)
+        psi.requires_grad_(True)  # undoes the freezing of the encoder
     return best
 
 
 @torch.no_grad()
 def _find_landmarks(run: Run, psi: FeaturePsi, feed: PixelFeed) -> dict[str, Tensor]:
-    """Find the landmarks of all images and of their mirror images with a trained network."""
+    """Find the landmarks of all images and of their mirror images with a trained network.
+
+    Returns:
+        The fields of `FoundLandmarks` by name.
+    """
     config, group = run.config, run.group
     psi.eval()
     rows = group.shard(len(feed))
@@ -387,7 +408,8 @@ def _find_landmarks(run: Run, psi: FeaturePsi, feed: PixelFeed) -> dict[str, Ten
         for pixels in feed.sequential_batches(batch, rows):
             images = pixels.float() / 255
             placed = _read_landmarks(psi(images))
-            parts.append((*placed, *_read_landmarks(psi(images.flip(-1)).flip(-1))))
+            mirrored = _read_landmarks(psi(images.flip(-1)).flip(-1))  # heatmaps are mirrored back
+            parts.append((*placed, *mirrored))
             done += len(images)
             on_progress(done, rows.stop - rows.start)
     columns = (group.gather_rows(torch.cat(column)) for column in zip(*parts, strict=True))
@@ -395,6 +417,7 @@ def _find_landmarks(run: Run, psi: FeaturePsi, feed: PixelFeed) -> dict[str, Ten
 
 
 def _read_landmarks(maps: Tensor) -> PlacedLandmarks:
+    """Read the positions and scores of landmarks from heatmaps [B, K, h, w]."""
     peaks = heat_centroids(maps)
     return PlacedLandmarks(to_pixels(peaks.cells), peaks.score)
 
@@ -403,18 +426,18 @@ def _read_landmarks(maps: Tensor) -> PlacedLandmarks:
 
 
 def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
-    """Return labels in which only the most confident positions of each landmark count."""
-    left_out = 1 - config.student.confident_fraction
-    present = found.score >= found.score.quantile(left_out, dim=0)
+    """Return labels that contain, of each landmark, only the positions with the highest scores."""
+    quantile = 1 - config.student.confident_fraction
+    present = found.score >= found.score.quantile(quantile, dim=0)
     if config.flip.partner == "itself":
         return LandmarkTable.from_partners(found.xy, present, LandmarkPartners.themselves(config.K))
-    mirrored_present = found.mirrored_score >= found.mirrored_score.quantile(left_out, dim=0)
+    mirrored_present = found.mirrored_score >= found.mirrored_score.quantile(quantile, dim=0)
     usable = torch.nonzero((present & mirrored_present).any(dim=1)).flatten()
     return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)
 
 
 def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: UsedImages) -> None:
-    """Store the landmarks of the training images, as Stage 1 does, for the report and the evaluation."""
+    """Store the landmarks of the used images as labeled points, for the report and the evaluation."""
 
     def compute() -> LabeledPoints:
         if result.source == "keypoints":

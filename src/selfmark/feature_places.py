@@ -1,7 +1,7 @@
-"""Whether the place of a part in the image helps to recognize it.
+"""Decide whether a part's place in the image helps to recognize the part.
 
-The left and the right eye of a face have similar features, but in images that show faces the same way they
-have different places. In images of birds that face left or right, the place of a part says little.
+The left and the right eye of a face have similar features. In images of upright faces, their places tell them
+apart. In images of birds that face left or right, the place of a part says little.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from selfmark.run.folder import Run
 
 
 def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
-    """Find out whether places help, unless the settings say so, and settle the settings for it.
+    """If `features.places` is `auto`, replace it by `used` or `ignored`, whichever suits the images.
 
-    Zero-shot landmarks of some images are found with and without places. Landmarks that jump between similar
-    parts cannot be predicted, so places help if the landmarks with places are clearly easier to predict from
-    those without places than the other way round.
+    Zero-shot landmarks of some images are found twice, with and without places. Each set is then predicted
+    from the other one. Landmarks that jump between similar parts cannot be predicted well. So places are used
+    if the landmarks with places are clearly easier to predict.
 
-    A landmark may also lie halfway between two similar parts in every image, as between the eyes, which is
-    easy to predict but marks no part. Landmarks with places are then on either side. So places also help if
-    they spread the landmarks much further over the object and are not harder to predict.
+    A landmark may also lie halfway between two similar parts in every image, for example between the eyes. It
+    is easy to predict but marks no part. With places, there is a landmark on each of the two parts. So places
+    are also used if landmarks with places spread much further over the object and are hardly harder to
+    predict.
 
     Args:
         run: the run.
@@ -38,15 +39,15 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
     settings = run.config.features
     if settings.places != "auto":
         return
-    found = "ignored"  # images of objects that face any direction: places mean nothing
-    if settings.orientation != "any":
+    found = "ignored"
+    if settings.orientation != "any":  # If objects face any direction, a place means nothing.
         rows = checked_rows(len(images.feed))
         sample = PixelFeed(images.feed.pixels[rows], images.feed.device)
         plain, placed = _find_landmarks_twice(run, encoder, sample)
         matrix = images.matrix[rows.to(images.matrix.device)]
         unexplained_placed = compare_landmarks(plain, placed, matrix)
         unexplained_plain = compare_landmarks(placed, plain, matrix)
-        spread_factor = spread(placed) / max(spread(plain), 1e-6)
+        spread_factor = measure_spread(placed) / max(measure_spread(plain), 1e-6)
         max_ratio = settings.max_place_ratio
         if spread_factor >= settings.min_place_spread:
             max_ratio = max(max_ratio, settings.max_spread_ratio)
@@ -63,12 +64,14 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
     run.settle_settings({"features.places": found})
 
 
-def spread(landmarks: Tensor) -> float:
-    """Return how far landmarks [N, K, 2] spread horizontally in an image: median standard deviation, pixels.
+def measure_spread(landmarks: Tensor) -> float:
+    """Return how far the landmarks [N, K, 2] of an image spread horizontally, in pixels.
 
-    Only horizontally, because left and right parts of upright and turned objects lie beside each other.
+    This is the standard deviation of their x, of which the median over all images is taken. Only x counts,
+    because the similar parts of upright and turned objects, left and right, lie beside each other.
 
-    >>> spread(torch.tensor([[[-1.0, 5.0], [1.0, 7.0]], [[-3.0, 5.0], [3.0, 5.0]], [[0.0, 0.0], [0.0, 9.0]]]))
+    >>> xy = [[[-1.0, 5.0], [1.0, 7.0]], [[-3.0, 5.0], [3.0, 5.0]], [[0.0, 0.0], [0.0, 9.0]]]
+    >>> measure_spread(torch.tensor(xy))
     1.0
     """
     return float(landmarks[..., 0].std(dim=1, correction=0).median())
@@ -76,7 +79,7 @@ def spread(landmarks: Tensor) -> float:
 
 @torch.no_grad()
 def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tuple[Tensor, Tensor]:
-    """Return the zero-shot landmarks [N, K, 2] without and with places; all processes do the same."""
+    """Return the zero-shot landmarks [N, K, 2] without and with places; every process computes them all."""
     config, everything = run.config, slice(0, len(sample))
     cells = describe_cells(encoder, sample, everything, config, run.path)
     colors = describe_colors(sample, everything, config.runtime.predict_batch)

@@ -1,8 +1,8 @@
-"""Detectors to start from: the packaged one, and those that the user installed from a file or an address.
+"""Detectors that a training can start from: the packaged one, and those that the user installed.
 
-A detector travels as one .safetensors file: its weights, and its model card as text in the header. It
-contains only numbers and text, so opening one from somebody else runs no code. A file from the internet is
-installed only if its sha256 is the one that the user gives.
+A detector is shared as one .safetensors file, with its weights as tensors and its model card as text in the
+header. The file contains only numbers and text, so opening a stranger's file runs no code. A file from the
+internet is installed only if its sha256 is the one that the user gives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A detector of the list.
+    """A detector that `selfmark models` lists.
 
     Attributes:
         name: name for `--start-from`.
@@ -54,7 +54,7 @@ def library_folder() -> Path:
 
 
 def list_models() -> list[ListedModel]:
-    """Return the packaged detector and the installed ones, by name; damaged ones are left out."""
+    """Return the packaged detector, then the installed ones sorted by name; leave out damaged ones."""
     packaged = model_folder(Path("demo")) if is_packaged(Path("demo")) else None
     folders = [] if packaged is None else [("demo", packaged)]
     if library_folder().is_dir():
@@ -89,7 +89,7 @@ def find_model(name: str) -> Path:
 
 
 def pack_model(folder: Path, path: Path) -> str:
-    """Write the detector of a run folder or model folder as one file, and return its sha256."""
+    """Write the detector of a run folder or model folder to one file, and return the sha256 of the file."""
     source = model_folder(folder)
     read_card(source)
     if path.suffix != ".safetensors":
@@ -108,12 +108,12 @@ def pack_model(folder: Path, path: Path) -> str:
 def install_model(origin: str, name: str, sha256: str = "") -> Path:
     """Install a detector from a file or an address, and return its folder.
 
-    Nothing is installed unless the file is complete, has the checksum, and contains a usable detector.
+    A detector is installed only if its file is complete, has the given checksum, and can be used.
 
     Args:
-        origin: a file of `pack_model`, or its https address.
-        name: name under which it is installed; empty uses the name of the file.
-        sha256: checksum of the file; required for an address.
+        origin: a file that `pack_model` wrote, or the http or https address of one.
+        name: name of the installed detector; empty uses the name of the file.
+        sha256: checksum of the file; required for an address, otherwise it may be empty.
 
     Raises:
         InputError: if the file cannot be read, has another checksum or contains no detector.
@@ -172,7 +172,7 @@ def describe_model(card: ModelCard) -> str:
 
 
 def model_digest(folder: Path) -> str:
-    """Return the sha256 of a detector's weights and network, which identifies it in the records of a run."""
+    """Return a sha256 of a detector's network settings and weights, which identifies it in run.json."""
     card = read_json(folder / "model.json")
     digest = hashlib.sha256(json.dumps([card.get("network"), card.get("student")], sort_keys=True).encode())
     digest.update(read_bytes(folder / "weights.safetensors", physical_memory()))
@@ -180,7 +180,7 @@ def model_digest(folder: Path) -> str:
 
 
 def copy_model(folder: Path, target: Path) -> None:
-    """Copy weights and model card of a detector into a folder, replacing what a killed process left there."""
+    """Copy the files of a detector to a folder, replacing the folder if a killed process left it behind."""
     remove_folder(target)
     with atomic_folder(target) as temporary:
         for name in ("weights.safetensors", ONNX_FEATURES, "model.json"):

@@ -1,15 +1,17 @@
-"""The method from top to bottom: from unlabeled images to a landmark detector.
+"""The paper's method from top to bottom: from unlabeled images to a landmark detector.
 
     images
-      -> first keypoints: a generic detector, outliers removed             (Sec. 3.1, 4.2)
+      -> first keypoints: run a generic detector, remove outliers             (Sec. 3.1, 4.2)
       -> Stage 1
-           warm-up: train Phi on pairs of an image and its deformation     (Sec. 3.5)
-           if K is not given: choose the K that is most stable under resampling
+           warm-up: train Phi on pairs of an image and its deformation        (Sec. 3.5)
            rounds (Algorithm 1):
-             detect and describe keypoints with Phi, recover correspondence  (Sec. 3.2, 3.3)
-             train Phi on the pseudo-labels                                  (Sec. 3.4)
-           last clustering, with K clusters                                (Sec. 3.6)
-      -> Stage 2: find mirror partners, train Psi with K heatmaps          (Sec. 3.6, 3.7)
+             detect and describe keypoints with Phi                           (Sec. 3.2)
+             in the first round, if K is "auto": choose K
+             recover correspondence: filter the keypoints with K clusters,
+               then label them with M clusters                                (Sec. 3.3)
+             train Phi on these pseudo-labels                                 (Sec. 3.4)
+           last clustering, with K clusters: the landmarks                    (Sec. 3.6)
+      -> Stage 2: find mirror partners, train Psi with K heatmaps             (Sec. 3.6, 3.7)
       -> detector
 
 Every step stores its result in the run folder, so that an interrupted run can be resumed.
@@ -82,7 +84,7 @@ class Stage1Result(NamedTuple):
     """Results of Stage 1 that Stage 2 builds on.
 
     store:     the training images
-    feed:      the same images, ready for the device
+    feed:      the same images as batches on the device
     phi:       the trained network of Stage 1
     landmarks: keypoints of all images, labeled by the last clustering with K clusters
     """
@@ -96,7 +98,7 @@ class Stage1Result(NamedTuple):
 def train_detector(
     run: Run, device: torch.device, is_new: bool, on_preview: Preview = show_nothing
 ) -> tuple[Detector, ImageStore]:
-    """Run both stages; see `train_phi` for the arguments.
+    """Run Stage 1 and Stage 2; see `train_phi` for the arguments.
 
     Returns:
         The detector and the training images.
@@ -109,7 +111,7 @@ def train_detector(
 
 
 def plan_iterations(config: Config) -> dict[str, int]:
-    """Return the number of rounds and the iterations of both stages, for progress displays."""
+    """Return the number of rounds and the iterations of each stage, for progress displays."""
     _, rounds = stage1_phases(config)
     return {"rounds": len(rounds), "stage1": rounds[-1].stop, "stage2": config.stage2.iterations}
 
@@ -122,8 +124,9 @@ def train_phi(
     Args:
         run: the run folder, locked.
         device: device to compute on.
-        is_new: whether the run was just created; its folder is then deleted if the images are unusable.
-        on_preview: called with the labels of each round, and with the landmarks.
+        is_new: whether the run was just created. The folder of a new run is deleted if its images are
+            unusable.
+        on_preview: called with the labels of each round, then with the landmarks.
     """
     store, feed, points = prepare_images(run, device, is_new)
     phi = run_stage1(run, store, feed, points, on_preview=on_preview)
@@ -148,10 +151,10 @@ def prepare_images(run: Run, device: torch.device, is_new: bool) -> tuple[ImageS
 
 
 def find_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
-    """Return the first keypoints of a run, see `load_first_keypoints`.
+    """Load or compute the first keypoints of a run, and check that there are enough of them.
 
     Raises:
-        NotEnoughData: if they are too few for the number of landmarks or clusters.
+        NotEnoughData: if there are too few keypoints for K landmarks or M clusters.
     """
     points = load_first_keypoints(run, store, device)
 
@@ -164,14 +167,14 @@ def find_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> K
 
 
 def load_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
-    """Load the first keypoints of a run or compute them; see `_compute_first_keypoints`."""
+    """Load the first keypoints of a run, or compute and store them; see `_compute_first_keypoints`."""
     with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
         points = run.load_or_compute_keypoints("first", lambda: _compute_first_keypoints(run, store, device))
     return points.to(device)
 
 
 def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config) -> str:
-    """Return why the first keypoints are too few for the settings; an empty text if they are enough."""
+    """Explain why the first keypoints are too few for K or M; return an empty string if they are enough."""
     detector, min_landmarks = config.keypoints.detector, config.K or min(config.auto_k.candidates)
     max_per_image = int(points.counts(num_images).max()) if len(points) else 0
     if max_per_image < min_landmarks and not config.merges_clusters:
@@ -189,10 +192,10 @@ def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config
 
 
 def _advise_on_few_keypoints(max_per_image: int, config: Config) -> str:
-    """Return what to do if no image has as many keypoints as landmarks are wanted."""
+    """Return what the user can do if every image has fewer keypoints than landmarks are wanted."""
     settings = config.keypoints
     advice = [f"use -k {max_per_image} or less"] if config.K and max_per_image else []
-    # The limit applies before outliers are removed. An image that keeps fewer points did not reach it.
+    # Outliers are removed after the limit was applied. An image that reached it keeps about this many points.
     if max_per_image >= round((1 - settings.outlier_fraction) * settings.max_points):
         advice.append(f"raise keypoints.max_points, now {settings.max_points}")
     elif settings.detector == "file":
@@ -205,7 +208,7 @@ def _advise_on_few_keypoints(max_per_image: int, config: Config) -> str:
 
 
 def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) -> Keypoints:
-    """Detect generic keypoints in every image and remove outliers."""
+    """Detect generic keypoints in every image and remove outliers, or read keypoints from a file."""
     config, settings = run.config, run.config.keypoints
     generator = create_generator(config, "first keypoints", torch.device("cpu"))
     if settings.detector == "file":
@@ -229,7 +232,7 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
     max_per_image = int(points.counts(len(store)).max()) if len(points) else 0
     run.log("keypoints", detector=settings.detector, points=len(points), most_per_image=max_per_image)
     if config.warmup.bootstrap == "equivariance":
-        # The generic descriptors are no longer needed, and they take far more memory than the points.
+        # No later step needs the generic descriptors, and they take far more memory than the points.
         points = replace(points, descriptor=None)
     return points
 
@@ -250,10 +253,13 @@ def run_stage1(
     Args:
         run: the run.
         store: the training images.
-        feed: the same images, ready for the device.
+        feed: the same images as batches on the device.
         points: first keypoints.
-        check_warmup: called after the warm-up; it raises an exception to stop a training without prospects.
+        check_warmup: called with Phi after the warm-up; raises an exception to end Stage 1 there.
         on_preview: called with the labels of each round.
+
+    Returns:
+        The trained network Phi.
     """
     config = run.config
     warmup, rounds = stage1_phases(config)
@@ -265,15 +271,15 @@ def run_stage1(
     generator = create_generator(config, "stage 1", feed.device)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator, run.group)
     seed = derive_seed(config, "stage 1 pairs")
-    batch = ("runtime.batch", config.runtime.batch)
+    batch_setting = ("runtime.batch", config.runtime.batch)
     run.restore_checkpoint("stage1", partial(load_checkpoint, state))
 
     if state.iteration < warmup.stop:
-        # Without pseudo-labels, a keypoint corresponds only to itself in the deformed image (Sec. 3.5).
+        # There are no pseudo-labels yet: a keypoint corresponds only to itself in the deformed image.
         table = _build_table(label_by_index(points, len(store)), store, config, feed.device)
         source = PairSource(table, warmup_pair_settings(config))
         task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
-        train_phase(run, "stage1", state, warmup, task, batch)
+        train_phase(run, "stage1", state, warmup, task, batch_setting)
     if state.iteration == warmup.stop:
         check_warmup(phi)
 
@@ -283,6 +289,7 @@ def run_stage1(
                 f"round-{phase.round:02d}",
                 feed.device,
                 partial(recover_round, run, phi, feed, points, phase.round),
+                # Until the round's first iteration, Phi has the weights that the labels are computed with.
                 repeatable=state.iteration == phase.start,
             )
             _preview_labels(f"round-{phase.round:02d}", labeled, feed, on_preview)
@@ -295,16 +302,16 @@ def run_stage1(
             has_mirrored_labels = bool((labeled.mirrored_label >= 0).any())
             source = PairSource(table, round_pair_settings(config, has_mirrored_labels), propagated)
             task = build_stage1_task(phi, feed, source, config, generator, seed, run.group)
-            train_phase(run, "stage1", state, phase, task, batch)
-        # This is outside the block above because a run may be killed between the last checkpoint of the
-        # round and this line. The resumed run then skips the training but has the weights of the round.
+            train_phase(run, "stage1", state, phase, task, batch_setting)
+        # A run may be killed after the last checkpoint of a round and before this line. The resumed run skips
+        # the training above, but its network has the weights of the round, so they are written here.
         if config.rounds.keep_weights and state.iteration == phase.stop:
             run.write_round_weights(phase.round, phi)
     return phi
 
 
 def _preview_labels(step: str, labeled: LabeledPoints, feed: PixelFeed, on_preview: Preview) -> None:
-    """Show the points of each cluster as its landmark."""
+    """Show a preview of labeled points, in which each cluster is a landmark."""
     xy, present = tabulate_landmarks(labeled.points, labeled.label, len(feed), labeled.clusters)
     on_preview(step, feed.pixels, xy.masked_fill(~present[..., None], float("nan")))
 
@@ -312,9 +319,9 @@ def _preview_labels(step: str, labeled: LabeledPoints, feed: PixelFeed, on_previ
 def recover_round(
     run: Run, phi: Phi, feed: PixelFeed, first_keypoints: Keypoints, number: int
 ) -> LabeledPoints:
-    """Compute the pseudo-labels of round `number` (Sec. 3.3): filter keypoints, label them by M clusters."""
+    """Compute the pseudo-labels of round `number`: filter keypoints, label them by M clusters (Sec. 3.3)."""
     if number == 1 and run.config.warmup.bootstrap == "detector-descriptors":
-        # The authors' earlier method: cluster the descriptors of the generic detector.
+        # The authors' earlier method has no warm-up. It clusters the descriptors of the generic detector.
         rows = run.group.shard(len(feed))
         index = first_keypoints.image_index
         in_shard = (index >= rows.start) & (index < rows.stop)
@@ -338,11 +345,13 @@ def recover_round(
 def choose_landmark_count(
     run: Run, described: DescribedPoints, num_images: int, device: torch.device
 ) -> None:
-    """Choose K from the descriptors of keypoints, which do not depend on K before the first round.
+    """Choose K from described keypoints, and store it in the run.
+
+    This works only before the first round, because the keypoints of later rounds depend on K.
 
     Args:
         run: the run.
-        described: described keypoints of this process.
+        described: keypoints and descriptors of this process's images.
         num_images: number of images of all processes.
         device: device to compute on.
     """
@@ -372,11 +381,11 @@ def _describe_keypoints(run: Run, phi: Phi, feed: PixelFeed, number: int) -> Des
 def _gather_labels(
     run: Run, number: int, described: DescribedPoints, labeled: LabeledPoints, num_images: int
 ) -> LabeledPoints:
-    """Gather the labels of all processes, check them, and log how many points were found and kept."""
+    """Gather the labels of all processes, check them, and log how many keypoints were found and kept."""
     num_found = sum(run.group.gather_counts(len(described.points)))
     gathered = gather_labels(labeled, run.group)
     check_labels(gathered, run.config.guards)
-    if run.config.flip.partner == "itself":
+    if run.config.flip.partner == "itself":  # A part keeps its label when the image is mirrored.
         gathered = replace(gathered, mirrored_label=gathered.label.clone())
     run.log(
         "recovery",
@@ -394,27 +403,29 @@ def _propagate_to_nearby_frames(
     """Propagate keypoints to random nearby video frames by optical flow (Sec. 4.2, Training)."""
     rng = np.random.default_rng(derive_seed(config, f"nearby frames {number}"))
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
-    near = sample_nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
-    propagated = propagate_points(store.pixels, table.xy, table.valid, store.video, near, config.temporal)
+    neighbor = sample_nearby_frames(store.video, store.frame, store.track, center, config.temporal, rng)
+    propagated = propagate_points(store.pixels, table.xy, table.valid, store.video, neighbor, config.temporal)
     return propagated.to(device)
 
 
 def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
     """Return the warm-up and the rounds, with iterations counted from the start of Stage 1."""
-    warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
-    length = config.rounds.iterations
-    total = warmup + config.rounds.count * length
-    drops = tuple(round(fraction * total) for fraction in config.rounds.lr_drops)
-    starts = [warmup + index * length for index in range(config.rounds.count)]
-    rounds = [Phase("round", i + 1, start, start + length, drops) for i, start in enumerate(starts)]
-    return Phase("warm-up", 0, 0, warmup, drops), rounds
+    warmup_length = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
+    round_length = config.rounds.iterations
+    total = warmup_length + config.rounds.count * round_length
+    lr_drops = tuple(round(fraction * total) for fraction in config.rounds.lr_drops)
+    rounds = []
+    for number in range(1, config.rounds.count + 1):
+        start = warmup_length + (number - 1) * round_length
+        rounds.append(Phase("round", number, start, start + round_length, lr_drops))
+    return Phase("warm-up", 0, 0, warmup_length, lr_drops), rounds
 
 
 # --- Stage 2 (Sec. 3.6, 3.7) ---------------------------------------------------------------------------
 
 
 def cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed, rounds_done: int) -> LabeledPoints:
-    """Label the keypoints of Phi with a last clustering into K clusters, the landmarks (Sec. 3.6)."""
+    """Detect keypoints with Phi and cluster them a last time, into K clusters: the landmarks (Sec. 3.6)."""
     config = run.config
     number = rounds_done + 1
     described = _describe_keypoints(run, phi, feed, number)
@@ -426,20 +437,20 @@ def cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed, rounds_done: int) -> 
 def build_landmark_table(
     labeled: LabeledPoints, num_images: int, K: int
 ) -> tuple[LandmarkTable, LandmarkPartners]:
-    """Build the pseudo ground truth of Stage 2: landmark k is in image j if cluster k was found there.
+    """Build the pseudo ground truth of Stage 2: landmark k of image j is the keypoint of j with label k.
 
     Returns:
         The table, and the mirror partners of the landmarks.
     """
     xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, K)
-    # Landmarks k and l are mirror partners if k mostly becomes l in the mirrored images (Sec. 3.7).
+    # Landmarks k and l are mirror partners if they mostly exchange places in mirrored images (Sec. 3.7).
     counts = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
     partners = find_mirror_partners(counts)
     return LandmarkTable.from_partners(xy, present, partners), partners
 
 
 def train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
-    """Train Psi by heatmap regression, starting from Phi, on the landmarks that were found (Sec. 3.6)."""
+    """Train Psi, which starts from Phi, by heatmap regression on the landmarks of Stage 1 (Sec. 3.6)."""
     psi, state = start_psi(run, phi, run.config.K)
     phase = stage2_phase(run.config, 0, 0, run.config.stage2.iterations)
     train_on_landmarks(run, psi, state, phase, feed, table)
@@ -447,7 +458,11 @@ def train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
 
 
 def start_psi(run: Run, phi: Phi, maps: int) -> tuple[Psi, TrainState]:
-    """Create Psi with `maps` heatmaps from Phi, and its training state from the last checkpoint, if any."""
+    """Create Psi with `maps` heatmaps from the weights of Phi; restore its last checkpoint if there is one.
+
+    Returns:
+        Psi and its training state.
+    """
     config, device = run.config, next(phi.parameters()).device
     with seed_weights(config, "Psi"):
         psi = Psi.from_phi(phi, config.network, maps, config.stage2.head)
@@ -461,14 +476,14 @@ def start_psi(run: Run, phi: Phi, maps: int) -> tuple[Psi, TrainState]:
 
 def stage2_phase(config: Config, number: int, start: int, stop: int) -> Phase:
     """Return iterations start..stop-1 of Stage 2 as phase `number`."""
-    drops = tuple(round(fraction * config.stage2.iterations) for fraction in config.stage2.lr_drops)
-    return Phase("stage 2", number, start, stop, drops)
+    lr_drops = tuple(round(fraction * config.stage2.iterations) for fraction in config.stage2.lr_drops)
+    return Phase("stage 2", number, start, stop, lr_drops)
 
 
 def train_on_landmarks(
     run: Run, psi: Psi, state: TrainState, phase: Phase, feed: PixelFeed, table: LandmarkTable
 ) -> None:
-    """Run a phase of Stage 2 on a table of landmarks, unless it is done."""
+    """Train Psi for one phase on a table of landmarks; do nothing if the phase is already complete."""
     if state.iteration >= phase.stop:
         return
     seed = derive_seed(run.config, "stage 2 images")
@@ -480,4 +495,5 @@ def train_on_landmarks(
 def _build_table(
     labeled: LabeledPoints, store: ImageStore, config: Config, device: torch.device
 ) -> PointTable:
+    """Arrange labeled points in one row per image, padded to equal length."""
     return build_point_table(labeled, len(store), config.correspondence.min_points, device)

@@ -1,4 +1,4 @@
-"""Steps that discovery with and without features share: images, seeds, phases of the training, model card."""
+"""Steps that all discovery methods share: load images, derive seeds, train a phase, build the model card."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _EDITABLE_FIELDS = ("names", "mirror", "skeleton", "colors", "hidden", "confirme
 
 
 Preview = Callable[[str, torch.Tensor, torch.Tensor], None]
-"""Called after a step with its name, the images [N, 3, S, S] uint8 that landmarks are found in, and their
-landmarks [N, K, 2] in network pixels, NaN where an image has none."""
+"""Called with the name of a finished step, the images [N, 3, S, S] uint8, and their landmarks [N, K, 2] in
+network pixels; NaN where a landmark was not found."""
 
 
 def show_nothing(step: str, pixels: torch.Tensor, xy: torch.Tensor) -> None:
@@ -39,10 +39,10 @@ def show_nothing(step: str, pixels: torch.Tensor, xy: torch.Tensor) -> None:
 
 
 def load_training_images(run: Run) -> ImageStore:
-    """Load the images of a run and log those that cannot be read.
+    """Load the images of a run, and log the images that cannot be read.
 
     Raises:
-        InputError: if there are too few images, or no videos although `temporal.enabled` needs them.
+        InputError: if there are too few images, or if `temporal.enabled` is set but there are no videos.
     """
     config = run.config
     store = load_store(
@@ -51,7 +51,7 @@ def load_training_images(run: Run) -> ImageStore:
     for skipped in store.skipped:
         run.log("skipped", name=skipped.name, reason=skipped.reason)
     run.log("images", used=len(store), skipped=len(store.skipped))
-    if run.group.is_leader:  # It takes a pass over all images.
+    if run.group.is_leader:  # The survey reads all images, so the other processes skip it.
         run.log("survey", sentences=describe_survey(survey_images(store)))
     if len(store) < config.images.minimum:
         raise NotEnoughData(
@@ -67,7 +67,10 @@ def load_training_images(run: Run) -> ImageStore:
 
 @contextmanager
 def discard_if_unusable(run: Run, is_new: bool) -> Iterator[None]:
-    """Delete the folder of a new run if its inputs turn out to be unusable in the context."""
+    """Delete the folder of a new run if the code in the context raises an InputError.
+
+    A DiskError keeps the folder, because the user can free space and resume the run.
+    """
     try:
         yield
     except DiskError:
@@ -85,11 +88,11 @@ def train_phase(
 
     Args:
         run: the run.
-        stage: name of the checkpoint.
-        state: changed in place.
+        stage: name of the checkpoint file.
+        state: network, optimizer and iteration; changed in place.
         phase: iterations and learning rate.
         task: loss and batches.
-        batch_setting: dotted name and value of the batch size, for advice if memory is too small.
+        batch_setting: dotted name and value of the batch size, for the advice if GPU memory is too small.
     """
 
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
@@ -118,12 +121,12 @@ def train_phase(
 
 @contextmanager
 def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
-    """Turn a GPU out-of-memory error into advice on how to resume the run.
+    """Convert a GPU out-of-memory error to a TrainingError that advises a smaller batch.
 
     Args:
         run: the run.
-        setting: dotted name of the batch size used in the context.
-        value: its value.
+        setting: dotted name of the setting for the batch size that is used in the context.
+        value: value of this setting.
 
     Raises:
         TrainingError: if the GPU runs out of memory in the context.
@@ -134,7 +137,7 @@ def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
         advice = (
             f"resume with 'selfmark discover -o {run.path} --resume --set {setting}={value // 2}'"
             if value > 1
-            else "use a smaller images.size or another GPU"
+            else "resume it on another GPU, or start a new run with a smaller images.size"
         )
         raise TrainingError(
             f"the GPU has too little memory for {setting}={value}; the run is saved: {advice}"
@@ -142,7 +145,7 @@ def report_out_of_memory(run: Run, setting: str, value: int) -> Iterator[None]:
 
 
 def build_card(run: Run, partners: LandmarkPartners, num_images: int) -> ModelCard:
-    """Describe the detector of a run.
+    """Build the model card of a run's detector.
 
     Args:
         run: the run.
@@ -173,7 +176,11 @@ def build_card(run: Run, partners: LandmarkPartners, num_images: int) -> ModelCa
 
 
 def keep_edits(run: Run, psi: LandmarkNetwork, card: ModelCard) -> ModelCard:
-    """Keep names, colors and other edits if a finished run is resumed and its weights did not change."""
+    """Copy the user's edits (names, colors, ...) from the saved card if the saved weights equal those of psi.
+
+    Returns:
+        The card with the edits; the card itself if no detector with these weights was saved.
+    """
     if not (run.model_folder / "model.json").exists():
         return card
     saved = read_card(run.model_folder)
@@ -187,19 +194,19 @@ def keep_edits(run: Run, psi: LandmarkNetwork, card: ModelCard) -> ModelCard:
 
 
 def derive_seed(config: Config, purpose: str) -> int:
-    """Return a separate seed for each purpose, so that a resumed run draws the same random numbers."""
+    """Return a seed of its own for each purpose, so that a resumed run draws the same random numbers."""
     digest = hashlib.sha256(f"{config.seed}/{purpose}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
+    return int.from_bytes(digest[:7], "big")  # 7 bytes fit into the signed 64-bit seed of torch
 
 
 def create_generator(config: Config, purpose: str, device: torch.device) -> torch.Generator:
-    """Return a random generator with the seed of a purpose."""
+    """Return a random generator on a device, seeded for a purpose by `derive_seed`."""
     return torch.Generator(device).manual_seed(derive_seed(config, purpose))
 
 
 @contextmanager
 def seed_weights(config: Config, purpose: str) -> Iterator[None]:
-    """Seed the global random generator within the context, for the initialization of weights."""
+    """Seed torch's global CPU generator inside the context: layers draw their first weights from it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config, purpose))
         yield

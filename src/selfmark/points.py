@@ -1,8 +1,8 @@
-"""Points that are passed between packages, as small frozen dataclasses of arrays.
+"""Points that packages pass to each other, as frozen dataclasses of arrays.
 
-Points of images with different numbers of points are stored flat: row p is one point, and `image_index[p]` is
-its image. Coordinates are (x, y) with pixel centers at integers. `Keypoints` are in network pixels (of the
-square input of the network), `Landmarks` in pixels of the original image.
+Images differ in their number of keypoints, so keypoints are stored flat: row p is one point, and
+`image_index[p]` is the row of its image. Coordinates are (x, y) with pixel centers at integers. `Keypoints`
+are in network pixels (of the square input of the network), `Landmarks` in pixels of the original image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FloatArray = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Keypoints:
-    """Keypoints of many images, stored flat, as tensors on one device.
+    """P keypoints of many images, stored flat, as tensors on one device.
 
     xy:          [P, 2] float32, network pixels
     image_index: [P] int64, row of the image store, ascending
@@ -84,14 +84,14 @@ def concatenate_keypoints(parts: list[Keypoints]) -> Keypoints:
 
 @dataclass(frozen=True)
 class Motion:
-    """Motion of K landmarks in N frames of videos, measured after smoothing; NaN where it is unknown.
+    """Motion of K landmarks in N video frames, computed from smoothed positions; NaN where unknown.
 
     seconds:   [N] float64, time of the frame from the start of its video
     speed:     [N, K] float32, pixels per second
     distance:  [N, K] float32, pixels traveled since the start of the track
-    predicted: [N, K, 2] float32, the positions before smoothing; NaN in frames that were added
+    predicted: [N, K, 2] float32, the positions before smoothing; NaN in frames that smoothing added
     is_filled: [N, K] bool, whether a position is interpolated because its prediction was missing or left out
-    method:    how the positions were smoothed
+    method:    name of the smoothing method
     """
 
     seconds: npt.NDArray[np.float64]
@@ -151,10 +151,10 @@ class LabeledPoints:
     """Keypoints with the pseudo-labels of one round.
 
     points:         P keypoints without descriptors
-    label:          [P] int64, cluster of the point; -1 if its cluster went to another point of the image
+    label:          [P] int64, cluster of the point; -1 if another point of the image got its cluster
     mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if it has none
     clusters:       number of clusters
-    centroids:      [clusters, D] float32, their centers; None if the labels do not come from a clustering
+    centroids:      [clusters, D] float32, centers of the clusters; None if no clustering made the labels
     """
 
     points: Keypoints
@@ -168,7 +168,7 @@ class LabeledPoints:
             raise ValueError("label and mirrored_label must be [P]")
 
     def select(self, keep: torch.Tensor) -> LabeledPoints:
-        """Return the points for which `keep` [P] is True."""
+        """Return the points for which `keep` [P] bool is True."""
         return LabeledPoints(
             self.points.select(keep),
             self.label[keep],

@@ -1,4 +1,4 @@
-"""What a discovery is asked to do: its inputs and options, and the settings that follow from them."""
+"""The inputs and options of a discovery, and the settings that follow from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from selfmark.tracking.regions import Regions
 class RunInputs(NamedTuple):
     """The images of a run, as given by the user.
 
-    inputs:  folders, glob patterns, files; see `images.sources.list_images`
+    inputs:  folders, glob patterns and files; see `images.sources.list_images`
     every:   use every n-th frame of each video
     regions: where the objects are in the images; None if each object fills its image
     """
@@ -54,10 +54,10 @@ class RunOptions:
     start_from: str = ""
 
 
-def request_options(inputs: RunInputs, options: RunOptions) -> dict[str, Any]:
-    """Return the options that the settings of a run do not show, by name, as JSON values.
+def options_to_json(inputs: RunInputs, options: RunOptions) -> dict[str, Any]:
+    """Return the options that run.json stores because config.yaml does not contain them, by name.
 
-    >>> request_options(RunInputs(["a.mp4"], 2, Regions(crop=(0, 0, 9, 9))), RunOptions())["--crop"]
+    >>> options_to_json(RunInputs(["a.mp4"], 2, Regions(crop=(0, 0, 9, 9))), RunOptions())["--crop"]
     [0, 0, 9, 9]
     """
     regions = inputs.regions or Regions()
@@ -72,10 +72,14 @@ def request_options(inputs: RunInputs, options: RunOptions) -> dict[str, Any]:
 
 
 def check_request(inputs: RunInputs, options: RunOptions) -> Tracking:
-    """Raise if a new run cannot have these inputs or this number of landmarks.
+    """Check the inputs and the number of landmarks of a new run.
 
     Returns:
-        How to track animals, which must be known before the images are.
+        The settings for tracking animals. They are needed to list the images; all other settings depend on
+        the number of images.
+
+    Raises:
+        InputError: if there are no inputs, or if the number of landmarks is not possible.
     """
     landmarks = options.landmarks
     if not inputs.inputs:
@@ -101,7 +105,7 @@ def resolve_config(
     method = settings.get("method", options.method)
     features = settings.get("features.name", options.features)
     if features is None and method not in (None, "self-training", "zero-shot"):
-        features = "none"
+        features = "none"  # methods of other papers use no features
     if features is not None:
         features = resolve_features(str(features))
         settings = {**settings, "features.name": features}

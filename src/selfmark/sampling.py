@@ -1,4 +1,4 @@
-"""Evenly spaced samples of rows."""
+"""Choose evenly spaced rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def evenly_spaced(count: int, max_items: int, *, nearest: bool = False) -> npt.N
 
     Args:
         count: number of rows to choose from.
-        max_items: number of rows to return; all of them if there are fewer.
-        nearest: round positions between rows to the nearest row instead of down.
+        max_items: maximum number of rows to return.
+        nearest: round positions between two rows to the nearest row instead of down.
 
     >>> evenly_spaced(10, 5).tolist(), evenly_spaced(10, 5, nearest=True).tolist()
     ([0, 2, 4, 6, 9], [0, 2, 4, 7, 9])

@@ -1,8 +1,9 @@
-"""Verification of a run: train a second, shorter one on half of its images, and measure how well they agree.
+"""Verify a run: train a second, shorter run on half of its images, and measure how well the two agree.
 
-The images of a verified run are split when it is created. Neither run is trained on the held-out images; the
-second run is trained on half of the others. It is a run folder of its own, RUN/verification, so that an
-interrupted verification can be resumed; it is deleted once the result is stored in RUN/verification.json.
+When a verified run is created, some of its images are held out: neither run is trained on them. The second
+run is trained on half of the other images. It has its own run folder, RUN/verification, so that an
+interrupted verification can be resumed. The folder is deleted once the result is stored in
+RUN/verification.json.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from selfmark.run.guarded_files import remove_folder
 from selfmark.run.time_left import SECOND_TRAINING
 from selfmark.sampling import evenly_spaced
 
-_FIT_IMAGES = 800  # images on which regressors between the two detectors are fitted
+_FIT_IMAGES = 800  # images on which each detector's landmarks are fitted to the other's by regression
 
 Train = Callable[[Run, bool], Detector]
 """Trains the detector of a run; the second argument says whether the run was just created."""
 
 
 def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) -> None:
-    """Train a second detector and write RUN/verification.json, unless it exists.
+    """Train a second detector and write RUN/verification.json; do nothing if this file exists.
 
     Args:
-        run: the run to verify; it has held-out images.
-        detector: its detector.
-        store: its training images.
-        train: trains a detector.
+        run: the run to verify, which has held-out images.
+        detector: the run's detector.
+        store: the run's training images.
+        train: trains the detector of the second run.
     """
     path = run.verification_path
     if path.exists():
@@ -53,7 +54,7 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
     folder = run.path / "verification"
     config = shorten(run.config)
     _, half = split_images(run.refs(), config.verification.training_fraction, len(run.refs()), config.seed)
-    # All processes must look before the leader creates the folder.
+    # `any` waits for all processes, so every one has checked before the leader creates the folder.
     is_new = run.group.any(not (folder / "run.json").exists())
     run.log("verification", images=len(half), held_out=len(run.held_out_refs()))
     if is_new:
@@ -122,7 +123,7 @@ def _to_json(errors: SecondRunErrors, num_images: int) -> dict[str, Any]:
 
 
 class _TrainingProgress:
-    """Shows the training of the second run as one progress bar of the run."""
+    """Reports the training of the second run as one progress bar of the verified run."""
 
     def __init__(self, run: Run) -> None:
         self._report = run.progress(SECOND_TRAINING)

@@ -1,8 +1,9 @@
 """Cache of the published weights of keypoint detectors and pretrained features.
 
-Their licenses or sizes do not allow selfmark to distribute them, so the user downloads them once into a cache
-folder. They are pickles, and a pickle can run any code. A pickle is therefore opened only if its sha256 is
-that of a published file; other weights must be .safetensors files, which contain only numbers.
+selfmark cannot distribute these weights because of their licenses or sizes, so the user downloads them once
+into a cache folder. The files are pickles, and a pickle can run any code. A pickle is therefore opened only
+if its sha256 is that of a published file. Other weights must be .safetensors files, which contain only
+numbers.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def fetch_file(url: str, target: Path) -> None:
     """Download a file; the caller checks its checksum.
 
     Raises:
-        InputError: if the download fails or the file is larger than any detector.
+        InputError: if the download fails, or if the file is larger than `_MAX_DOWNLOAD`.
     """
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as stream, open(target, "wb") as handle:
@@ -212,7 +213,10 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 def license_notice(name: str) -> str | None:
-    """Return the license of the weights of `name` on the first call, then None; None if not published."""
+    """Return the license of the weights of `name` if it was not shown before, and mark it as shown.
+
+    Return None if it was shown before, or if no weights of this name are published.
+    """
     if name not in PUBLISHED_WEIGHTS:
         return None
     marker = cache_folder() / f"{PUBLISHED_WEIGHTS[name].file}.license-shown"

@@ -152,7 +152,7 @@ def test_the_limit_of_a_list_applies_to_each_number_and_to_its_length() -> None:
     check_limits(Section((0.0, 1.0), (1, 5)))
     with pytest.raises(InputError, match=r"drops must be between 0 and 1, not 1.5"):
         check_limits(Section((0.5, 1.5)))
-    with pytest.raises(InputError, match=r"counts has 1,001 numbers; 1,000 are allowed"):
+    with pytest.raises(InputError, match=r"counts has 1,001 numbers; at most 1,000 are allowed"):
         check_limits(Section(counts=(1,) * 1_001))
 
 

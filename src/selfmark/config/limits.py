@@ -1,7 +1,7 @@
 """Limits of numeric settings, declared where the setting is defined.
 
-Every number has a minimum and a maximum. A maximum is far above any practical value; it keeps a typing error
-or an untrusted file from exhausting memory, or from numbers that float32 cannot hold.
+Every number has a minimum and a maximum. The maximum is far above any practical value. It only keeps a typo
+or an untrusted file from exhausting memory or overflowing float32.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
@@ -23,7 +23,7 @@ from selfmark.errors import InputError
 
 Default = TypeVar("Default")
 _KEY = "limit"  # key in a field's metadata
-_MAX_LENGTH = 1_000  # numbers in a list
+_MAX_LENGTH = 1_000  # maximum length of a list of numbers
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Limit:
     minimum:          smallest number allowed
     maximum:          largest number allowed
     excludes_minimum: whether the minimum itself is not allowed
-    text:             description of the range; if empty, it is made from the numbers
+    text:             description of the range; empty describes it by the two numbers
     """
 
     minimum: float
@@ -42,12 +42,12 @@ class Limit:
     text: str = ""
 
     def allows(self, number: float) -> bool:
-        """Return True if the number is within the limit."""
+        """Return True if the number is inside the range."""
         is_above = number > self.minimum if self.excludes_minimum else number >= self.minimum
         return is_above and number <= self.maximum
 
     def __str__(self) -> str:
-        """Describe the limit so that it completes "must be ...".
+        """Describe the range so that the text completes the sentence "must be ...".
 
         >>> str(Limit(0, 1)), str(Limit(0, 10_000, excludes_minimum=True))
         ('between 0 and 1', 'greater than 0 and at most 10,000')
@@ -107,7 +107,9 @@ def check_limits(section: Any, prefix: str = "") -> None:
             continue
         numbers = value if isinstance(value, tuple) else (value,)
         if len(numbers) > _MAX_LENGTH:
-            raise InputError(f"config: {name} has {len(numbers):,} numbers; {_MAX_LENGTH:,} are allowed")
+            raise InputError(
+                f"config: {name} has {len(numbers):,} numbers; at most {_MAX_LENGTH:,} are allowed"
+            )
         for number in numbers:
             if isinstance(number, int | float) and not isinstance(number, bool):
                 limit = limit_of(item)
@@ -116,7 +118,7 @@ def check_limits(section: Any, prefix: str = "") -> None:
 
 
 def require(condition: bool, problem: str) -> None:
-    """Raise an InputError with this problem unless the condition holds."""
+    """Raise an InputError that states the problem, unless the condition holds."""
     if not condition:
         raise InputError(f"config: {problem}")
 

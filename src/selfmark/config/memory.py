@@ -1,7 +1,7 @@
-"""Memory that networks take, estimated from the settings, and its limits.
+"""Estimate the memory of a network from the settings, and refuse settings that would need too much.
 
-Few weights can need much memory: the heatmaps of 10,000 landmarks in an image of 1,024 px take 2.6 GB, and
-several copies of them exist at a time.
+A network with few weights can still need much memory: the heatmaps of 10,000 landmarks in an image of
+1,024 px take 2.6 GB, and several copies of them exist at a time.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from selfmark.errors import InputError
 
 MAX_IMAGE_BYTES = 2 << 30
-"""Memory that one image, with its mirror image, may take in a forward pass."""
+"""Maximum memory, in bytes, of one image and its mirror image in a forward pass."""
 
 MAX_BATCH_BYTES = 256 << 30
-"""Memory that the batch of a training step may take without its gradients."""
+"""Maximum memory, in bytes, of the batch of a training step, without gradients."""
 
 ENCODER_CHANNELS = 256
 """An encoder takes as much memory as an hourglass with this many channels."""
 
 _FLOAT_BYTES = 4
-_FEATURE_MAPS = 9  # feature maps with all channels that exist at a time, as measured
-_HEATMAP_COPIES = 3  # of all landmarks, as measured
+_FEATURE_MAPS = 9  # measured number of feature maps, each with all channels, that exist at a time
+_HEATMAP_COPIES = 3  # measured number of copies of all heatmaps that exist at a time
 
 
 def feature_bytes(channels: int, cells: int) -> int:
-    """Return the memory of the feature maps of one image, `cells` x `cells` each, without gradients."""
+    """Return the bytes of the feature maps [channels, cells, cells] of one image, without gradients."""
     return _FEATURE_MAPS * channels * cells**2 * _FLOAT_BYTES
 
 
 def heatmap_bytes(landmarks: int, cells: int) -> int:
-    """Return the memory of the heatmaps of one image."""
+    """Return the bytes of the heatmaps [landmarks, cells, cells] of one image."""
     return _HEATMAP_COPIES * landmarks * cells**2 * _FLOAT_BYTES
 
 
@@ -39,7 +39,7 @@ def check_image_memory(landmarks: int, size: int, channels: int, cells: int, pas
         landmarks: number of landmarks K.
         size: side of the image, pixels, for the message.
         channels: channels of the network, or `ENCODER_CHANNELS`.
-        cells: side of the heatmaps.
+        cells: side of the heatmaps, cells.
         passes: 2 if the mirror image is processed too, otherwise 1.
     """
     needed = passes * (feature_bytes(channels, cells) + heatmap_bytes(landmarks, cells))
@@ -54,11 +54,11 @@ def check_batch_memory(name: str, images: int, landmarks: int, channels: int, ce
     """Raise if a batch of training images would take more than `MAX_BATCH_BYTES`.
 
     Args:
-        name: setting of the batch, for the message.
-        images: images in a batch.
+        name: dotted name of the setting for the batch size, for the message.
+        images: number of images in a batch.
         landmarks: number of landmarks K.
         channels: channels of the network, or `ENCODER_CHANNELS`.
-        cells: side of the heatmaps.
+        cells: side of the heatmaps, cells.
     """
     needed = images * (feature_bytes(channels, cells) + heatmap_bytes(landmarks, cells))
     if needed > MAX_BATCH_BYTES:

@@ -48,7 +48,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def describe_unknown_setting(name: str, known: Iterable[str]) -> str:
-    """Return a message about an unknown setting that suggests the most similar one, if any."""
+    """Return a message about an unknown setting, which suggests a similar one if there is one."""
     suggestion = suggest(name, known)
     return f"unknown setting '{name[:100]}'" + (f".{suggestion}" if suggestion else "; see docs/settings.md")
 
@@ -59,7 +59,7 @@ def _type_hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, prefix: str = "") -> Any:
-    """Build a dataclass from a mapping; missing entries take the default of their field.
+    """Build a dataclass from a mapping; fields that the mapping lacks take their defaults.
 
     Args:
         cls: the dataclass.
@@ -76,7 +76,7 @@ def build_dataclass(cls: type[Any], values: Mapping[str, Any], source: str, pref
 def convert_fields(
     cls: type[Any], values: Mapping[str, Any], source: str, prefix: str = ""
 ) -> dict[str, Any]:
-    """Check the values of some fields of a dataclass and convert them; arguments as in `build_dataclass`."""
+    """Check and convert the values of some fields of a dataclass; see `build_dataclass` for the arguments."""
     if not isinstance(values, Mapping):
         raise InputError(
             f"{source}: '{prefix.rstrip('.')}' must contain settings, not {reprlib.repr(values)}"
@@ -105,8 +105,9 @@ def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
             names = [str(argument) for argument in arguments]
-            hint = suggest(value, names) if isinstance(value, str) else ""
-            raise InputError(f"{mismatch('one of ' + ', '.join(names))}{'.' if hint else ''}{hint}")
+            suggestion = suggest(value, names) if isinstance(value, str) else ""
+            period = "." if suggestion else ""
+            raise InputError(f"{mismatch('one of ' + ', '.join(names))}{period}{suggestion}")
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
@@ -133,5 +134,5 @@ _SCIENTIFIC_NOTATION = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")  # YAML 1
 
 
 def _is_representable(value: float) -> bool:
-    """Return True if a number is finite and, if an integer, has at most 64 bits."""
+    """Return True for a finite float, and for an integer that fits into 64 bits."""
     return -(2**63) <= value < 2**63 if isinstance(value, int) else math.isfinite(value)

@@ -28,8 +28,8 @@ DEFAULT_FEATURES = "efficientnet-lite0"
 _FEATURE_IMAGE_SIZE = 256  # pixels; smaller images have too few cells
 
 PRESETS: dict[str, Config] = {
-    # What the paper's text fixes is the default of each setting. It is silent about the following, which are
-    # those of the authors' program; docs/fidelity.md compares all settings one by one.
+    # The defaults of `Config` are the values that the paper's text gives. The values below are those of the
+    # authors' program, because the text leaves them open. docs/fidelity.md compares all settings.
     "paper": Config(
         images=Images(aspect="stretched"),
         keypoints=FirstKeypoints(max_points=1_000),
@@ -98,10 +98,11 @@ def resolve_preset(
         cuda: whether a CUDA device is available.
         images: number of images.
         K: number of landmarks; "auto" lets the run choose it, None uses the preset's number.
-        features: name of pretrained features, or "none"; None uses the default ones for `auto`, else none.
+        features: name of pretrained features, or "none"; None uses `DEFAULT_FEATURES` for the preset `auto`,
+            and no features for other presets.
 
     Returns:
-        The settings, and a phrase that explains the choice.
+        The settings, and a phrase that explains the choice of the preset.
     """
     if preset_name == "auto":
         features = features or DEFAULT_FEATURES
@@ -118,7 +119,7 @@ def resolve_preset(
         why += f"; with {features} features"
     if isinstance(K, int):
         config = with_landmarks(config, K)
-    # A cluster needs about ten points, so use fewer clusters if there are few images.
+    # An image has about K keypoints, and a cluster needs about ten, so few images allow only few clusters.
     max_clusters = max(config.K, images * config.K // 10)
     if preset_name == "auto" and max_clusters < config.M:
         config = replace(config, M=max_clusters)

@@ -1,4 +1,4 @@
-"""Named recipes: settings for common kinds of images, so that users need not know the settings."""
+"""Recipes: named groups of settings for common kinds of images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from selfmark.errors import InputError, suggest
 AUTO_RECIPE = "auto"
 
 RECIPES: dict[str, dict[str, Any]] = {
-    # Objects that stand as people see them, such as faces: left and right parts are mirror partners.
+    # Upright objects seen from the front, such as faces: left and right parts are mirror partners.
     "upright": {"features.orientation": "upright", "flip.partner": "found"},
     # Objects that face any direction in the image, such as animals seen from above.
     "any-orientation": {"features.orientation": "not-upright", "augment.rotation": 180.0},
@@ -27,7 +27,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def recipe_settings(name: str) -> dict[str, Any]:
-    """Return the settings of a recipe by dotted name; none for `auto`, which is decided from the images.
+    """Return the settings of a recipe, by dotted name; `auto` changes none, so that the run decides.
 
     >>> recipe_settings("side-view")["flip.partner"]
     'itself'

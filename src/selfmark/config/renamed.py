@@ -1,4 +1,4 @@
-"""Old names of settings, which keep run folders and commands of selfmark 0.1 working."""
+"""Old names of settings, so that run folders and commands of selfmark 0.1 keep working."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _RENAMED_SECTIONS = {"optimiser": "optimizer"}
 
 
 def current_name(name: str) -> str:
-    """Return the current dotted name of a setting.
+    """Return the current dotted name of a setting, which may be given by its old name.
 
     >>> current_name("optimiser.lr"), current_name("K")
     ('optimizer.lr', 'K')
@@ -75,7 +75,7 @@ def rename_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 def original_setting_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace current names in nested settings with those of selfmark 0.1.
 
-    Fingerprints are computed from these names, so renaming a setting does not change them.
+    Fingerprints are computed from the old names, so that renaming a setting does not change a fingerprint.
     """
     return _rename(values, _invert(RENAMED), _invert(_RENAMED_SECTIONS))
 

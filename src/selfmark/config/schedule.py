@@ -1,4 +1,4 @@
-"""The length of the training: iterations of its stages, and settings with another length."""
+"""The length of a training: the iterations of its stages, and settings for a longer or shorter training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from selfmark.config.schema import Config
 
 
 def scale_schedule(config: Config, factor: float) -> Config:
-    """Return the same settings with all iterations multiplied by a factor; the number of rounds stays.
+    """Return the same settings with all training iterations multiplied by a factor, but as many rounds.
 
     >>> scale_schedule(Config(), 0.5).stage2.iterations
     100000
@@ -28,7 +28,7 @@ def scale_schedule(config: Config, factor: float) -> Config:
 
 
 def schedule_settings(config: Config) -> dict[str, int]:
-    """Return the iterations of all phases by dotted name.
+    """Return the settings that determine the length of a training, by dotted name.
 
     >>> schedule_settings(Config())["warmup.iterations"]
     30000
@@ -43,7 +43,7 @@ def schedule_settings(config: Config) -> dict[str, int]:
 
 
 def stage_iterations(config: Config) -> dict[str, int]:
-    """Return the iterations of each stage of a training, in order; stages are named as in log events.
+    """Return the total iterations of each stage of a training, in order; keys are the stages of log events.
 
     >>> stage_iterations(Config())
     {'warm-up': 30000, 'round': 170000, 'stage 2': 200000}
@@ -52,8 +52,8 @@ def stage_iterations(config: Config) -> dict[str, int]:
         return {"method": config.methods.iterations}
     if config.method == "zero-shot":
         return {}
-    is_warmed_up = config.warmup.bootstrap == "equivariance"
-    stage1 = {"warm-up": config.warmup.iterations} if is_warmed_up else {}
+    has_warmup = config.warmup.bootstrap == "equivariance"
+    stage1 = {"warm-up": config.warmup.iterations} if has_warmup else {}
     stage1["round"] = config.rounds.count * config.rounds.iterations
     if not config.uses_features:
         return stage1 | {"stage 2": config.stage2.iterations}

@@ -1,8 +1,10 @@
-"""All settings with defaults and limits; those of the paper are named as in it (cited in the README).
+"""All settings with their defaults and limits; settings from the paper (cited in the README) keep its names.
 
-The defaults are the paper's numbers, where it gives them. The preset `paper` also follows the authors'
-program in what the paper leaves open (see `presets` and docs/fidelity.md).
-Every number declares its limits (see `limits`). The comments become the page docs/settings.md.
+The defaults are the numbers of the paper, where it gives them. Where the paper leaves a choice, the preset
+`paper` follows the authors' program (see `presets` and docs/fidelity.md).
+
+Every number declares its limits (see `limits`). The comment behind or above a setting becomes its text on the
+page docs/settings.md.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ PeakMethod = Literal["cell", "quarter", "parabola", "centroid"]
 """How a position is read from a heatmap.
 
 cell:     the center of the highest cell
-quarter:  a quarter of a cell from there toward the higher neighbor, along each axis
+quarter:  this center, moved a quarter of a cell toward the higher neighbor along each axis
 parabola: the vertex of a parabola through the logarithms of the highest cell and its neighbors
 centroid: the mean of all cells, weighted by the squares of their values
 """
@@ -48,10 +50,14 @@ class Images:
     """How images are cropped and resized."""
 
     size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Implementation Details)
-    box_rule: Literal["loose", "body"] = "loose"  # loose: longer side plus margin; body: see body_scale
-    margin: float = above(-0.5, 10, 0.1)  # loose rule: added on each side, fraction of the longer side
-    body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height of the body
-    aspect: Literal["square", "stretched"] = "square"  # stretched: loose crops keep the box's aspect ratio
+    # loose: the longer side of the box plus margins; body: see body_scale
+    box_rule: Literal["loose", "body"] = "loose"
+    # loose rule: margin on each side, as a fraction of the longer side of the box; stretched: of the same
+    # side
+    margin: float = above(-0.5, 10, 0.1)
+    body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height of the box
+    # stretched: a loose crop has the aspect ratio of the box, and is stretched to a square
+    aspect: Literal["square", "stretched"] = "square"
     max_megapixels: float = above(0, 2_000, 200.0)  # larger images are skipped
     minimum: int = between(0, 1_000_000, 8)  # minimum number of usable images
 
@@ -61,17 +67,18 @@ class FirstKeypoints:
     """Generic keypoints that discovery starts from, and the removal of outliers (Sec. 4.2)."""
 
     detector: DetectorName = "superpoint"  # generic detector; selfmark, orb and sift need no download
-    weights: str = ""  # weights file of a learned detector; empty: from the cache
+    weights: str = ""  # weights file of a learned detector; empty: the file in the cache
     points_file: str = ""  # CSV file of keypoints, for detector "file" (synthetic initializations)
     image_size: int = between(8, 2_048, 256)  # side to which images are resized for detection, pixels
     threshold: float = between(-1_000_000, 1_000_000, 0.015)  # learned detectors: minimum confidence
-    nms_radius: int = between(0, 128, 8)  # learned detectors: non-maximum suppression, pixels of image_size
+    # learned detectors: radius of non-maximum suppression, pixels of image_size
+    nms_radius: int = between(0, 128, 8)
     max_points: int = between(2, 100_000, 40)  # maximum number of points per image
     random_fraction: float = fraction(0.0)  # fraction replaced by random points (Robustness to noise)
-    # outlier score: median distance to this many nearest descriptors
+    # the outlier score is the median distance to this many nearest descriptors
     outlier_neighbors: int = between(0, 10_000, 100)
     outlier_fraction: float = fraction(0.4)  # fraction of points removed as outliers
-    # maximum number of descriptors in which neighbors are searched
+    # maximum number of descriptors among which neighbors are searched
     outlier_sample: int = between(0, 10_000_000, 100_000)
 
 
@@ -92,9 +99,10 @@ class Heatmaps:
     # standard deviation of the target Gaussians, cells; 0: a single cell is set to 1
     sigma: float = between(0, 100, 0.75)
     threshold: float = between(-1_000_000, 1_000_000, 0.15)  # minimum confidence of a keypoint
-    nms_radius: int = between(0, 128, 2)  # non-maximum suppression, cells
+    nms_radius: int = between(0, 128, 2)  # radius of non-maximum suppression, cells
     max_points: int = between(1, 10_000, 64)  # maximum number of keypoints per image
-    refine: Literal["cell", "quarter", "parabola"] = "quarter"  # see PeakMethod
+    # how a position is read from a heatmap, see stage2.refine
+    refine: Literal["cell", "quarter", "parabola"] = "quarter"
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,14 @@ class Loss:
     margin: float = between(0, 1_000, 0.8)  # m of the contrastive loss
     hinge: Literal["squared-distance", "distance"] = "squared-distance"  # max(0, m - d^2) or max(0, m - d)^2
     descriptors: Literal["unit", "raw"] = "unit"  # whether descriptors are normalized before comparison
-    # lambda, weight of the detector loss, a mean over both views
+    # lambda, weight of the detector loss, which is a mean over both views
     detector_weight: float = between(0, 1_000_000, 0.1)
-    average: Literal["together", "apart"] = "together"  # one mean over all pairs, or one per kind of pair
+    # one mean over all pairs, or one over positive and one over negative pairs
+    average: Literal["together", "apart"] = "together"
     negative_weight: float = between(0, 1_000_000, 1.0)  # weight of the negative pairs
-    negatives: Literal["same-image", "different-cluster"] = "same-image"  # origin of negatives
+    negatives: Literal["same-image", "different-cluster"] = "same-image"  # where negative pairs come from
     random_negatives: int = between(0, 10_000, 128)  # random locations per image that are used as negatives
-    # minimum distance of a negative in the same image, cells
+    # minimum distance of the two points of a negative pair in the same image, cells
     negative_distance: float = between(0, 1_024, 5.7)
 
 
@@ -120,31 +129,34 @@ class Correspondence:
 
     mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
     assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
-    filter: Literal["clusters", "distance"] = "clusters"  # which points are used; distance: earlier method
-    extra_points: Literal["kept", "removed"] = "kept"  # all but one of an image's points in a cluster
+    # clusters: keep one point per image and cluster; distance: drop points far from their centroid, as in the
+    # authors' earlier method
+    filter: Literal["clusters", "distance"] = "clusters"
+    # points whose cluster another point of the image has: kept without a label, or removed
+    extra_points: Literal["kept", "removed"] = "kept"
     iterations: int = between(0, 100_000, 100)  # iterations of K-means
     restarts: int = between(1, 1_000, 10)  # runs of K-means; the best one is used
-    sample: int = between(1, 10_000_000, 800_000)  # maximum number of descriptors K-means is fitted on
+    sample: int = between(1, 10_000_000, 800_000)  # maximum number of descriptors that K-means is fitted on
     min_points: int = between(0, 10_000, 2)  # images with fewer points are left out of the round
 
 
 @dataclass(frozen=True)
 class AutoK:
-    """Choice of the number of landmarks when K is 0: the one that is most stable under resampling."""
+    """Choice of K if it is 0: the smallest number of landmarks that is about as stable as the best one."""
 
-    # K to try
+    # values of K to try
     candidates: tuple[int, ...] = between(2, 10_000, (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50))
-    # random splits of the images into halves that are clustered separately
+    # number of random splits of the images into two halves, which are clustered separately
     splits: int = between(2, 1_000, 5)
-    # blocks of consecutive images (video frames) that stay in the same half
+    # number of blocks of consecutive images (video frames); a block stays in the same half
     blocks: int = between(2, 100_000, 20)
     max_images: int = between(0, 1_000_000, 400)  # maximum number of images used, evenly spaced
-    # points with a smaller margin are ignored; 0: cluster border, 1: centroid
+    # points with a smaller margin are ignored; the margin is 0 at the border between two clusters and 1 at a
+    # centroid
     clear_margin: float = fraction(0.1)
-    # landmarks count as 0 if the halves agree on them no more than this
+    # a landmark counts as unstable everywhere if the two halves agree on it no more often than this
     dissolved_agreement: float = fraction(0.5)
-    # a warning is given if the best score is lower, as it is for cluttered images
-    weak_score: float = between(0, 1_000, 0.3)
+    weak_score: float = between(0, 1_000, 0.3)  # warn if the best score is lower, as for cluttered images
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,7 @@ class Optimizer:
 class Warmup:
     """Bootstrapping of Stage 1 before the first round (Sec. 3.5)."""
 
-    # detector-descriptors: the authors' earlier method
+    # detector-descriptors: no warm-up, as in the authors' earlier method
     bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"
     iterations: int = between(0, 10_000_000, 30_000)  # iterations on pairs of an image and a deformed copy
 
@@ -169,9 +181,9 @@ class Warmup:
 class Rounds:
     """Rounds of correspondence recovery and self-training (Algorithm 1)."""
 
-    count: int = between(1, 1_000, 34)  # T, number of rounds: 30k + 34 x 5k = 200k iterations in total
+    count: int = between(1, 1_000, 34)  # T, number of rounds; paper: 30k + 34 x 5k = 200k iterations
     iterations: int = between(0, 10_000_000, 5_000)  # iterations per round
-    # lr x0.1 at these fractions of Stage 1 (150k, 180k)
+    # fractions of Stage 1 after which the learning rate drops to a tenth (paper: 150k and 180k iterations)
     lr_drops: tuple[float, ...] = between(0, 1, (0.75, 0.9))
     same_image_fraction: float = fraction(0.5)  # fraction of pairs that are an image and a deformed copy
     keep_weights: bool = False  # keep the weights of every round in checkpoints/round-01.safetensors, ...
@@ -183,14 +195,19 @@ class Stage2:
 
     iterations: int = between(1, 10_000_000, 200_000)  # iterations of heatmap regression
     batch: int = between(1, 4_096, 16)  # images per iteration
-    # lr x0.1 at these fractions of the iterations (50k, 70k)
+    # fractions of the iterations after which the learning rate drops to a tenth (paper: 50k and 70k)
     lr_drops: tuple[float, ...] = between(0, 1, (0.25, 0.35))
     backbone_lr: float = between(0, 100, 0.1)  # learning rate of the backbone, as a fraction of optimizer.lr
     head: Literal["detector", "descriptor"] = "detector"  # head of Phi that Psi's head starts from
     sigma: float = between(0.05, 100, 0.75)  # standard deviation of the target Gaussians, cells
-    refine: PeakMethod = "quarter"  # how a position is read from a heatmap, see PeakMethod
-    average: Literal["found", "all"] = "found"  # mean over the landmarks found in an image, or over all K
-    outside: Literal["ignored", "absent"] = "ignored"  # landmarks outside the view; absent: empty target
+    # how a position is read from a heatmap: the center of the highest cell, this center moved a quarter of a
+    # cell toward the higher neighbor, the vertex of a parabola through the neighbors, or the weighted mean of
+    # all cells
+    refine: PeakMethod = "quarter"
+    # loss: mean over the landmarks found in an image, or over all K
+    average: Literal["found", "all"] = "found"
+    # landmarks moved out of the image: no loss, or an empty target (absent)
+    outside: Literal["ignored", "absent"] = "ignored"
     cutout: int = between(0, 4_096, 80)  # side of the erased square, pixels of a 256-pixel image
     cutout_color: Literal["gray", "black"] = "gray"  # color of the erased square
     cutout_fraction: float = fraction(0.5)  # fraction of images with an erased square
@@ -201,7 +218,7 @@ class Flip:
     """Mirrored images (Sec. 3.7)."""
 
     train: bool = True  # train on mirrored images, in both stages
-    test: bool = True  # average the heatmaps of an image and its mirror image
+    test: bool = True  # when predicting, average the heatmaps of an image and its mirror image
     partner: Literal["found", "itself"] = "found"  # mirror partner of a landmark; itself: for side views
 
     @property
@@ -216,12 +233,12 @@ class Temporal:
 
     enabled: bool = False  # train on pairs of nearby video frames
     fraction: float = fraction(0.5)  # fraction of pairs that are two nearby frames
-    # maximum gap in original frames; the next used frame always counts
+    # maximum gap between nearby frames, in frames of the video; the next used frame always counts as nearby
     max_frame_gap: int = between(1, 1_000_000, 5)
-    neighbors: int = between(1, 100, 2)  # nearby frames drawn per frame and round
+    neighbors: int = between(1, 100, 2)  # number of nearby frames drawn for each frame in each round
     window: int = between(3, 255, 15)  # window of the Lucas-Kanade tracker, pixels
     levels: int = between(0, 16, 3)  # pyramid levels of the tracker
-    # maximum error after tracking a point forward and back, pixels
+    # a point is dropped if it returns farther than this from its start when tracked forward and back, pixels
     max_return_error: float = between(0, 4_096, 1.0)
 
 
@@ -230,19 +247,22 @@ class Augment:
     """Random changes of training images."""
 
     rotation: float = between(0, 360, 40.0)  # maximum rotation in either direction, degrees
-    scale: tuple[float, float] = between(0.01, 100, (0.8, 1.2))  # factor per axis
+    scale: tuple[float, float] = between(0.01, 100, (0.8, 1.2))  # range of the scale factor of each axis
     shift: float = between(0, 10, 0.05)  # maximum shift, as a fraction of the image's side
-    contrast: tuple[float, float] = between(0, 100, (0.85, 1.3))  # factor on the difference from the mean
-    brightness: tuple[float, float] = between(0, 100, (0.9, 1.1))  # factor on the mean
+    # range of the factor on the difference from the mean
+    contrast: tuple[float, float] = between(0, 100, (0.85, 1.3))
+    brightness: tuple[float, float] = between(0, 100, (0.9, 1.1))  # range of the factor on the mean
     negative_fraction: float = fraction(0.0)  # fraction of images with inverted brightness
     border: BorderColor = "repeated"  # pixels outside a warped image: those of its border, or black
     noise_fraction: float = fraction(1.0)  # fraction of images with noise
     noise: float = between(0, 10, 0.05)  # maximum standard deviation of the noise, for values in 0..1
     blur_fraction: float = fraction(0.3)  # fraction of blurred images
-    blur_sigma: tuple[float, float] = between(0.01, 100, (0.3, 1.2))  # standard deviation of the blur, pixels
+    # range of the blur's standard deviation, pixels
+    blur_sigma: tuple[float, float] = between(0.01, 100, (0.3, 1.2))
     color_fraction: float = fraction(0.3)  # fraction of images with changed hue and saturation
     hue: float = between(0, 360, 20.0)  # maximum change of hue in either direction, degrees
-    saturation: tuple[float, float] = between(0, 100, (0.7, 1.3))  # factor on the difference from gray
+    # range of the factor on the difference from gray
+    saturation: tuple[float, float] = between(0, 100, (0.7, 1.3))
 
 
 @dataclass(frozen=True)
@@ -254,7 +274,8 @@ class Runtime:
     predict_batch: int = between(1, 4_096, 128)
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
     kernels: Literal["auto", "plain"] = "auto"  # auto: fused kernels for bf16 on CUDA if Triton is installed
-    device_fraction: float = fraction(0.4)  # fraction of free GPU memory for images; as much for descriptors
+    # fraction of the free GPU memory that images may take; descriptors may take as much
+    device_fraction: float = fraction(0.4)
     checkpoint_every: int = between(1, 1_000_000_000, 1_000)  # iterations between checkpoints
     log_every: int = between(1, 1_000_000_000, 50)  # iterations between log entries
     # maximum size of the images in memory; larger sets are memory-mapped
@@ -263,20 +284,23 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Guards:
-    """Thresholds at which training counts as collapsed and stops with an error."""
+    """Limits beyond which a training counts as collapsed, and new images as unfamiliar."""
 
     min_points: float = between(0, 1_000_000, 0.5)  # minimum average number of keypoints per image
-    # mean squared distance of descriptors to their mean; usual: 0.3..1
+    # minimum mean squared distance of descriptors from their mean; usual are 0.3 to 1
     min_descriptor_spread: float = between(0, 1_000_000, 0.01)
-    # mean distance of an image's points from their mean, fraction of its side
+    # minimum mean distance of an image's points from their mean, as a fraction of the image's side
     min_point_spread: float = between(0, 1_000_000, 0.01)
     max_empty_fraction: float = between(0, 1_000_000, 0.5)  # fraction of clusters that may be empty
-    # minimum for the highest landmark score in the checked images
+    # minimum of the highest landmark score in the checked images
     min_score: float = between(0, 1_000_000, 1e-3)
     num_samples: int = between(1, 100_000, 64)  # images on which the detector is checked before it is saved
-    familiar_images: int = between(2, 10_000, 128)  # training images that describe what a detector knows
-    compared_images: int = between(1, 10_000, 24)  # new images that are compared with them
-    # new images are unfamiliar beyond this distance, relative to that of the training images
+    # number of training images whose features are stored with the detector for comparison
+    familiar_images: int = between(2, 10_000, 128)
+    # number of new images that are compared with the training images
+    compared_images: int = between(1, 10_000, 24)
+    # new images are unfamiliar if they are farther from the mean of the training images, relative to the
+    # training images themselves
     max_unfamiliarity: float = above(0, 1_000_000, 1.0)
 
 
@@ -286,13 +310,13 @@ class Evaluation:
 
     seed: int = between(0, 2**63 - 1, 0)  # random seed of the draws below
     min_visibility: int = between(0, 2, 1)  # minimum COCO visibility of a point; 2 leaves out occluded points
-    # lambda, relative to the largest entry of X'X
+    # ridge penalties to evaluate, relative to the largest entry of X'X
     ridges: tuple[float, ...] = between(0, 1_000_000, (0.1, 0.01, 0.001, 0.0))
-    # lambda of the headline numbers; authors: 0.1 on LS3D, 0.001 on CelebA (forward)
+    # ridge penalty of the headline numbers; authors: 0.1 on LS3D, 0.001 on CelebA (forward)
     ridge: float = between(0, 1_000_000, 0.01)
-    # numbers of images to fit on, besides all
+    # numbers of images to fit on, in addition to all images
     fit_images: tuple[int, ...] = between(1, 10_000_000, (1, 5, 10, 100, 300, 800))
-    draws: int = between(0, 10_000, 10)  # random draws for each of these numbers
+    draws: int = between(0, 10_000, 10)  # random draws of images for each of these numbers
     max_curve_error: float = between(0, 10_000, 20.0)  # end of the cumulative error curve, percent
     # a raw landmark is a hit within this distance, pixels of hit_side
     hit_pixels: float = between(0, 100_000, 6.0)
@@ -300,58 +324,62 @@ class Evaluation:
     # faces: a hit is within this fraction of the inter-ocular distance
     hit_fraction: float = between(0, 1_000, 0.2)
     pck_fraction: float = between(0, 1_000, 0.3)  # bodies (PCK): a hit is within this fraction of the torso
-    # AP and AR
+    # OKS thresholds of AP and AR
     oks_thresholds: tuple[float, ...] = fraction((0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95))
     oks_single: tuple[float, ...] = fraction((0.5, 0.4))  # OKS thresholds that are also reported separately
     oks_sigma: float = between(1e-6, 1_000, 0.05)  # OKS sigma of points without a COCO value
     # a generic keypoint is correct within this fraction of the eye distance
     precision_fraction: float = between(0, 1_000, 0.1)
-    # maximum iterations of singular value thresholding
+    # Stage 1: maximum iterations of singular value thresholding, which fills in missing landmarks
     completion_iterations: int = between(0, 1_000_000, 500)
     num_samples: int = between(0, 1_000_000, 200)  # maximum number of images for the checks without labels
     deformations: int = between(1, 1_000, 2)  # random deformations of each image in these checks
     flip: Literal["as-trained", "never"] = "as-trained"  # mirroring at test time
     # two positions agree within this fraction of the image's side
     agreement_radius: float = between(0, 1_000, 0.05)
-    # maximum distance from the common shape, fraction of its radius
+    # a landmark fits the common shape within this distance, as a fraction of the shape's radius
     constellation_radius: float = between(0, 1_000, 0.3)
-    # landmarks mark the same place within this fraction of the image's side
+    # two landmarks mark the same place within this fraction of the image's side
     duplicate_radius: float = between(0, 1_000, 0.02)
-    min_images: int = between(1, 10_000_000, 30)  # training images; a run on fewer is called uncertain
+    min_images: int = between(1, 10_000_000, 30)  # a run on fewer training images is called uncertain
     # The weights below are fitted by benchmarks/trust/trust_model.py, see docs/results/trust.json.
-    # weights: constant, 1 - stable, appearance error
+
+    # expected error of a landmark: constant, weight of 1 - stable, weight of the appearance error
     error_weights: tuple[float, float, float] = between(0, 1_000, (0.06, 0.32, 0.7))
-    # the same, then the second run's error
+    # the same for verified runs, then the weight of the second run's error
     verified_error_weights: tuple[float, float, float, float] = between(0, 1_000, (0.05, 0.31, 0.61, 0.13))
-    # weights: constant, error of the best landmarks
+    # expected error of a run: constant, weight of the error of its best landmarks
     run_error_weights: tuple[float, float] = between(0, 1_000, (0.04, 0.85))
     best_fraction: float = above(0, 1, 0.1)  # fraction of the landmarks that count as the best ones
-    full_found_rate: float = above(0, 1, 0.5)  # trust is lowered if Stage 1 found a landmark more rarely
-    # half the side of squares compared with the median frame of a video, pixels
+    # trust is lower if Stage 1 found a landmark in a smaller fraction of the images
+    full_found_rate: float = above(0, 1, 0.5)
+    # videos: half the side of the squares around landmarks that are compared with the median frame, pixels
     background_radius: int = between(0, 1_024, 4)
-    # squares look alike up to this mean difference, gray levels
+    # two squares look alike up to this mean difference, gray levels
     background_difference: float = between(0, 255, 8.0)
-    # landmarks that look like the median frame more often: background
+    # landmarks that look like the median frame in more frames than this are background
     max_background_rate: float = fraction(0.9)
-    # landmarks that move less, relative to the image's side, may be background
+    # landmarks that move less than this fraction of the image's side may be background
     fixed_spread: float = between(0, 1_000, 0.01)
-    # fixed_spread applies only if the median landmark moves this far
+    # fixed_spread applies only if the median landmark moves more than this fraction of the side
     moving_spread: float = between(0, 1_000, 0.03)
     # a run is good up to this expected forward error, relative to guessing
     good_error: float = between(0, 1_000, 0.3)
-    failed_error: float = between(0, 1_000, 0.75)  # a run has failed from this expected forward error on
-    max_kind_separation: float = fraction(0.28)  # above this separation, images show two kinds of objects
+    # a run has failed at this expected forward error or more, relative to guessing
+    failed_error: float = between(0, 1_000, 0.75)
+    # above this separation of their features, images seem to show two kinds of objects
+    max_kind_separation: float = fraction(0.28)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison with a second, shorter run from another seed and half of the images."""
+    """Comparison with a second, shorter run from another seed on a part of the images."""
 
     enabled: bool = False  # hold out images and train a second detector
     held_out_fraction: float = above(0, 0.5, 0.1)  # fraction of the images that neither run is trained on
-    max_held_out: int = between(1, 1_000_000, 200)  # maximum number of these images
+    max_held_out: int = between(1, 1_000_000, 200)  # maximum number of held-out images
     training_fraction: float = above(0, 1, 0.5)  # fraction of the other images that the second run uses
-    schedule_fraction: float = above(0, 1, 0.5)  # iterations of the second run / of the first run
+    schedule_fraction: float = above(0, 1, 0.5)  # iterations of the second run / iterations of the first run
     min_images: int = between(2, 10_000_000, 40)  # runs on fewer images are verified only on request
 
 
@@ -359,24 +387,28 @@ class Verification:
 class Refinement:
     """Short training of a detector's head with corrected landmarks (`selfmark refine`)."""
 
-    iterations: int = between(1, 1_000_000, 80)  # iterations, for each image left out and for all images
+    # iterations of each training: one for each group left out, and one with all images
+    iterations: int = between(1, 1_000_000, 80)
     batch: int = between(1, 4_096, 16)  # images per iteration, half of them without corrections
     lr: float = between(0, 1, 1e-3)  # peak learning rate of the head; AdamW, one cycle
     warmup_fraction: float = fraction(0.1)  # fraction of the iterations in which the learning rate rises
     weight_decay: float = between(0, 1, 1e-4)  # decoupled weight decay
-    keep_weight: float = between(0, 1_000, 0.5)  # weight of maps without a label, which should stay
+    # weight of the loss that keeps heatmaps without a correction as they were
+    keep_weight: float = between(0, 1_000, 0.5)
     views: int = between(1, 1_000, 8)  # augmented views of each corrected image
-    kept_images: int = between(0, 100_000, 48)  # images of the run on which landmarks should stay
-    kept_views: int = between(1, 1_000, 1)  # augmented views of each of them
-    folds: int = between(2, 1_000, 5)  # images left out in turn; more images form this many groups
-    max_gigabytes: float = above(0, 10_000, 1.0)  # memory of the stored features
+    # number of other images of the run on which landmarks should stay
+    kept_images: int = between(0, 100_000, 48)
+    kept_views: int = between(1, 1_000, 1)  # augmented views of each of the kept images
+    # corrected images are divided into at most this many groups, which are left out in turn
+    folds: int = between(2, 1_000, 5)
+    max_gigabytes: float = above(0, 10_000, 1.0)  # maximum memory of the stored features
 
 
 @dataclass(frozen=True)
 class Tracking:
     """Tracking of animals in front of a fixed camera (`--find-animals`)."""
 
-    num_samples: int = between(2, 1_000, 60)  # frames of a video whose median is the background
+    num_samples: int = between(2, 1_000, 60)  # number of frames of a video whose median is the background
     max_side: int = between(16, 2_048, 480)  # maximum longer side at which frames are analyzed, pixels
     # minimum difference between animal and background, gray levels
     min_contrast: float = between(0, 255, 12.0)
@@ -392,21 +424,25 @@ class Tracking:
     margin: float = between(0, 10, 0.1)
     # augment.rotation for tracked animals, which can face any direction
     rotation: float = between(0, 360, 180.0)
-    appearance_seconds: float = between(0, 3_600, 2.0)  # time after a contact in which animals are compared
-    # animals are exchanged after a contact if their appearance differs by at most this fraction; 0: never
+    # time after a contact during which appearances are compared, seconds
+    appearance_seconds: float = between(0, 3_600, 2.0)
+    # animals are exchanged after a contact only if this reduces the difference of their appearance to this
+    # fraction; 0: never
     max_appearance_ratio: float = fraction(0.5)
-    max_outside: float = fraction(0.3)  # warn if more of what moves is outside the animals' squares
-    max_missing: float = fraction(0.2)  # warn if animals are not found in more frames than this
+    # warn if more than this fraction of the moving pixels is outside the animals' squares
+    max_outside: float = fraction(0.3)
+    max_missing: float = fraction(0.2)  # warn if no animal is found in more than this fraction of the frames
 
 
 @dataclass(frozen=True)
 class Smoothing:
     """Smoothing of the landmarks of videos over time (`predict --smooth`)."""
 
-    method: SmoothingMethod = "kalman"  # savgol: Savitzky-Golay
+    method: SmoothingMethod = "kalman"  # kalman, running median, or savgol (Savitzky-Golay)
     min_score: float = fraction(0.0)  # positions with a lower score are left out
     min_relative_score: float = fraction(0.5)  # the same, relative to the landmark's median score
-    # positions farther than this from the median of the positions around are left out, object sizes
+    # positions farther than this from the median of the frames around them are left out, in sizes of the
+    # object
     max_jump: float = above(0, 1_000, 0.15)
     max_gap: float = between(0, 3_600, 0.5)  # longest gap that is filled, seconds
     time_constant: float = above(0, 3_600, 0.06)  # kalman: shorter movements count as noise, seconds
@@ -421,7 +457,7 @@ class Config:
     preset: str = "paper"  # the preset that these settings started from
     method: Method = "self-training"  # zero-shot: features without training; others: see docs/methods.md
     seed: int = between(0, 2**63 - 1, 0)  # seed of all random numbers
-    K: int = between(0, 10_000, 30, _LIMIT_OF_K)  # number of landmarks; 0: chosen after the warm-up (auto_k)
+    K: int = between(0, 10_000, 30, _LIMIT_OF_K)  # number of landmarks; 0: chosen from the images, see auto_k
     M: int = between(0, 1_000_000, 100)  # number of clusters in Stage 1, M >> K
     images: Images = field(default_factory=Images)
     keypoints: FirstKeypoints = field(default_factory=FirstKeypoints)
@@ -499,7 +535,7 @@ def check_model(images: Images, network: Network) -> None:
 
 
 def _check_memory(config: Config) -> None:
-    """Raise if an image or a training batch would take far too much memory."""
+    """Raise if an image or a training batch would take more memory than `memory` allows."""
     channels = ENCODER_CHANNELS if config.uses_features else config.network.channels
     cells, size = config.map_size, config.images.size
     check_image_memory(config.K, size, channels, cells, 1 + config.flip.test)

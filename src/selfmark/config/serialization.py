@@ -1,4 +1,4 @@
-"""Conversion of configs to and from dictionaries and YAML, and changes by dotted name."""
+"""Convert configs to and from dictionaries and YAML, and change settings by dotted name."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _METHOD_SECTIONS = (
     "autolink",
 )
 
-# Settings that did not exist when the first digests were published. With their defaults, results are the same
-# as before.
+# Settings that did not exist when the first digests were published. With their defaults, they change no
+# result, so they must not change a digest either.
 _ADDED_LATER = (
     ("images", "aspect"),
     ("loss", "hinge"),
@@ -74,9 +74,9 @@ def _default_settings() -> dict[str, Any]:
 def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
-    Digests are computed from these settings. Left out are the settings for features if the run uses none, the
-    settings of `_ADDED_LATER` that have their defaults, and those of the verification, smoothing, refinement
-    and other methods.
+    Digests are computed from these settings. The following are left out: the settings of features if the run
+    uses none, settings of `_ADDED_LATER` that have their defaults, and the settings of verification,
+    smoothing, refinement and other methods.
     """
     values = _omit_later_defaults(to_dict(config))
     unused = {"verification", "smoothing", "refinement", *_METHOD_SECTIONS}
@@ -84,8 +84,10 @@ def used_settings(config: Config) -> dict[str, Any]:
         unused -= {"methods", config.method}
     if not config.uses_features:
         unused |= {*_ONLY_WITH_FEATURES}
-        unused -= {"features"} if config.method == "dve" else set()  # settings of its clusters of cells
-        unused -= {"method"} if config.is_from_another_paper else set()
+        if config.method == "dve":  # It clusters cells with the K-means settings of features.
+            unused -= {"features"}
+        if config.is_from_another_paper:
+            unused -= {"method"}
     return {name: value for name, value in values.items() if name not in unused}
 
 
@@ -105,7 +107,7 @@ def _omit_later_defaults(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def used_image_settings(images: Images) -> dict[str, Any]:
-    """Return the settings of images that digests are computed from, see `used_settings`."""
+    """Return the settings of `images` that digests are computed from; see `used_settings`."""
     values: dict[str, Any] = _omit_later_defaults({"images": dataclasses.asdict(images)})["images"]
     return values
 
@@ -154,10 +156,10 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     Raises:
         InputError: if a setting does not exist or cannot have the value.
     """
-    # Only the sections that change are converted: planning the paper's tables overrides thousands of configs.
-    tops = {current_name(key).split(".")[0] for key in changes}
-    known = [item.name for item in dataclasses.fields(config) if item.name in tops]
-    values = {name: _to_plain(getattr(config, name)) for name in known}
+    # Convert only the sections that change: planning the paper's tables overrides thousands of configs.
+    changed_sections = {current_name(key).split(".")[0] for key in changes}
+    known_sections = [item.name for item in dataclasses.fields(config) if item.name in changed_sections]
+    values = {name: _to_plain(getattr(config, name)) for name in known_sections}
     for key, value in changes.items():
         name = current_name(key)
         *path, last = name.split(".")

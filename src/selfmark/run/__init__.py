@@ -1,1 +1,1 @@
-"""Run folders and what they build on: atomic files, locks, tensor files, processes, devices."""
+"""Run folders, and what they are built from: atomic files, locks, tensor files, processes, devices."""

@@ -1,4 +1,4 @@
-"""Open and verify safetensors files, and read them as NumPy arrays; this module does not need torch."""
+"""Open safetensors files, verify their checksums, and read them as NumPy arrays, all without torch."""
 
 from __future__ import annotations
 
@@ -86,15 +86,19 @@ def read_arrays(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]
 
 @contextmanager
 def open_tensor_file(path: Path, framework: str) -> Iterator[Any]:
-    """Open a safetensors file and explain what is wrong with it.
+    """Yield an open safetensors file.
 
     Args:
         path: the file.
-        framework: `pt` or `numpy`.
+        framework: `pt` or `numpy`, the type of the tensors to read.
+
+    Raises:
+        DamagedFile: if the file cannot be read.
+        InputError: if the file is missing.
     """
     try:
         with open_to_read(path, physical_memory()) as handle:
-            # Opening the path again could open another file, if someone replaces it in between.
+            # Open the checked descriptor, because someone could replace the file at this path.
             opened = Path(f"/dev/fd/{handle.fileno()}")
             with safe_open(opened if opened.exists() else path, framework=framework) as file:
                 yield file

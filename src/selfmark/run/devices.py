@@ -35,7 +35,7 @@ GPU_PASS_FRACTION = 0.5  # fraction of the free GPU memory for one forward pass
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free bytes of a GPU, including those that torch has reserved but does not use."""
+    """Return the free memory of a GPU in bytes, including memory that torch has reserved but does not use."""
     reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + reserved
 
@@ -64,10 +64,10 @@ def uses_bf16(runtime: Runtime, device: torch.device) -> bool:
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the memory that programs can still get, in bytes; None if the system does not tell.
+    """Return the host memory that is still available, in bytes; None if the system does not report it.
 
     Args:
-        meminfo: file in which Linux tells it.
+        meminfo: the file in which Linux reports it.
     """
     try:
         lines = meminfo.read_text(encoding="ascii").splitlines()

@@ -56,8 +56,8 @@ _FIELDS: dict[str, dict[str, Check]] = {
     "advice": {"text": is_text},
     "verdict": {"verdict": is_text, "text": is_text},
 }
-_TRIAL = ("K", "score", "error", "detection", "separation", "agreement")
-# Fields of any event that are checked where they exist.
+_TRIAL = ("K", "score", "error", "detection", "separation", "agreement")  # fields of a trial of K
+# Fields that any event may have; they are checked if present.
 _OPTIONAL: dict[str, Check] = {
     "time": is_number,
     "stages": is_dict_of(is_count),
@@ -70,10 +70,10 @@ _OPTIONAL: dict[str, Check] = {
 
 
 def parse_events(text: str) -> list[Event]:
-    """Return the events of lines of JSON.
+    """Parse a log with one JSON event per line.
 
-    Skip a line that was cut off when the process was killed, and an event without the fields that readers
-    rely on.
+    Lines that are not valid JSON, for example because a killed process cut them off, are skipped. So are
+    events without the fields that readers rely on.
     """
     events: list[Event] = []
     for line in text.splitlines():
@@ -91,12 +91,12 @@ class EventTail:
     """Reads the events that were added to a log since the last call."""
 
     def __init__(self, path: Path) -> None:
-        """Start at the beginning of a file, which need not exist yet."""
+        """Start at the beginning of a log file, which need not exist yet."""
         self._path = path
         self._offset = 0
 
     def read_new(self) -> list[Event]:
-        """Return new events; a line that is not complete yet is left for the next call."""
+        """Return new events; a line that is still incomplete is left for the next call."""
         try:
             with open_to_read(self._path, MAX_TEXT_BYTES) as handle:
                 handle.seek(self._offset)

@@ -1,4 +1,4 @@
-"""Atomic file writes, reading and appending inside a run folder, JSON, and the on-disk format version."""
+"""Write files atomically, append to and read files of a run folder, and check its format version."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def atomic_write(
     temporary = _temporary_path(path, keep_suffix, unique)
     with open_folder(path.parent) as folder:
         try:
-            # This removes the leftover of a killed process, and a link that someone put there.
+            # `create_file` first removes what a killed process left behind, or a link that someone put there.
             create_file(temporary).close()
             yield temporary
             _sync_file(temporary, folder)
@@ -143,7 +143,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that is renamed to `path` when the block ends without an error.
 
     An error removes the temporary folder; the next call removes one left behind by a killed process. `path`
-    must not exist, or it must be an empty folder. Its files are synced before the folder is renamed.
+    must not exist, or it must be an empty folder. The new files are synced before the folder is renamed.
     """
     temporary = _temporary_path(path)
     remove_folder(temporary)
@@ -173,18 +173,18 @@ def _sync_tree(root: Path) -> None:
 def open_for_append(path: Path) -> TextIO:
     """Open a text file for appending; refuse links and anything that is not a regular file.
 
-    A file with several names (hard links) is copied first, so that the file under its other names stays as it
-    is.
+    A file with several names (hard links) is first replaced by a copy, so that the file under its other names
+    does not change.
     """
     with open_folder(path.parent) as folder:
         with suppress(FileNotFoundError):
             if os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_nlink > 1:
-                _copy_of_its_own(path)
+                _replace_by_copy(path)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         return open(open_file(path, folder, flags), "a", encoding="utf-8")
 
 
-def _copy_of_its_own(path: Path) -> None:
+def _replace_by_copy(path: Path) -> None:
     with open_to_read(path) as source, atomic_open(path, "wb") as handle:
         shutil.copyfileobj(source, handle)
 
@@ -213,7 +213,7 @@ def write_json(value: Any, path: Path) -> None:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON text, with null for numbers that are not finite, which JSON does not have.
+    """Return a value as JSON text; NaN and infinity, which JSON does not have, become null.
 
     >>> to_json({"error": float("nan"), "points": (1.5, float("inf"))})
     '{"error": null, "points": [1.5, null]}'

@@ -2,13 +2,15 @@
 
 config.yaml            all settings
 run.json               format, version of selfmark, inputs and options as given by the user
-images.json            references to the images, in order
-held_out.json          references to images that a verified run is not trained on
+images.json            references to the training images, in order
+held_out.json          references to the held-out images (only of verified runs)
 verification.json      agreement with a second run (only of verified runs)
-landmark_count.json    chosen number of landmarks and how it was chosen (only if it is not given)
+landmark_count.json    chosen number of landmarks and how it was chosen (only if K was "auto")
+start/                 copy of the detector that the training starts from (only with --start-from)
 log.jsonl              one event per line, read by progress displays, reports and tests
 points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
 checkpoints/           the two newest training states of each stage
+preview/               pictures of the landmarks after each step
 model/                 the trained detector, read by `selfmark.load`
 metrics.json           checks and metrics of the finished run
 report/index.html      the report
@@ -53,17 +55,17 @@ from selfmark.run.tensor_files import read_tensors, require_finite, write_tensor
 Listener = Callable[[Event], None]
 TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata
 
-# Numbers in verification.json; see `evaluation.second_run`.
+# Checks of the numbers in verification.json; see `evaluation.second_run`.
 _ERRORS = dict.fromkeys(
     ("images", "forward", "guessing_forward", "backward", "guessing_backward", "second_run_images"),
     is_none_or(is_number),
 )
-_FREQUENT_EVENTS = ("progress", "train")  # not written to the disk at once
+_FREQUENT_EVENTS = ("progress", "train")  # events after which the log is not synced to the disk
 _MAX_IMAGES = 1 << 31  # more than any run has
 _SUBFOLDERS = ("points", "checkpoints")
-# Everything that a killed `create` may leave behind; run.json is written last.
+# Names of everything that `create` leaves behind if it is killed; it writes run.json last.
 _UNFINISHED_NAMES = {*_SUBFOLDERS, "start", "config.yaml", "images.json", "held_out.json", ".lock"}
-# Settings that may change when a run is resumed: no stored result depends on them.
+# Settings that may change when a run is resumed, because the stored results stay valid.
 _CHANGEABLE = (
     "runtime.",
     "optimizer.",
@@ -80,9 +82,9 @@ class StartingPoint:
     """A detector that a training starts from.
 
     Attributes:
-        model: its name, as the user gave it.
-        sha256: checksum that identifies it.
-        copy: copies it into a folder.
+        model: name of the detector, as the user gave it.
+        sha256: checksum that identifies the detector.
+        copy: copies the detector to a folder.
     """
 
     model: str
@@ -130,10 +132,10 @@ class Run:
             path: the folder.
             config: settings of the run.
             inputs: the inputs as given by the user.
-            refs: the images.
+            refs: the training images.
             held_out: images for the verification, on which the run is not trained.
             start: the detector that the training starts from; None for random weights.
-            options: options of the command that the settings do not show, by name, as JSON values.
+            options: options of the command that are not in config.yaml, by name, as JSON values.
 
         Raises:
             InputError: if the folder already contains a run or other files, or cannot be written.
@@ -191,7 +193,7 @@ class Run:
             self.log("changed", settings={name: str(value) for name, value in settings.items()})
 
     def settle_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replace settings, e.g. by values that depend on the images; rewrite config.yaml if they change.
+        """Replace settings, e.g. `auto` by a value that was found from the images, and update config.yaml.
 
         Args:
             settings: new values by dotted name.
@@ -205,7 +207,7 @@ class Run:
                 write_config(self.config, self.path / "config.yaml")
 
     def read_options(self) -> dict[str, Any]:
-        """Read the options that the settings do not show, by name; empty for runs of earlier versions."""
+        """Read the options that are not in config.yaml, by name; empty for runs of earlier versions."""
         options = read_json(self.path / "run.json").get("options", {})
         return options if isinstance(options, dict) else {}
 
@@ -215,11 +217,11 @@ class Run:
         return self.path / "model"
 
     def refs(self) -> list[ImageRef]:
-        """Read the references to the images of the run."""
+        """Read the references to the training images."""
         return _read_refs(self.path / "images.json")
 
     def held_out_refs(self) -> list[ImageRef]:
-        """Read the references to the images that the run is not trained on; empty if it is not verified."""
+        """Read the references to the held-out images; empty if the run is not verified."""
         path = self.path / "held_out.json"
         return _read_refs(path) if path.exists() else []
 
@@ -230,11 +232,11 @@ class Run:
 
     @property
     def verification_path(self) -> Path:
-        """Path of the agreement with a second run."""
+        """Path of verification.json, the agreement with a second run."""
         return self.path / "verification.json"
 
     def read_verification(self) -> dict[str, Any] | None:
-        """Read the agreement with a second run; None if the run is not verified."""
+        """Read verification.json, the agreement with a second run; None if the file does not exist."""
         if not self.verification_path.exists():
             return None
         content: dict[str, Any] = read_json(self.verification_path)
@@ -272,14 +274,14 @@ class Run:
         return report
 
     def events(self) -> list[Event]:
-        """Read all log events; skip a line that was cut off when the process was killed."""
+        """Read all log events; see `parse_events`."""
         path = self.path / LOG_NAME
         return parse_events(read_text(path)) if path.exists() else []
 
     # --- stored results -------------------------------------------------------------------------
 
     def has_points(self, name: str) -> bool:
-        """Return True if points/NAME.safetensors exists; runs with features may have no first keypoints."""
+        """Return True if points/NAME.safetensors exists; some runs with features lack first keypoints."""
         return (self.path / "points" / f"{name}.safetensors").exists()
 
     def load_or_compute_keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
@@ -287,7 +289,7 @@ class Run:
 
         Args:
             name: name of the file without suffix.
-            compute: computes the keypoints, which may depend only on images and settings.
+            compute: computes the keypoints; the result may depend only on images and settings.
         """
         path = self.path / "points" / f"{name}.safetensors"
 
@@ -315,8 +317,8 @@ class Run:
             name: name of the file without suffix.
             device: device to load the points to.
             compute: computes the labels.
-            repeatable: whether `compute` would return the labels of the file again, which holds until the
-                network is trained further; if True, a damaged file is recomputed.
+            repeatable: whether `compute` would return the same labels again, so that a damaged file can be
+                replaced. This is True until the network is trained further.
 
         Raises:
             DamagedFile: if the file is damaged and `repeatable` is False.
@@ -371,7 +373,7 @@ class Run:
         return {key: value.to(device) for key, value in stored[0].items()}
 
     def _read_if_intact(self, path: Path) -> TensorFile | None:
-        """Read a tensor file; return None if it is missing or damaged; log a damaged file."""
+        """Read a tensor file; return None if it is missing or damaged. Log that a file is damaged."""
         if not path.exists():
             return None
         try:
@@ -402,7 +404,7 @@ class Run:
         return self.path / "landmark_count.json"
 
     def apply_landmark_count(self) -> None:
-        """Use the number of landmarks that was chosen earlier."""
+        """Set K to the number of landmarks that landmark_count.json contains."""
         chosen = read_json(self._landmark_count_path)
         require_format(chosen, self._landmark_count_path)
         with _report_content_errors(self._landmark_count_path):
@@ -415,11 +417,11 @@ class Run:
         """Load the newest intact checkpoint of a stage, if there is one.
 
         Args:
-            stage: `stage1` or `stage2`.
+            stage: name of the checkpoints, e.g. `stage1` or `student-1`.
             load: loads the training state from a file and returns its iteration.
 
         Raises:
-            InputError: if there are checkpoints but all are damaged.
+            InputError: if there are checkpoints, but all of them are damaged.
         """
         damage: DamagedFile | None = None
         for path in self._checkpoint_paths(stage):
@@ -443,7 +445,7 @@ class Run:
         """Write a checkpoint of a stage; only the leader writes, since all processes have the same weights.
 
         Args:
-            stage: `stage1` or `stage2`.
+            stage: name of the checkpoints, e.g. `stage1` or `student-1`.
             iteration: number of iterations the state has been trained for.
             save: writes the training state to the first path and moves the old file to the second.
         """
@@ -459,7 +461,7 @@ class Run:
         return folder / f"{stage}.safetensors", folder / f"{stage}.previous.safetensors"
 
     def write_round_weights(self, number: int, network: torch.nn.Module) -> None:
-        """Write the weights of a round to a separate file, which later rounds do not overwrite."""
+        """Write the weights of a round to a file of its own, which later rounds do not overwrite."""
         if self.group.is_leader:
             with self.report_disk_errors():
                 write_tensors(dict(network.state_dict()), {}, self.round_weights_path(number))
@@ -530,7 +532,7 @@ def _keypoints_to_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
 
 
 def _check_keypoints(points: Keypoints, path: Path) -> Keypoints:
-    """Return keypoints that were read from a file, if their types and values are possible."""
+    """Check types and values of keypoints that were read from a file, and return the keypoints."""
     tensors = {"xy": points.xy, "score": points.score}
     if points.descriptor is not None:
         if points.descriptor.ndim != 2:
@@ -545,7 +547,7 @@ def _check_keypoints(points: Keypoints, path: Path) -> Keypoints:
 
 
 def _check_labels(labeled: LabeledPoints, path: Path) -> LabeledPoints:
-    """Return labels that were read from a file, if their shapes and values are possible."""
+    """Check shapes and values of labels that were read from a file, and return the labels."""
     count = (len(labeled.points),)
     for label in (labeled.label, labeled.mirrored_label):
         if label.shape != count or label.dtype != torch.int64:
@@ -560,7 +562,7 @@ def _check_labels(labeled: LabeledPoints, path: Path) -> LabeledPoints:
 
 
 def _is_unused(folder: Path) -> bool:
-    """Return True if a folder is empty or has only what a killed `create` left behind."""
+    """Return True if a folder is empty or contains only what a killed `create` left behind."""
     if not folder.is_dir() or any(path.is_symlink() for path in folder.iterdir()):
         return False
     names = {path.name.removesuffix(".part") for path in folder.iterdir()}
@@ -568,7 +570,7 @@ def _is_unused(folder: Path) -> bool:
 
 
 def _read_irreplaceable(path: Path) -> TensorFile:
-    """Read labels that cannot be recomputed, because the network has changed since."""
+    """Read labels that cannot be computed again, because the network has been trained further since."""
     try:
         return read_tensors(path)
     except DamagedFile as error:

@@ -23,16 +23,16 @@ from selfmark.errors import InputError, UnsafeFile
 MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
 VIEWS_FILE = "views.json"
-"""File of a folder that has one run for each view of an image, and no model of its own."""
+"""File in a folder that contains one run per view of an object instead of being a run itself."""
 COMPARISON_FILE = "comparison.json"
-"""File of a folder that has one run for each method of a comparison."""
+"""File in a folder that contains one run per method of a comparison."""
 
 # Files that only run folders, model folders and folders of several runs contain.
 _MARKERS = ("run.json", "model.json", VIEWS_FILE, COMPARISON_FILE)
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a named pipe waits for another process.
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # from file systems that cannot sync folders
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a named pipe would wait for another process.
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # errors of file systems that cannot sync folders
 
 
 # --- folders -----------------------------------------------------------------------------------------
@@ -40,14 +40,14 @@ _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # from file systems t
 
 @contextmanager
 def open_folder(folder: Path) -> Iterator[int]:
-    """Yield a descriptor of a folder.
+    """Yield the file descriptor of an open folder.
 
     Raises:
         UnsafeFile: if a component below the run folder is a link.
         OSError: if the folder does not exist or cannot be opened.
     """
     root, names = _split_at_root(folder)
-    descriptor = os.open(root, _FOLDER)
+    descriptor = os.open(root, _FOLDER_FLAGS)
     try:
         for depth, name in enumerate(names, start=1):
             deeper = _open_subfolder(name, descriptor, root.joinpath(*names[:depth]))
@@ -84,7 +84,7 @@ def _is_root(folder: Path) -> bool:
 
 def _open_subfolder(name: str, folder: int, path: Path) -> int:
     try:
-        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        return os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
     except OSError:
         _require_no_link(name, folder, path)
         raise
@@ -127,7 +127,7 @@ def _make_subfolder(name: str, parent: int, path: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder and its content, if it exists; files that cannot be deleted are left without an error.
+    """Delete a folder and its content, if it exists; leave files that cannot be deleted, without an error.
 
     Raises:
         UnsafeFile: if the folder, or a component of its path below the run folder, is a link.
@@ -144,7 +144,7 @@ def open_file(path: Path, folder: int, flags: int) -> int:
     """Open or create a regular file and return its descriptor.
 
     Args:
-        path: the file; it is opened by its name in `folder`, and the rest of the path is for messages.
+        path: the file; only its name is used to open it, the whole path is for messages.
         folder: descriptor of its folder, from `open_folder`.
         flags: such as `os.O_RDONLY`; see `os.open`.
 
@@ -153,7 +153,7 @@ def open_file(path: Path, folder: int, flags: int) -> int:
         OSError: if the file cannot be opened.
     """
     try:
-        descriptor = os.open(path.name, flags | _FILE, 0o666, dir_fd=folder)
+        descriptor = os.open(path.name, flags | _FILE_FLAGS, 0o666, dir_fd=folder)
     except OSError as error:
         _require_no_link(path.name, folder, path)
         if error.errno == errno.ENXIO:  # a socket, or a named pipe that nobody reads
@@ -167,7 +167,7 @@ def open_file(path: Path, folder: int, flags: int) -> int:
 
 @contextmanager
 def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedReader]:
-    """Open a regular file for reading; `open_file` lists further errors.
+    """Open a regular file for reading; see `open_file` for further errors.
 
     Args:
         path: the file.
@@ -194,14 +194,14 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def physical_memory() -> int:
-    """Return the memory of the computer in bytes, the size limit of files that are read into memory."""
+    """Return the memory of the computer in bytes: the size limit for files that are read into memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Create an empty file for reading and writing; an existing file is deleted first.
+    """Create an empty file for reading and writing; delete an existing file first.
 
-    A process that has the old file open, or mapped into memory, can continue to read it.
+    A process that has the deleted file open, or mapped into memory, can continue to read it.
     """
     with open_folder(path.parent) as folder:
         with suppress(FileNotFoundError):
@@ -236,5 +236,5 @@ def sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _UNSYNCABLE:
+        if error.errno not in _CANNOT_SYNC:
             raise

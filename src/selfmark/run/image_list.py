@@ -14,7 +14,7 @@ def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
     """Convert image references to JSON values."""
     return [
         {"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track}
-        | ({"film": ref.clip} if ref.clip else {})
+        | ({"film": ref.clip} if ref.clip else {})  # the key that early versions of selfmark chose
         for ref in refs
     ]
 
@@ -34,7 +34,7 @@ def _ref_from_json(entry: Any) -> ImageRef:
     require_fields(
         entry,
         {"path": _is_path, "frame": is_none_or(is_count), "box": is_none_or(_is_box)},
-        {"track": is_none_or(is_count), "film": is_none_or(_is_clip)},  # missing in early runs
+        {"track": is_none_or(is_count), "film": is_none_or(_is_clip)},  # early runs lack these fields
     )
     box, clip = entry["box"], entry.get("film")
     return ImageRef(

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C and SIGTERM during training: finish the step, save, then exit."""
+"""Handle Ctrl-C and SIGTERM during training: finish the iteration, save a checkpoint, then exit."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def defer_interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         requested = True
 
-    # Keep ignoring signals that are already ignored, e.g. SIGINT in background jobs of a shell.
-    previous = {number: signal.getsignal(number) for number in _SIGNALS}
-    previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
+    # Signals that are already ignored stay ignored, e.g. SIGINT in background jobs of a shell.
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    previous = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in previous:
         signal.signal(number, handle)
     try:

@@ -1,17 +1,17 @@
-"""Checks of values that were read from JSON files of a run folder, which may have been written by anyone."""
+"""Check values from the JSON files of a run folder, which may come from a stranger."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-_MAX_NUMBER = 1e15  # larger numbers are not counts, times or errors; whole numbers up to it are exact
+_MAX_NUMBER = 1e15  # far above any count, time or error; a float holds all whole numbers up to it exactly
 
 Check = Callable[[Any], bool]
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite number of a reasonable size; True and False are no numbers.
+    """Return True for a finite number of a reasonable size; booleans do not count as numbers.
 
     >>> is_number(2.5), is_number(True), is_number(1e300), is_number(float("nan"))
     (True, False, False, False)
@@ -45,7 +45,7 @@ def is_bool(value: Any) -> bool:
 
 
 def is_list_of(check: Check) -> Check:
-    """Return a check for lists of which all items pass.
+    """Return a check for lists whose items all pass a given check.
 
     >>> is_list_of(is_count)([1, 2]), is_list_of(is_count)([1, "2"])
     (True, False)
@@ -54,7 +54,7 @@ def is_list_of(check: Check) -> Check:
 
 
 def is_dict_of(check: Check) -> Check:
-    """Return a check for dictionaries whose keys are valid text and of which all values pass.
+    """Return a check for dictionaries whose keys are valid text and whose values all pass a given check.
 
     >>> is_dict_of(is_number)({"total": 0.5}), is_dict_of(is_number)([0.5])
     (True, False)
@@ -65,7 +65,7 @@ def is_dict_of(check: Check) -> Check:
 
 
 def is_none_or(check: Check) -> Check:
-    """Return a check for null and for what passes another check."""
+    """Return a check that accepts None and every value that passes a given check."""
     return lambda value: value is None or check(value)
 
 
@@ -91,8 +91,8 @@ def require_fields(values: Any, fields: dict[str, Check], optional: dict[str, Ch
 
     Args:
         values: value from a JSON file.
-        fields: checks of the fields that it must have.
-        optional: checks of fields that it may have.
+        fields: checks of the fields that the value must have, by name.
+        optional: checks of the fields that the value may have, by name.
     """
     if not isinstance(values, dict):
         raise ValueError(f"a JSON object was expected, not {str(values)[:40]!r}")

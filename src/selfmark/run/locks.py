@@ -20,7 +20,7 @@ class FolderLocked(InputError):
 def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Iterator[None]:
     """Hold the exclusive lock of an existing folder inside the context.
 
-    The operating system releases the lock when the process ends, however it ends.
+    The operating system also releases the lock when the process is killed.
 
     Args:
         folder: the folder to lock.

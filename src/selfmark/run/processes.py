@@ -1,7 +1,7 @@
 """The processes that work on one run together, started by torchrun.
 
 Each process (rank) runs the same program on its shard of the images, and sums are reduced over all ranks. A
-single process is a group of size one, whose methods work without communication, so callers do not need to
+single process is a group of size one, whose methods do not communicate. Callers therefore need not
 distinguish the two cases.
 
 >>> SINGLE_PROCESS.shard(10), SINGLE_PROCESS.is_leader
@@ -159,13 +159,13 @@ SINGLE_PROCESS = ProcessGroup(rank=0, size=1)
 
 
 def is_restarted() -> bool:
-    """Return True if torchrun restarted this process after another process ended."""
+    """Return True if torchrun restarted this process because a process of the job had failed."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
 def _report_lost_peers() -> Iterator[None]:
-    """Convert errors of a broken connection to a TrainingError that explains them."""
+    """Convert errors of a broken connection to a TrainingError that says how to continue."""
     try:
         yield
     except torch.OutOfMemoryError:

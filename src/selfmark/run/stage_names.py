@@ -1,18 +1,19 @@
-"""Names of the stages of a training, as users read them."""
+"""Names of the stages of a training, as displayed to users."""
 
 from __future__ import annotations
 
-# How the stage names of log events are displayed.
+# Displayed names of stages, by their name in log events.
 _NAMES = {
-    "applying Phi": "describing keypoints",
+    "applying Phi": "describing keypoints",  # in logs of selfmark 0.1
     "stage 2": "training the detector",
     "method": "training",
 }
+# The same for stages that consist of rounds.
 _ROUNDS = {"student": "learning landmarks", "keypoints": "learning keypoints"}
 
 
 def describe_stage(stage: str, number: int, rounds: int, student_rounds: int) -> str:
-    """Return the name of a stage of a log event.
+    """Return the displayed name of the stage of a log event.
 
     >>> describe_stage("round", 2, 4, 0), describe_stage("student", 1, 4, 3)
     ('training round 2 of 4', 'learning landmarks, round 1 of 3')
@@ -21,7 +22,7 @@ def describe_stage(stage: str, number: int, rounds: int, student_rounds: int) ->
         stage: stage of the event.
         number: round of the event.
         rounds: number of rounds of Stage 1.
-        student_rounds: number of rounds with features.
+        student_rounds: number of rounds of the student.
     """
     if stage == "round":
         return f"training round {number} of {rounds}"

@@ -29,7 +29,7 @@ from selfmark.run.array_files import (
 from selfmark.run.files import atomic_open
 
 _DTYPES = {torch.float32: "F32", torch.int64: "I64"}  # safetensors names of the types of weights
-_METADATA = "__metadata__"  # key of the header
+_METADATA = "__metadata__"  # key of the metadata in the header of a safetensors file
 
 
 def write_tensors(
@@ -56,8 +56,8 @@ def write_tensors(
 def _serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, memoryview]:
     """Return the header and the content of a safetensors file, with sorted metadata.
 
-    The library writes metadata in a random order. Offsets in the header count from the start of the content,
-    so the header can change its length.
+    The safetensors library writes metadata in a random order, so the header is written again here. Its length
+    may change, because the offsets in it count from the start of the content.
     """
     serialized = memoryview(save(tensors, metadata))
     start = 8 + int.from_bytes(serialized[:8], "little")
@@ -90,8 +90,8 @@ def read_tensors(
 
     Args:
         path: the file.
-        expected: tensors whose names, shapes and types the file must have, on any device including meta;
-            this is checked in the header, before memory is allocated. None accepts any tensors.
+        expected: tensors on any device, including meta. The file must contain tensors with the same names,
+            shapes and types; this is checked before memory is allocated. None accepts any tensors.
 
     Returns:
         Tensors by name and metadata by name.
@@ -121,7 +121,7 @@ def read_tensor_names(path: Path) -> set[str]:
 
 
 def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise if a number in one of the tensors is NaN or infinite.
+    """Raise if one of the tensors contains NaN or infinity.
 
     Args:
         tensors: tensors by name.

@@ -13,7 +13,7 @@ from selfmark.run.event_log import Event
 from selfmark.run.guarded_files import make_folder, open_to_read
 
 FOLDER = "tensorboard"
-_PICTURE_SIDE = 1_000  # pixels; TensorBoard stores PNG, which takes a second for a large picture
+_PICTURE_SIDE = 1_000  # maximum side, pixels; compressing a larger picture as PNG takes a second
 
 
 class TensorBoardLog:
@@ -23,7 +23,7 @@ class TensorBoardLog:
         """Check that TensorBoard is installed.
 
         Raises:
-            InputError: if it is not.
+            InputError: if TensorBoard is not installed.
         """
         require_package("tensorboard", "'selfmark[tensorboard]'")
         self._writer: Any = None
@@ -35,13 +35,13 @@ class TensorBoardLog:
         from torch.utils.tensorboard import SummaryWriter
 
         try:
-            make_folder(run / FOLDER)  # It must not be a link.
+            make_folder(run / FOLDER)  # raises if the folder is a link
             self._writer = SummaryWriter(str(run / FOLDER))
         except OSError as error:
             raise InputError(f"cannot write to {run / FOLDER}: {error.strerror}") from error
 
     def __call__(self, event: Event) -> None:
-        """Write an event that has something to show."""
+        """Write the losses of a `train` event or the picture of a `preview` event; ignore other events."""
         if self._writer is None:
             return
         if event["event"] == "train":
@@ -59,7 +59,10 @@ class TensorBoardLog:
             self._writer.close()
 
     def _write_losses(self, event: Event) -> None:
-        """Add the losses of an event; rounds that count their iterations from zero follow each other."""
+        """Add the losses of an event to their curves.
+
+        Some stages count the iterations of each round from zero. Their rounds follow each other in the curve.
+        """
         key = (event["stage"], event["round"])
         offset = self._offset.setdefault(key, max(0, self._end - event["start"]))
         step = offset + event["iteration"]

@@ -1,4 +1,4 @@
-"""The time that a run still takes, from its log events: used by progress displays and the watch page."""
+"""Estimate the remaining time of a run from its log events, for progress displays and the watch page."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SECOND_TRAINING = "training a second detector"
-"""Name of the progress of a verification, see `verification`."""
+"""Stage of the progress events of a verification, see `verification`."""
 
-# Stages that end early if landmarks are not confirmed, by the stage of the event that says so.
+# Stages that end when an `agreement` event says that landmarks are not kept, by the stage of this event.
 _ENDED_STAGES = {
     "student": ("student",),
     "warm-up": ("warm-up", "round"),
     "keypoints": ("warm-up", "round"),
 }
-_PLANNED_STAGES = {"keypoints": "student"}  # stages that are planned under another name
+_PLANNED_STAGES = {"keypoints": "student"}  # name in the plan of stages that have another name in events
 
 
 @dataclass
 class TimeLeft:
     """Estimates the remaining seconds of a run; call it with every event.
 
-    Each stage has its own pace: that of its own latest events, else that of the estimate made before the
-    training, else that of the stage that was measured last.
+    Each stage has its own pace. It is measured from the stage's own events. Before there are any, it is the
+    pace estimated before the training or, without an estimate, that of the stage that was measured last.
     """
 
     _planned: dict[str, int] = field(default_factory=dict)  # iterations by stage, in order
-    _done: dict[str, int] = field(default_factory=dict)
-    _pace: dict[str, float] = field(default_factory=dict)  # seconds per iteration
+    _done: dict[str, int] = field(default_factory=dict)  # iterations by stage
+    _pace: dict[str, float] = field(default_factory=dict)  # seconds per iteration, by stage
     _latest: str = ""  # stage that was measured last
-    _after: float = 0.0  # seconds after the training
+    _after: float = 0.0  # seconds that the run takes after the training
+    # iteration and seconds of the first event, by stage and round
     _first_events: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
-    _second_training: tuple[float, int] | None = None  # time and items done at its first event
+    _second_training: tuple[float, int] | None = None  # time and iterations done at its first event
     _is_done: bool = False
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take note of an event."""
+        """Update the estimate with an event."""
         kind = event["event"]
         if kind == "estimate":
             self._pace = {**event["seconds_per_iteration"], **self._pace}
@@ -44,7 +45,7 @@ class TimeLeft:
         elif kind == "plan":
             self._planned = dict(event.get("stages", {}))
         elif kind == "train":
-            self._count(event)
+            self._count_iterations(event)
         elif kind == "agreement" and not event["is_kept"]:
             for stage in _ENDED_STAGES.get(event["stage"], ()):
                 self._done[stage] = self._planned.get(stage, 0)
@@ -66,18 +67,19 @@ class TimeLeft:
         )
         return left + self._after
 
-    def _count(self, event: Mapping[str, Any]) -> None:
+    def _count_iterations(self, event: Mapping[str, Any]) -> None:
+        """Count the iterations done, and measure the pace of the event's stage."""
         stage, number = _PLANNED_STAGES.get(event["stage"], event["stage"]), event["round"]
         if stage not in self._planned:
             return
         length = event["stop"] - event["start"]
-        # The iterations of Stage 2 are counted through, those of other stages start again in each round.
+        # The phases of Stage 2 may differ in length; the rounds of other stages have equal length.
         before = event["start"] if stage == "stage 2" else max(number - 1, 0) * length
         self._done[stage] = before + event["iteration"] - event["start"]
         for earlier in list(self._planned)[: list(self._planned).index(stage)]:
             self._done[earlier] = self._planned[earlier]
         first = self._first_events.setdefault((stage, number), (event["iteration"], event["seconds"]))
-        if event["seconds"] < first[1]:  # the run was interrupted and resumed in this round
+        if event["seconds"] < first[1]:  # The run was interrupted in this round and resumed.
             first = self._first_events[(stage, number)] = (event["iteration"], event["seconds"])
         if event["iteration"] > first[0]:
             self._pace[stage] = (event["seconds"] - first[1]) / (event["iteration"] - first[0])
@@ -86,7 +88,7 @@ class TimeLeft:
         self._latest = stage
 
     def _count_second_training(self, event: Mapping[str, Any]) -> None:
-        """Replace the estimate of the verification by what its own progress says."""
+        """Measure the pace of the second training, and replace the estimate of the time that it takes."""
         self._done = dict(self._planned)
         if "time" not in event:
             return

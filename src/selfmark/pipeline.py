@@ -192,10 +192,10 @@ def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config
 
 
 def _advise_on_few_keypoints(max_per_image: int, config: Config) -> str:
-    """Return what the user can do if every image has fewer keypoints than landmarks are wanted."""
+    """Return advice for the case that every image has fewer keypoints than the requested landmarks."""
     settings = config.keypoints
     advice = [f"use -k {max_per_image} or less"] if config.K and max_per_image else []
-    # Outliers are removed after the limit was applied. An image that reached it keeps about this many points.
+    # Outliers are removed after max_points was applied. An image that reached it keeps about this many.
     if max_per_image >= round((1 - settings.outlier_fraction) * settings.max_points):
         advice.append(f"raise keypoints.max_points, now {settings.max_points}")
     elif settings.detector == "file":

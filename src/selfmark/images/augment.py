@@ -1,8 +1,8 @@
 """Random augmentation of a batch of images and their points, on the device that holds them.
 
 One affine matrix per image combines flip, scale, rotation and shift. The image is resampled once, and its
-points are transformed by the same matrix. Matrices act on (x, y, 1) in pixels and map the given image to the
-augmented one.
+points are transformed by the same matrix. Matrices act on (x, y, 1) in pixels and map positions in the given
+image to positions in the augmented one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def warp_images(images: Tensor, matrix: Tensor, padding: Literal["border", "zero
     Args:
         images: [B, C, S, S].
         matrix: [B, 2, 3].
-        padding: values outside the given images: those of the nearest border pixels, or zeros.
+        padding: pixels outside the given images: copies of the nearest border pixels, or zeros.
     """
     size = images.shape[-1]
     inverse = invert_affine(matrix)
@@ -119,14 +119,14 @@ class ColorChanges:
 def random_color_changes(count: int, settings: Augment, generator: torch.Generator) -> ColorChanges:
     """Draw independent color changes for `count` images."""
     contrast = _uniform(count, *settings.contrast, generator)
-    # With a fraction of 0, draw no random numbers, so that a seed gives the same changes as without this.
+    # If the fraction is 0, draw no random numbers: a seed must give the same changes as without this setting.
     if settings.negative_fraction > 0:
         contrast = torch.where(_bernoulli(count, settings.negative_fraction, generator), -contrast, contrast)
     brightness = _uniform(count, *settings.brightness, generator)
     color = _random_color_matrix(count, settings, generator)
     taps = _random_blur_taps(count, settings, generator)
     noise_sigma = _uniform(count, 0.0, settings.noise, generator)
-    if settings.noise_fraction < 1:  # with a fraction of 1, draw no random numbers, as above
+    if settings.noise_fraction < 1:  # If it is 1, draw no random numbers, for the same reason.
         noise_sigma = noise_sigma * _bernoulli(count, settings.noise_fraction, generator)
     return ColorChanges(color, contrast, brightness, taps, noise_sigma)
 
@@ -164,7 +164,11 @@ def augment_colors(images: Tensor, settings: Augment, generator: torch.Generator
 
 
 def _random_color_matrix(count: int, settings: Augment, generator: torch.Generator) -> Tensor:
-    """Draw RGB matrices [count, 3, 3]: hue rotates about the gray axis, saturation scales away from it."""
+    """Draw RGB matrices [count, 3, 3] that change hue and saturation.
+
+    A rotation about the gray axis changes the hue. A factor on the distance from this axis changes the
+    saturation.
+    """
     chosen = _bernoulli(count, settings.color_fraction, generator)
     hue = _uniform(count, -math.radians(settings.hue), math.radians(settings.hue), generator) * chosen
     saturation = torch.where(chosen, _uniform(count, *settings.saturation, generator), 1.0)
@@ -199,13 +203,13 @@ def _blur(images: Tensor, taps: Tensor) -> Tensor:
 
 
 def random_cutout(count: int, size: int, side: int, fraction: float, generator: torch.Generator) -> Tensor:
-    """Draw masks [count, size, size] with one random square each, for a fraction of the images (Stage 2).
+    """Draw masks [count, size, size] of random squares to erase, for a fraction of the images (Stage 2).
 
     Args:
         count: number of images.
         size: side of the images, pixels.
         side: side of the squares, pixels.
-        fraction: fraction of the images that get a square; the masks of the others are empty.
+        fraction: fraction of the images that get one square; the masks of the others are empty.
         generator: random generator; the masks are on its device.
     """
     chosen = _bernoulli(count, fraction, generator)

@@ -1,4 +1,4 @@
-"""Read box files of other tools: COCO JSON, YOLO text, CSV. `box_matching` matches the boxes to images."""
+"""Read box files of other tools: COCO JSON, YOLO text, CSV. `box_matching` finds the image of each box."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _parse_index(text: str, field: str, where: str) -> int | None:
     if not text:
         return None
     value = _parse_number(text, where)
-    if not 0 <= value <= _MAX_INDEX or value != int(value):  # also for NaN
+    if not 0 <= value <= _MAX_INDEX or value != int(value):  # The first comparison is False for NaN.
         raise InputError(f"{where}: the {field} must be a whole number of at least 0, not '{text}'")
     return int(value)
 
@@ -142,9 +142,9 @@ def _parse_index(text: str, field: str, where: str) -> int | None:
 def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
     """Read YOLO files: rows `class cx cy w h [confidence] [track]` in fractions of the image.
 
-    There is one file per image or frame. It has the name of its image; for the frames of a video, Ultralytics
-    writes VIDEO_N.txt, with N counted from 1. A sixth and last number is a track if it is an integer in every
-    row of six numbers, otherwise a confidence.
+    There is one file per image or frame. It has the name of its image. For the frames of a video, Ultralytics
+    writes VIDEO_N.txt, with N counted from 1. The last number of rows with six numbers is a track if it is an
+    integer in all of these rows, otherwise a confidence.
     """
     lines = [
         (f"{file} line {number}", file, line.split())
@@ -152,7 +152,7 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
         for number, line in enumerate(read_text(file).splitlines(), start=1)
         if line.strip()
     ]
-    has_tracks = all(re.fullmatch(r"\d+", words[5]) for _, _, words in lines if len(words) == 6)
+    is_sixth_a_track = all(re.fullmatch(r"\d+", words[5]) for _, _, words in lines if len(words) == 6)
     boxes = []
     for where, file, words in lines:
         if len(words) < 5:
@@ -160,7 +160,8 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
                 f"{where}: a row must be 'class cx cy w h', optionally followed by confidence and track"
             )
         cx, cy, width, height = (_parse_number(word, where) for word in words[1:5])
-        track = words[6] if len(words) == 7 else words[5] if len(words) == 6 and has_tracks else ""
+        has_track = len(words) == 7 or (len(words) == 6 and is_sixth_a_track)
+        track = words[-1] if has_track else ""
         box = parse_box([cx - width / 2, cy - height / 2, width, height], f"{where}: the box")
         boxes.append(
             FileBox(where, file.stem, None, box, _parse_index(track, "track", where), is_relative=True)

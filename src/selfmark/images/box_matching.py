@@ -21,7 +21,7 @@ _ORIENTATION = 0x0112  # EXIF tag
 
 
 def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], None]) -> list[ImageRef]:
-    """Return one reference per box of a file, in the order of the images; leave out images without a box.
+    """Return one reference per box of a file, in the order of the images; images without a box are left out.
 
     Args:
         refs: images and video frames without boxes.
@@ -56,7 +56,7 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
 def check_tracks(refs: Sequence[ImageRef]) -> None:
     """Raise if only some objects of a video have tracks, or if a frame contains the same track twice.
 
-    Output formats cannot tell such objects apart.
+    All still images together count as one video here. Output formats cannot tell such objects apart.
     """
     first_of: dict[Path | None, ImageRef] = {}
     seen: set[tuple[str, int]] = set()
@@ -82,7 +82,10 @@ def _describe(file_box: FileBox) -> str:
 
 
 class _Matcher:
-    """Search for the image or frame of a box; compares the ends of paths, because files are often moved."""
+    """Finds the image or frame of a box.
+
+    Paths are compared from their end, because files are often moved to another folder.
+    """
 
     def __init__(self, refs: Sequence[ImageRef]) -> None:
         self._is_video = {ref.path: ref.frame is not None for ref in refs}
@@ -93,7 +96,7 @@ class _Matcher:
             self._by_stem[path.stem].append(path)
 
     def __call__(self, file_box: FileBox) -> tuple[Path | None, int | None]:
-        """Return the path (None if the box is of another image) and the frame (None for still images)."""
+        """Return the path (None if the box is of no given image) and the frame (None for still images)."""
         path, frame = self._find(file_box)
         if path is None or not self._is_video[path]:
             return path, None
@@ -121,7 +124,10 @@ class _Matcher:
         return self._best_match(file_box, self._by_stem[file_box.image]), None
 
     def _best_match(self, file_box: FileBox, paths: Sequence[Path]) -> Path | None:
-        """Return the path that shares the most trailing parts with the image name of the box, if any."""
+        """Return the path that shares the most trailing parts with the image name of the box.
+
+        Return None if there are no paths; raise if several paths share equally many parts.
+        """
         parts = PurePath(file_box.image).parts
         agreement = {path: _count_common_suffix(parts, Path(os.path.abspath(path)).parts) for path in paths}
         best = [path for path in agreement if agreement[path] == max(agreement.values())]

@@ -35,8 +35,8 @@ from selfmark.images.input_files import (
 Id = int | str
 Scalar = str | int | float | bool | None
 
-# Keys that COCO defines for annotations and images. Any other scalar describes the object.
 _MAX_KEYS = 1_000  # different keys of images and annotations; each takes memory for every annotation
+# Keys that COCO defines for annotations and images. A scalar under any other key describes the object.
 _STANDARD_KEYS = {"keypoints", "num_keypoints", "bbox", "area", "segmentation", "iscrowd"}
 _STANDARD_KEYS |= {"id", "image_id", "category_id", "file_name", "width", "height"}
 
@@ -153,7 +153,7 @@ class DeclaredNormalizer(NamedTuple):
 
 @dataclass(frozen=True)
 class CocoCategory:
-    """An entry of "categories", or an empty one if the file has no suitable entry.
+    """An entry of "categories"; `values` is empty if the file has no suitable entry.
 
     Attributes:
         where: Location of the entry in the file, for messages.
@@ -230,7 +230,7 @@ class CocoCategory:
         return DeclaredNormalizer(name or "", (ends[0], ends[1]))
 
     def _first_of(self, *keys: str) -> tuple[str, Any]:
-        """Return the first of these keys that has a value, and the value."""
+        """Return the first of these keys that has a value, and this value; None if no key has one."""
         present = ((key, self.values[key]) for key in keys if self.values.get(key) is not None)
         return next(present, (keys[0], None))
 
@@ -293,8 +293,8 @@ class CocoFile:
     def category(self, annotations: Sequence[CocoAnnotation]) -> CocoCategory:
         """Return the category of these annotations; raise if they have different categories.
 
-        If no category names points, return the file's only category; if it has several or none, return an
-        empty one.
+        If no category of the file names points, return the file's only category, or an empty category if
+        the file has several categories or none.
         """
         entries = _entries(self.path, self.content, "categories")
         for where, values in entries:
@@ -328,7 +328,7 @@ class CocoFile:
         return used or with_points[0]
 
     def image_folder(self, image: CocoImage) -> Path:
-        """Return the folder that file names are relative to: the first candidate that contains this image."""
+        """Return the folder that file names are relative to: the first usual one that contains the image."""
         folders = (
             self.path.parent,
             self.path.parent / "images",
@@ -406,7 +406,7 @@ def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) 
 
 
 def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the entries under a key with their locations; raise if a required id or file name is missing."""
+    """Return the entries under a key with their locations; raise if a `required` field is missing."""
     entries = content.get(key, []) if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise InputError(f"{path} is not a COCO file: it needs a list under '{key}'")

@@ -1,9 +1,9 @@
-"""Crop the square of the original image that the network sees, and convert coordinates.
+"""Crop the region of the original image that the network sees, and convert coordinates.
 
-A region is a rectangle x, y, w, h of the original, in pixels measured from pixel corners (pixel i covers
-[i, i + 1)). It may extend beyond the image. It is resized to the network's `size` x `size` pixels. Points
-are measured from pixel centers, in the original and in the resized region, so pixel i is at x = i and the
-formulas contain 0.5.
+A region is a rectangle x, y, w, h of the original. It is measured from pixel corners: pixel i covers
+[i, i + 1). It may extend beyond the image. It is resized to the network's `size` x `size` pixels. Points are
+measured from pixel centers, both in the original and in the resized region: pixel i is at x = i. The formulas
+therefore contain 0.5.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from selfmark.images.decode import Pixels
 
 Floats = npt.NDArray[np.float64]
 
-SNAP = 1e-3  # pixels; an edge this close to a pixel boundary is taken to be on it, to absorb rounding errors
+SNAP = 1e-3  # pixels; an edge this close to a pixel boundary counts as on it, to absorb rounding errors
 
 
 def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
     """Compute the region that each image is cropped to (paper, Datasets).
 
-    Without a box, it is the smallest square around the whole image. The rule "loose" takes the longer side
-    of the box and adds the margin on each side. The rule "body" is the paper's s = c*H/200: a square of side
-    200*s = c*H for a box of height H. With the aspect "stretched", the first two are not squares: the whole
-    image, or the box with its margins.
+    Without a box, the region is the smallest square around the whole image. With the rule "loose", it is a
+    square whose side is the longer side of the box plus a margin on each side. With the rule "body", it is
+    the paper's square for s = c*H/200: its side is 200*s = c*H for a box of height H.
+
+    With the aspect "stretched", the region without a box is the image itself, and the rule "loose" adds its
+    margins to the box, which need not be a square. The rule "body" does not change.
 
     Args:
         sizes: [N, 2], width and height of the originals, pixels.
@@ -44,24 +46,22 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
     [[95.0, 80.0, 60.0, 240.0]]
     """
     extents = _fill_missing_boxes(sizes, boxes)
-    longer = extents[:, 2:].max(axis=1)
-    has_no_box = np.isnan(np.asarray(boxes, dtype=np.float64)).any(axis=1)
+    has_no_box = np.isnan(np.asarray(boxes, dtype=np.float64)).any(axis=1, keepdims=True)
+    longer_sides = extents[:, 2:].max(axis=1, keepdims=True).repeat(2, axis=1)
+    base_sides = extents[:, 2:] if images.aspect == "stretched" else longer_sides
     if images.box_rule == "body":
-        box_side = images.body_scale * extents[:, 3]
+        box_sides = images.body_scale * extents[:, 3:].repeat(2, axis=1)
     else:
-        box_side = longer * (1 + 2 * images.margin)
-    side = np.where(has_no_box, longer, box_side)[:, None].repeat(2, axis=1)
-    if images.aspect == "stretched":
-        box_sides = extents[:, 2:] * (1 + 2 * images.margin) if images.box_rule == "loose" else side
-        side = np.where(np.reshape(has_no_box, (-1, 1)), extents[:, 2:], box_sides)
+        box_sides = base_sides * (1 + 2 * images.margin)
+    sides = np.where(has_no_box, base_sides, box_sides)
     center = extents[:, :2] + extents[:, 2:] / 2
-    return np.concatenate([center - side / 2, side], axis=1)
+    return np.concatenate([center - sides / 2, sides], axis=1)
 
 
 def region_sides(regions: npt.ArrayLike) -> Floats:
-    """Return the side [N] of regions [N, 4]; of a stretched one, the square root of its area."""
-    areas = np.asarray(regions, dtype=np.float64)
-    sides: Floats = np.sqrt(areas[:, 2] * areas[:, 3])
+    """Return the side [N] of regions [N, 4]; for a region that is no square, the square root of its area."""
+    rectangles = np.asarray(regions, dtype=np.float64)
+    sides: Floats = np.sqrt(rectangles[:, 2] * rectangles[:, 3])
     return sides
 
 
@@ -76,8 +76,8 @@ def to_network(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
     >>> to_network([0.0, 0.0], [0, 0, 512, 512], 256).tolist()
     [-0.25, -0.25]
     """
-    points, areas = np.asarray(xy, dtype=np.float64), np.asarray(regions, dtype=np.float64)
-    return (points + 0.5 - areas[..., :2]) * (size / areas[..., 2:]) - 0.5
+    points, rectangles = np.asarray(xy, dtype=np.float64), np.asarray(regions, dtype=np.float64)
+    return (points + 0.5 - rectangles[..., :2]) * (size / rectangles[..., 2:]) - 0.5
 
 
 def to_original(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
@@ -86,8 +86,8 @@ def to_original(xy: npt.ArrayLike, regions: npt.ArrayLike, size: int) -> Floats:
     >>> to_original([-0.25, -0.25], [0, 0, 512, 512], 256).tolist()
     [0.0, 0.0]
     """
-    points, areas = np.asarray(xy, dtype=np.float64), np.asarray(regions, dtype=np.float64)
-    return (points + 0.5) * (areas[..., 2:] / size) + areas[..., :2] - 0.5
+    points, rectangles = np.asarray(xy, dtype=np.float64), np.asarray(regions, dtype=np.float64)
+    return (points + 0.5) * (rectangles[..., 2:] / size) + rectangles[..., :2] - 0.5
 
 
 def keypoint_bounds(
@@ -112,8 +112,8 @@ def keypoint_bounds(
     first = np.clip(extents[:, :2], 0, limit) - 0.5
     last = np.clip(extents[:, :2] + extents[:, 2:], 0, limit) - 0.5
     corners = np.stack([first, last], axis=1)
-    areas = np.asarray(regions, dtype=np.float64)[:, None]
-    return np.clip(to_network(corners, areas, size), 0, size - 1).reshape(-1, 4).astype(np.float32)
+    rectangles = np.asarray(regions, dtype=np.float64)[:, None]
+    return np.clip(to_network(corners, rectangles, size), 0, size - 1).reshape(-1, 4).astype(np.float32)
 
 
 def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
@@ -152,8 +152,8 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
         size: number of output pixels.
 
     Returns:
-        The slice of the image that is needed, the number of pixels to average it down to, and the position
-        [size] of each output pixel among those averages.
+        The slice of the image that is needed, the number of pixels that the slice is averaged down to, and
+        the position [size] of each output pixel among these averaged pixels.
     """
     shrink = extent / size
     margin = 1 if shrink < 1 else 0  # enlarging also needs the pixels next to the region

@@ -19,7 +19,7 @@ Pixels = npt.NDArray[np.uint8]
 # The documented formats. Others are disabled, because Pillow runs Ghostscript for EPS, for example.
 _FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
 
-# Formats with at most 16 bits per channel, although Pillow opens some files in its 32-bit mode "I".
+# Formats with at most 16 bits per channel. Pillow still opens some of their files in its 32-bit mode "I".
 _SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
 
 # Operation that turns an image upright, by EXIF orientation.
@@ -108,7 +108,7 @@ def decode_image(
                 image.load()
             else:
                 image.load()
-                # Read it after loading: Pillow rotates TIFF images while it loads them and then updates EXIF.
+                # Read EXIF after loading: Pillow rotates TIFF images while it loads them, then updates EXIF.
                 orientation = _read_orientation(image)
             rotate, pixels = _UPRIGHT.get(orientation), _to_rgb(image)
             if rotate is not None:
@@ -126,7 +126,11 @@ def decode_image(
 def _request_reduction(
     image: JpegImageFile, orientation: int, max_reduction: Callable[[tuple[int, int]], float]
 ) -> tuple[tuple[int, int], int]:
-    """Make Pillow decode a JPEG at a smaller size if allowed; return its full upright size and the factor."""
+    """Make Pillow decode a JPEG at a reduced size, if allowed.
+
+    Returns:
+        The upright width and height of the full image, and the factor by which it is reduced.
+    """
     width, height = image.size
     upright = (height, width) if orientation in _SIDEWAYS else (width, height)
     limit = min(max_reduction(upright), width, height)
@@ -186,7 +190,7 @@ def _to_rgb(image: Image.Image) -> Pixels:
 
 
 def _convert_integers(values: npt.NDArray[np.integer], is_16_bit: bool) -> Pixels:
-    """Convert mode "I", whose bit depth is unknown, using the smallest depth that fits the values."""
+    """Convert mode "I", whose bit depth is unknown; assume the smallest depth that fits the values."""
     smallest, largest = int(values.min()), int(values.max())
     if is_16_bit or (smallest >= 0 and 255 < largest <= 65535):
         return _convert_16_bits(values)
@@ -205,7 +209,7 @@ def _convert_16_bits(values: npt.NDArray[np.integer]) -> Pixels:
 
 
 def _stretch(values: npt.NDArray[np.number]) -> Pixels:
-    """Scale the finite values to 0..255; others become 0.
+    """Scale the finite values to 0..255; NaN and infinity become 0.
 
     >>> _stretch(np.array([-1.0, 0.0, 1.0, np.nan])).tolist()
     [0, 128, 255, 0]

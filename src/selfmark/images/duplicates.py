@@ -1,8 +1,8 @@
 """Find images that occur twice: the same pixels, or pixels that are almost the same.
 
-Images are compared as gray thumbnails. To avoid comparing every image with every other, the candidates are
-the nearest neighbors in the lowest frequencies of the thumbnails. The cosine transform is orthonormal, so
-thumbnails whose low frequencies are far apart are far apart themselves.
+Images are compared as gray thumbnails. Each image is compared only with a few candidates: its nearest
+neighbors in the lowest frequencies of the thumbnails. The cosine transform is orthonormal, so thumbnails
+whose low frequencies are far apart are far apart themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rows = npt.NDArray[np.int64]
 Thumbnails = npt.NDArray[np.float32]  # [N, side, side], gray levels
 
 THUMBNAIL_SIDE = 32  # pixels
-_FREQUENCIES = 3  # of each axis; 9 numbers describe an image when candidates are searched
+_FREQUENCIES = 3  # lowest frequencies of each axis; candidates are searched by these 3 x 3 numbers
 _NEIGHBORS = 8  # candidates that are compared with each image
 # Two thumbnails are almost the same up to these differences, gray levels. Copies with another compression or
 # size differ by less, and an object in another pose differs by more in at least one pixel.
@@ -32,8 +32,8 @@ _MAX_PIXEL_DIFFERENCE = 24.0
 class Duplicates:
     """For each of N images, the first earlier image that is the same.
 
-    exact: [N] row of an earlier image with the same pixels, -1 if there is none
-    near:  [N] row of an earlier image that is almost the same, -1 if there is none; -1 for exact copies
+    exact: [N] row of an earlier image with the same pixels; -1 if there is none
+    near:  [N] row of an earlier image that is almost the same; -1 if there is none, and for exact copies
     """
 
     exact: Rows
@@ -62,17 +62,20 @@ def make_thumbnails(pixels: torch.Tensor) -> Thumbnails:
 
 
 def look_alike(thumbnails: Thumbnails, others: Thumbnails) -> npt.NDArray[np.bool_]:
-    """Return whether thumbnails [..., side, side] are almost the same as others, pairwise."""
+    """Return True where a thumbnail [..., side, side] is almost the same as the other one of its pair."""
     difference = np.abs(thumbnails - others)
-    mean = np.sqrt(np.square(difference).mean(axis=(-2, -1)))
-    same: npt.NDArray[np.bool_] = (mean <= _MAX_MEAN_DIFFERENCE) & (
+    root_mean_square = np.sqrt(np.square(difference).mean(axis=(-2, -1)))
+    are_alike: npt.NDArray[np.bool_] = (root_mean_square <= _MAX_MEAN_DIFFERENCE) & (
         difference.max(axis=(-2, -1)) <= _MAX_PIXEL_DIFFERENCE
     )
-    return same
+    return are_alike
 
 
 def _find_exact(pixels: torch.Tensor, thumbnails: Thumbnails) -> Rows:
-    """Return the first earlier image with the same pixels; only images with equal thumbnails are hashed."""
+    """Return the first earlier image [N] with the same pixels, -1 for none.
+
+    Only images with equal thumbnails are hashed.
+    """
     groups: dict[bytes, list[int]] = {}
     for row, thumbnail in enumerate(thumbnails):
         groups.setdefault(thumbnail.tobytes(), []).append(row)
@@ -89,20 +92,19 @@ def _find_exact(pixels: torch.Tensor, thumbnails: Thumbnails) -> Rows:
 
 
 def _find_near(thumbnails: Thumbnails) -> Rows:
-    """Return the first earlier image, among the nearest neighbors, that looks the same."""
+    """Return the first earlier image [N], among the nearest neighbors, that looks the same; -1 for none."""
     count = len(thumbnails)
     low = slice(0, _FREQUENCIES)
-    described = np.array([cv2.dct(thumbnail)[low, low].ravel() for thumbnail in thumbnails])
+    descriptions = np.array([cv2.dct(thumbnail)[low, low].ravel() for thumbnail in thumbnails])
     near = np.full(count, -1, np.int64)
     if count < 2:
         return near
-    neighbors = cKDTree(described).query(
-        described, k=min(_NEIGHBORS, count), distance_upper_bound=_MAX_MEAN_DIFFERENCE * THUMBNAIL_SIDE
+    neighbors = cKDTree(descriptions).query(
+        descriptions, k=min(_NEIGHBORS, count), distance_upper_bound=_MAX_MEAN_DIFFERENCE * THUMBNAIL_SIDE
     )[1]
     for row, candidates in enumerate(neighbors):
-        earlier = np.sort(
-            candidates[candidates < row]
-        )  # a neighbor that was not found has the number `count`
+        # Candidates that the tree did not find have the number `count`, which is not below `row`.
+        earlier = np.sort(candidates[candidates < row])
         alike = earlier[look_alike(thumbnails[row], thumbnails[earlier])]
         if len(alike):
             near[row] = alike[0]

@@ -1,4 +1,4 @@
-"""Feed images to training: from device memory if they fit, otherwise prefetched from the host.
+"""Feed batches of images to a network: from device memory if all images fit, otherwise from the host.
 
 If the images do not fit, a thread gathers batches in pinned memory and copies them to the device while
 earlier batches are processed. The device then holds only a few batches, regardless of the number of images.
@@ -56,7 +56,7 @@ class PixelFeed:
         return self.batches(np.arange(start, min(start + batch, last)) for start in range(first, last, batch))
 
     def _prefetch(self, batch_rows: Iterable[Rows]) -> Iterator[Tensor]:
-        """Gather batches on the host and copy them on a separate stream, a few batches ahead."""
+        """Gather batches on the host and copy them to the device on another stream, a few batches ahead."""
         ready: queue.Queue[tuple[Tensor, torch.cuda.Event] | BaseException | None] = queue.Queue(_PREFETCH)
         stopped = threading.Event()
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Temporal pairs: propagate keypoints to nearby frames by sparse optical flow (Implementation Details).
+"""Temporal pairs: propagate keypoints to nearby frames by sparse optical flow (Sec. 4.2, Training).
 
 Lucas-Kanade runs on the CPU (OpenCV), once per round. A forward-backward check rejects points that do not
 return to their start when they are tracked back.
@@ -78,12 +78,13 @@ def sample_nearby_frames(
         if len(frames) < 2:
             continue
         by_frame = [members[position == index] for index in range(len(frames))]
+        # The frames near frames[i] are frames[first[i]] to frames[last[i]].
         index = np.arange(len(frames))
         first = np.searchsorted(frames, frames - settings.max_frame_gap)
         first = np.minimum(first, np.maximum(index - 1, 0))
         last = np.searchsorted(frames, frames + settings.max_frame_gap, side="right") - 1
         last = np.maximum(last, np.minimum(index + 1, len(frames) - 1))
-        # Draw from first..last without the frame itself.
+        # Draw from first..last without the frame itself: numbers from its own position on move up by 1.
         count = (last - first)[position]
         drawn = first[position][:, None] + rng.integers(
             count[:, None], size=(len(members), settings.neighbors)

@@ -17,14 +17,14 @@ VIDEO_SUFFIXES = (
     *(".ts", ".mts", ".m2ts", ".flv", ".3gp", ".ogv", ".mxf", ".h264", ".asf"),
 )
 MIN_PIXELS_TO_CHECK = 4_000_000
-"""Images and frames up to this size are decoded whatever the size of their file."""
+"""Images and frames with at most this many pixels are decoded, however small their file is."""
 MAX_PIXELS_PER_BYTE = 10_000
-"""No codec stores more pixels in a byte: a single color takes 8,256 pixels per byte as a bilevel PNG."""
-MAX_COORDINATE = 1e9  # pixels; far wider than any image, but its square does not overflow
+"""A larger image with more pixels per byte of its file is damaged. A bilevel PNG of one color has 8,256."""
+MAX_COORDINATE = 1e9  # pixels; far larger than any image, but small enough that its square does not overflow
 
 
 def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
-    """Return `kind(path)`, e.g. `Path.is_file`, or False if the path is invalid."""
+    """Return `kind(path)`, where `kind` is e.g. `Path.is_file`; return False if the path is invalid."""
     try:
         return kind(path)
     except (OSError, ValueError):
@@ -32,7 +32,7 @@ def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
 
 
 def require_input(item: str | Path) -> Path:
-    """Return the path of an input, with `~` expanded; raise if it is no file, no folder and no pattern."""
+    """Return the path of an input, with `~` expanded; raise unless it is a file, a folder or a pattern."""
     try:
         path = Path(item).expanduser()
     except RuntimeError as error:  # ~name of an unknown user

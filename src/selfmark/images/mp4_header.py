@@ -1,8 +1,9 @@
 """Check the tables in the header of an MP4 or QuickTime file before a library allocates memory for them.
 
-A file consists of nested boxes: 4 bytes of length, 4 bytes of type, then its content. A few bytes can claim
-any number of samples (frames or pieces of sound), and ffmpeg reserves memory for each of them when it opens
-the file. Every sample takes at least one byte, and every frame `MIN_FRAME_BYTES`.
+A file consists of nested boxes: 4 bytes of length, 4 bytes of type, then the content. A few bytes in a table
+can claim any number of samples (frames or pieces of sound), and ffmpeg allocates memory for each of them when
+it opens the file. A real sample takes at least one byte of the file, and a real frame at least
+`MIN_FRAME_BYTES`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ MIN_FRAME_BYTES = 8
 """Lower bound on the size of a video frame; a frame without any change takes about 16 bytes."""
 
 MAX_FRAMES = 20_000_000
-"""More frames than this are refused; it is more than two days at 100 frames per second."""
+"""A video with more frames is refused; this is more than two days at 100 frames per second."""
 
+# Types of boxes that a file may start with, and of boxes that contain other boxes.
 _FIRST_BOXES = (b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid")
 _CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
 _MAX_DEPTH = 16  # levels of boxes; the tables are at level 5
@@ -39,7 +41,7 @@ class _Box(NamedTuple):
 def check_mp4_header(path: Path) -> None:
     """Raise if the tables of an MP4 or QuickTime file claim more samples than the file has bytes.
 
-    Files of other formats, and damaged ones, pass; opening them raises.
+    Files of other formats and damaged files pass this check; opening them raises an error later.
 
     Raises:
         InputError: if a table claims too many samples, or if the header is compressed.
@@ -54,7 +56,7 @@ def check_mp4_header(path: Path) -> None:
 
 
 def _check_samples(handle: BinaryIO, size: int, path: Path) -> None:
-    fragments = 0
+    num_fragment_samples = 0
     is_video = False
     for number, box in enumerate(_walk(handle, 0, size, _MAX_DEPTH)):
         if number > _MAX_BOXES:
@@ -68,7 +70,7 @@ def _check_samples(handle: BinaryIO, size: int, path: Path) -> None:
         limit = min(size // MIN_FRAME_BYTES, MAX_FRAMES) if is_video else size
         count = _count_samples(handle, box, size)
         if box.kind == b"trun":
-            count = fragments = fragments + count
+            count = num_fragment_samples = num_fragment_samples + count
             limit = size
         if count > limit:
             raise InputError(
@@ -78,16 +80,21 @@ def _check_samples(handle: BinaryIO, size: int, path: Path) -> None:
 
 
 def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
-    """Return the number of samples that a box claims; 0 for boxes that claim none."""
+    """Return the number of samples that a box claims; 0 for boxes that claim none.
+
+    If a table claims more entries than its box has room for, return more than `size`, the bytes of the file,
+    so that the file is refused.
+    """
     if box.kind == b"stsz":  # one size for all samples, or the size of each
         sample_size, count = struct.unpack(">II", _read(handle, box.start + 4, 8))
         return int(count if sample_size or 4 * count <= box.stop - box.start else count + size)
     if box.kind in (b"stts", b"ctts"):  # pairs of a number of samples and their duration or offset
         (entries,) = struct.unpack(">I", _read(handle, box.start + 4, 4))
         if 8 * entries > box.stop - box.start:
-            return int(entries + size)  # more entries than the box has room for
+            return int(entries + size)
         table = _read(handle, box.start + 8, 8 * entries)
-        counts = np.frombuffer(table[: len(table) // 8 * 8], ">u4")[::2]  # the file may end in the table
+        # The file may end inside the table, so leave out an incomplete pair.
+        counts = np.frombuffer(table[: len(table) // 8 * 8], ">u4")[::2]
         return int(counts.sum(dtype=np.uint64))
     if box.kind == b"trun":  # the samples of a fragment
         flags, count = struct.unpack(">II", _read(handle, box.start, 8))
@@ -100,7 +107,7 @@ def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
 
 
 def _walk(handle: BinaryIO, start: int, stop: int, depth: int) -> Iterator[_Box]:
-    """Yield the boxes between two positions and those up to `depth` levels inside, in the file's order."""
+    """Yield the boxes between two positions, and boxes inside them up to `depth` levels, in file order."""
     while start + 8 <= stop:
         length, kind = struct.unpack(">I4s", _read(handle, start, 8))
         content = start + 8

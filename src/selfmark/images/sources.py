@@ -1,6 +1,6 @@
 """List the images of folders, patterns, files, text lists, COCO files and videos as `ImageRef`s.
 
-Nothing is decoded yet.
+Image files are not opened here.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _list_input(item: str | Path, every: int) -> list[ImageRef]:
 
 
 def _list_file(path: Path, every: int, where: str, box: Box | None = None) -> list[ImageRef]:
-    """List an image, or the frames of a video; `where` is the location named in the error for other files."""
+    """List an image, or the frames of a video; raise an error that names `where` for other files."""
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [ImageRef(path, box=box)]
     if path.suffix.lower() in VIDEO_SUFFIXES:
@@ -97,7 +97,7 @@ def _list_media(paths: Iterable[Path], every: int) -> list[ImageRef]:
 
 
 def _list_file_or_first_frame(path: Path, every: int) -> list[ImageRef]:
-    """List a file; for an unreadable video, list its first frame, which is later reported as skipped."""
+    """List a file; of an unreadable video, list the first frame, so that it is later reported as skipped."""
     try:
         return _list_file(path, every, str(path))
     except InputError:
@@ -181,7 +181,7 @@ def _list_coco(path: Path) -> list[ImageRef]:
     refs: list[ImageRef] = []
     for image in file.images:
         frame, clip = image.frame(), image.clip_frame()
-        if clip is not None:  # other files may have a video with the same id
+        if clip is not None:  # Other COCO files may have a video with the same id.
             clip = (f"{path}:{clip[0]}", clip[1])
         for box, track in objects[image.id] or [(None, None)]:
             refs.append(ImageRef(folder / image.file_name, frame, box, track, clip))

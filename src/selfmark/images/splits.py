@@ -1,4 +1,4 @@
-"""Splits of the images of a run, so that detectors can be compared on images they were not trained on."""
+"""Split the images of a run, so that detectors can be compared on images they were not trained on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def split_images(
 
     Args:
         refs: the images.
-        fraction: fraction of the images in the second part, rounded up for each video and for the stills.
-        max_images: highest number of images in the second part; the fraction is lowered to it.
+        fraction: fraction of the images in the second part; their number is rounded up for each video and
+            for the still images.
+        max_images: the fraction is lowered if the second part would have more images than this.
         seed: seed of the draw.
 
     Returns:
@@ -33,6 +34,8 @@ def split_images(
     [8, 9]
     """
     fraction = min(fraction, max_images / max(len(refs), 1))
+    # A group is a video, or all still images (None). Its members are pairs of a unit, which is not split, and
+    # a row of `refs`. A unit is a frame of the video, or a file of the still images.
     groups: dict[str | None, list[tuple[int | str, int]]] = {}
     for row, ref in enumerate(refs):
         video, frame = ref.source_frame or (None, None)
@@ -41,7 +44,7 @@ def split_images(
     second: set[int] = set()
     for video, members in groups.items():
         units = sorted({unit for unit, _ in members}, key=lambda unit: (str(type(unit)), unit))
-        # Rounding errors must not add an image.
+        # Subtract a little, so that rounding errors add no unit. The first part keeps at least one unit.
         count = min(int(np.ceil(fraction * len(units) - 1e-9)), len(units) - 1)
         order = rng.permutation(len(units)) if video is None else np.arange(len(units))
         chosen = {units[index] for index in order[len(units) - count :]}

@@ -1,6 +1,6 @@
-"""Load images as the network sees them, cropped to squares: all at once or batch by batch.
+"""Load images as the network sees them, cropped and resized to squares: all at once or batch by batch.
 
-A few threads decode the originals and keep only the crops, so memory does not grow with the size of the
+A few threads decode the originals and keep only the crops, so that memory does not grow with the size of the
 originals.
 """
 
@@ -28,14 +28,14 @@ from selfmark.images.video import read_frames
 from selfmark.run.guarded_files import allocate, create_file, make_folders, remove_file
 
 _WORKERS = min(8, os.cpu_count() or 1)
-_PREFETCH = 4 * _WORKERS  # images to decode before they are needed; some may be whole video frames
-_MIN_OVERSAMPLING = 2  # minimum pixels per network pixel, per axis, when a JPEG is decoded at reduced size
+_PREFETCH = 4 * _WORKERS  # images that are read before they are needed; video frames wait in full size
+_MIN_OVERSAMPLING = 2  # minimum pixels per network pixel, along each axis, of a JPEG decoded at reduced size
 _LOAD_BATCH = 64  # crops to copy into the store at a time
 
 
 @dataclass(frozen=True)
 class SkippedImage:
-    """Name of an image that could not be used, and the reason."""
+    """The name of an image that could not be used, and the reason."""
 
     name: str
     reason: str
@@ -77,10 +77,10 @@ class ImageStore:
         return len(self.refs)
 
     def select(self, refs: Sequence[ImageRef]) -> ImageStore:
-        """Return a store of the given images, in this order; images the store does not have are left out.
+        """Return a store of the given images, in this order; leave out images that this store lacks.
 
         Raises:
-            InputError: if the store has none of them.
+            InputError: if this store has none of the images.
         """
         row_of = {ref: row for row, ref in enumerate(self.refs)}
         rows = [row_of[ref] for ref in refs if ref in row_of]
@@ -112,7 +112,7 @@ def load_store(
         refs: the images.
         images: size of the crops, crop rule and limits.
         store_gigabytes: maximum size of the pixels in memory; larger sets are stored in `scratch`/images.u8.
-        scratch: folder for that file; None if the images are known to fit into memory.
+        scratch: folder for this file; None if the images are known to fit into memory.
         on_progress: called with the number of references processed and their total number.
 
     Raises:
@@ -146,12 +146,12 @@ def load_store(
 
 
 def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Iterator[ImageStore]:
-    """Yield the same images as `load_store` in stores of `batch` images; the last may have fewer or none.
+    """Yield the same images as `load_store`, in stores of `batch` images; the last may have fewer or none.
 
     A file is decoded once, even if several references name it. A crop stays in memory until all references
-    before it have been processed; memory is therefore constant if references to the same file are adjacent
-    and its frames ascend. Each store lists the images skipped since the previous store. Video numbers are the
-    same in all stores.
+    before it have been processed. Memory is therefore constant if references to the same file are adjacent
+    and its frame numbers ascend. Each store lists the images skipped since the previous store. A video has
+    the same number in all stores.
     """
     videos: dict[str, int] = {}
     for ref in refs:
@@ -198,7 +198,10 @@ def _plan_jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
 
 
 def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
-    """Yield the jobs of a video, which is read once from start to end, then failures for missing frames."""
+    """Yield one job per frame of a video, which is read once from start to end.
+
+    At the end, yield jobs that report the frames that could not be read.
+    """
     remaining: dict[int, list[int]] = {}
     for position in positions:
         remaining.setdefault(refs[position].frame or 0, []).append(position)
@@ -218,7 +221,7 @@ def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_O
     """Decode a still image and crop it for every reference to it."""
 
     def max_reduction(size: tuple[int, int]) -> float:
-        if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # a shortcut for small originals
+        if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # Small originals are not reduced.
             return 1.0
         sides = crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2:]
         return float(sides.min()) / (_MIN_OVERSAMPLING * images.size)
@@ -253,7 +256,7 @@ def _stack_boxes(refs: Sequence[ImageRef]) -> npt.NDArray[np.float64]:
 
 
 def _has_overlap(ref: ImageRef, size: tuple[int, int]) -> bool:
-    """Return True if the reference has no box, or a box with an area that overlaps the image."""
+    """Return True if the reference has no box, or if its box has an area and overlaps the image."""
     if ref.box is None:
         return True
     x, y, width, height = ref.box
@@ -294,6 +297,7 @@ def _restore_order(results: Iterable[tuple[list[int], list[_Outcome]]]) -> Itera
 def _assemble(
     kept: Sequence[tuple[ImageRef, _Crop]], skipped: Sequence[SkippedImage], videos: dict[str, int], size: int
 ) -> ImageStore:
+    """Build a store from references with their crops; `videos` numbers the videos by name."""
     refs = tuple(ref for ref, _ in kept)
     source_frames = [ref.source_frame for ref in refs]
     crops = [crop for _, crop in kept]
@@ -335,7 +339,7 @@ def allocate_pixels(
         )
     make_folders(scratch)
     file = scratch / name
-    remove_file(file)  # Its space is free again, unless an earlier store still has it mapped.
+    remove_file(file)  # This frees the space of an old file, unless an earlier store still has it mapped.
     if size > shutil.disk_usage(scratch).free:
         raise InputError(
             f"not enough disk space in {scratch} for {size / 1e9:.1f} GB of images; free some space or use "

@@ -1,4 +1,4 @@
-"""What the images of a run are like: numbers, sizes, unreadable and repeated images, cut-off objects."""
+"""Survey the images of a run: numbers, sizes, unreadable and repeated images, cut-off objects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from selfmark.images.duplicates import Thumbnails, find_duplicates, look_alike, 
 from selfmark.images.store import ImageStore
 from selfmark.sampling import evenly_spaced
 
-_BORDER = 1.0  # pixels; a box this close to the border of its image reaches it
+_BORDER = 1.0  # pixels; a box this close to the border of its image counts as reaching it
 _MIN_SIDE = 0.5  # fraction of the network's input; smaller crops show few details
-_MAX_ALIKE = 0.2  # fraction of successive frames that may look alike after leaving out frames
-_STRIDES = (1, 2, 3, 5, 10, 20, 30, 50, 100)  # tried in this order as `--every`
-_MIN_FRAMES = 200  # frames that are left over
+_MAX_ALIKE = 0.2  # maximum fraction of successive frames that look alike with a suitable stride
+_STRIDES = (1, 2, 3, 5, 10, 20, 30, 50, 100)  # values of `--every` to try, in this order
+_MIN_FRAMES = 200  # frames that a stride must leave
 _MAX_PAIRS = 2_000  # pairs of successive frames that are compared
 
 
@@ -25,20 +25,20 @@ class ImageSurvey:
     """Properties of the N images of a run, each cropped to an object.
 
     images:     N
-    files:      number of files that they come from
+    files:      number of files that the images come from
     videos:     number of these files that are videos
     skipped:    number of images that could not be read
-    first_skipped: name and reason of the first of them; empty if there is none
+    first_skipped: name and reason of the first skipped image; empty if there is none
     sizes:      widths and heights of the smallest and the largest original, pixels
     crop_sides: shortest and longest side of the crops, pixels of the original
     network_side: side of the network's input, pixels
     small:      number of crops that are much smaller than the network's input
     copies:     number of still images with the same pixels as an earlier one
     near:       number of still images that are almost the same as an earlier one
-    first_copy: names of the first such image and of the earlier one; empty if there is none
-    boxed:      number of images with a box of an object; 0 if the same part of all images is used
+    first_copy: names of the first repeated image and of the image that it repeats; empty if there is none
+    boxed:      number of images with a box of an object; 0 if all images have the same box (`--crop`)
     cut_off:    number of boxes that reach the border of their image
-    stride:     every n-th frame of the videos is enough, because successive frames look alike; 1 for all
+    stride:     n if every n-th frame of the videos is enough, because successive frames look alike; else 1
     """
 
     images: int
@@ -59,17 +59,17 @@ class ImageSurvey:
 
 
 def survey_images(store: ImageStore) -> ImageSurvey:
-    """Look at all images of a store."""
+    """Compute the survey of all images of a store."""
     thumbnails = make_thumbnails(store.pixels)
     duplicates = find_duplicates(store.pixels, thumbnails)
-    is_still = store.video < 0  # successive video frames are alike by nature
+    is_still = store.video < 0  # Video frames are left out, because successive ones always look alike.
     repeated = np.flatnonzero(is_still & ((duplicates.exact >= 0) | (duplicates.near >= 0)))
     first_copy: tuple[str, ...] = ()
     if len(repeated):
         row = int(repeated[0])
         earlier = int(max(duplicates.exact[row], duplicates.near[row]))
         first_copy = (store.refs[row].name, store.refs[earlier].name)
-    is_cropped = len({ref.box for ref in store.refs}) == 1  # none, or the same part of all images
+    has_one_box = len({ref.box for ref in store.refs}) == 1  # all images have no box, or that of --crop
     areas = store.sizes.prod(axis=1)
     smallest, largest = store.sizes[areas.argmin()], store.sizes[areas.argmax()]
     sides = store.regions[:, 2:].max(axis=1)
@@ -87,8 +87,8 @@ def survey_images(store: ImageStore) -> ImageSurvey:
         copies=int((is_still & (duplicates.exact >= 0)).sum()),
         near=int((is_still & (duplicates.near >= 0)).sum()),
         first_copy=first_copy,
-        boxed=0 if is_cropped else sum(ref.box is not None for ref in store.refs),
-        cut_off=0 if is_cropped else int(_reaches_border(store.refs, store.sizes).sum()),
+        boxed=0 if has_one_box else sum(ref.box is not None for ref in store.refs),
+        cut_off=0 if has_one_box else int(_reaches_border(store.refs, store.sizes).sum()),
         stride=choose_stride(thumbnails, store),
     )
 
@@ -162,7 +162,7 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
 
 
 def _reaches_border(refs: tuple[ImageRef, ...], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return whether the box [N] of each image reaches its border; False for images without a box."""
+    """Return for each image [N] whether its box reaches the border of the image; False without a box."""
     nothing = (np.inf, np.inf, -np.inf, -np.inf)
     boxes = np.array([nothing if ref.box is None else ref.box for ref in refs]).reshape(-1, 4)
     start, stop = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]

@@ -24,9 +24,9 @@ from selfmark.images.decode import Pixels
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """Properties of a video, available without decoding all of its frames.
+    """Properties of a video that are known without decoding all of its frames.
 
-    frames:  expected number of frames, including damaged ones and those cut off at the end
+    frames:  expected number of frames, including damaged frames and frames missing at the end of the file
     rate:    average number of frames per second; 0 if unknown
     size:    width and height of an upright frame, pixels
     seconds: [frames] float64, display time of each frame, relative to the first
@@ -41,15 +41,15 @@ class VideoInfo:
 def probe_video(path: Path) -> VideoInfo:
     """Return the number of frames, their size and their display times without decoding the whole video."""
     try:
-        state = path.stat()
+        status = path.stat()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return _probe_video(path, state.st_mtime_ns, state.st_size)
+    return _probe_video(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=16)
 def _probe_video(path: Path, modified: int, size: int) -> VideoInfo:
-    """Probe a video; cached until the file changes, because counting frames reads the whole file."""
+    """Probe a video. The result is cached until the file changes, because counting frames reads the file."""
     video: VideoInfo = VideoInfo(*video_reader().probe_video(path))
     if video.frames == 0:
         raise InputError(f"{path} has no readable frames; convert it, for example to MP4 (H.264)")

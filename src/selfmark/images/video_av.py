@@ -32,8 +32,8 @@ class _Index:
     """Positions of the frames of a file, from one pass over its packets.
 
     frames: expected number of frames
-    times:  [stored] int64, ascending display times in stream units; empty if any time is missing or repeated
-    keys:   [keys] int64, numbers of the key frames, ascending
+    times:  [stored] int64, ascending display times in stream units; empty if any is missing or repeated
+    keys:   [keys] int64, numbers of the key frames, ascending; empty if `times` is empty
     rate:   average number of frames per second; 0 if unknown
     unit:   length of one unit of time, seconds
     size:   width and height as stored, pixels
@@ -48,7 +48,7 @@ class _Index:
 
 
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
-    """Return the fields of `video.VideoInfo`; the frame count includes frames cut off at the file's end."""
+    """Return the fields of `video.VideoInfo`; the count includes frames missing at the end of the file."""
     index = _load_index(path)
     # Decode a frame to get the upright size, because the header does not say how frames are rotated.
     first = next(read_frames(path, range(min(index.frames, 1000))), None)
@@ -80,7 +80,7 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
         turn: _Turn | None = None
         while target is not None:
             start = _key_frame_before(index, target) if can_seek else 0
-            has_jumped = start > current + _MIN_SEEK
+            has_jumped = start > current + _MIN_SEEK  # True until the frame after the jump is decoded
             if has_jumped:
                 if current < 0:  # the first packet may hold parameters that the decoder needs for all others
                     next(_decode(container, stream, index, current), None)
@@ -105,7 +105,7 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                 if target is None or (can_seek and _key_frame_before(index, target) > current + _MIN_SEEK):
                     break
             else:
-                return
+                return  # The file ended before the remaining targets.
 
 
 def _decode(container: Any, stream: Any, index: _Index, previous: int) -> Iterator[tuple[int, Any]]:
@@ -147,6 +147,7 @@ def _frame_number(index: _Index, frame: Any, previous: int) -> int:
 
 
 def _key_frame_before(index: _Index, frame: int) -> int:
+    """Return the number of the last key frame at or before a frame; 0 if none is known."""
     position = int(np.searchsorted(index.keys, frame, side="right")) - 1
     return int(index.keys[position]) if position >= 0 else 0
 
@@ -187,20 +188,20 @@ def _rotate_upright(rgb: Any, turn: _Turn) -> Pixels:
 
 
 def _load_index(path: Path) -> _Index:
-    state = path.stat() if path.exists() else None
-    return _build_index(path, state.st_mtime_ns if state else 0, state.st_size if state else 0)
+    status = path.stat() if path.exists() else None
+    return _build_index(path, status.st_mtime_ns if status else 0, status.st_size if status else 0)
 
 
 @lru_cache(maxsize=16)
 def _build_index(path: Path, modified: int, size: int) -> _Index:
-    """Read all packets of a file; cached until the file changes."""
+    """Build the index from all packets of a file; the result is cached until the file changes."""
     times: list[int | None] = []
     keys: list[int | None] = []
     discarded = 0
     with _open(path) as container:
         stream = container.streams.best("video")
         for packet in _packets(container, stream):
-            if packet.is_discard:  # an edit list removes it
+            if packet.is_discard:  # The file's edit list removes this frame.
                 discarded += 1
                 continue
             times.append(packet.pts)

@@ -1,4 +1,4 @@
-"""Checks of a video file before and after a library opens it: what it is, and what its header claims."""
+"""Check what a video file is before a library opens it, and what its header claims before it is decoded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
 from selfmark.images.mp4_header import MAX_FRAMES, MIN_FRAME_BYTES, check_mp4_header
 from selfmark.run.guarded_files import open_to_read
 
-_HEAD = 4_096  # bytes to check
-_TEXT = bytes(range(32, 127)) + b"\t\n\r"
+_HEAD = 4_096  # bytes at the start of a file that are checked
+_TEXT = bytes(range(32, 127)) + b"\t\n\r"  # bytes of a text file
 # Lists of other files or URLs, which a video library would open.
 _PLAYLISTS = (b"#extm3u", b"ffconcat", b"<mpd", b"<smil", b"[playlist]")
 
@@ -24,7 +24,7 @@ def require_video(path: Path) -> None:
         with open_to_read(path) as handle:
             head = handle.read(_HEAD)
     except OSError:
-        return  # reading the video will raise
+        return  # Opening the video will raise an error that explains this.
     lowered = head.lower()
     if not head.translate(None, _TEXT) or any(word in lowered for word in _PLAYLISTS):
         raise InputError(f"{path} cannot be read as a video: it is a text file or a playlist")

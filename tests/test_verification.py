@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import torch
 
 from selfmark import discovery, verification
 from selfmark.config import preset
+from selfmark.detector import Detector
 from selfmark.discovery import RunInputs, RunOptions, discover, open_run
 from selfmark.errors import CollapsedTraining
+from selfmark.image_ref import ImageRef
+from selfmark.images.store import load_store
 from selfmark.model.card import read_card
-from selfmark.run.folder import Event, Run
+from selfmark.model_library import copy_model
+from selfmark.run.folder import Event, Run, StartingPoint
 from selfmark.verification import shorten
 from tests.conftest import QUICK
 
@@ -105,6 +110,26 @@ def test_a_second_training_that_fails_does_not_cost_the_run(
     assert notes == ["the run is not verified, because the second training failed: no points"]
     assert Run.open(tmp_path / "run").read_verification() is None
     assert (tmp_path / "run" / "report" / "index.html").exists()
+
+
+def test_the_second_run_starts_from_the_same_detector(photos: Path, tmp_path: Path) -> None:
+    Detector.load("demo").save(tmp_path / "demo")
+    start = StartingPoint("demo", "0" * 64, partial(copy_model, tmp_path / "demo"))
+    refs = [ImageRef(path) for path in sorted(photos.iterdir())]
+    Run.create(tmp_path / "run", preset("tiny"), ["photos"], refs[3:], refs[:3], start)
+    seen: list[Run] = []
+
+    def stop(second: Run, is_new: bool) -> Any:
+        seen.append(second)
+        raise CollapsedTraining("no points")
+
+    run = Run.open(tmp_path / "run")
+    verification.verify_run(
+        run, Detector.load("demo"), load_store(refs[3:5], run.config.images, 1.0, None), stop
+    )
+    assert seen[0].start_from() == run.start_from() == {"model": "demo", "sha256": "0" * 64}
+    weights = "start/weights.safetensors"
+    assert (seen[0].path / weights).read_bytes() == (tmp_path / "run" / weights).read_bytes()
 
 
 def test_the_second_run_is_shorter_and_has_another_seed() -> None:

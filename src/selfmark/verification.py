@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,15 @@ from selfmark.evaluation.second_run import PairedLandmarks, SecondRunErrors, com
 from selfmark.image_ref import ImageRef
 from selfmark.images.splits import split_images
 from selfmark.images.store import ImageStore, load_store
+from selfmark.model_library import copy_model
 from selfmark.points import FloatArray
 from selfmark.run.event_log import Event
 from selfmark.run.files import write_json
-from selfmark.run.folder import Run
+from selfmark.run.folder import Run, StartingPoint
 from selfmark.run.guarded_files import remove_folder
 from selfmark.run.time_left import SECOND_TRAINING
 from selfmark.sampling import evenly_spaced
+from selfmark.train.starting_weights import START_FOLDER
 
 _FIT_IMAGES = 800  # images on which each detector's landmarks are fitted to the other's by regression
 
@@ -58,7 +61,8 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
     is_new = run.group.any(not (folder / "run.json").exists())
     run.log("verification", images=len(half), held_out=len(run.held_out_refs()))
     if is_new:
-        run.group.run_on_leader(lambda: Run.create(folder, config, [str(run.path)], half))
+        start = _copied_start(run)
+        run.group.run_on_leader(lambda: Run.create(folder, config, [str(run.path)], half, start=start))
     second = Run.open(folder, _TrainingProgress(run), run.group)
     try:
         other = train(second, is_new)
@@ -73,6 +77,14 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
             remove_folder(folder)
 
     run.group.run_on_leader(compare_and_store)
+
+
+def _copied_start(run: Run) -> StartingPoint | None:
+    """Return the detector that a run starts from, for the second run; None for random weights."""
+    record = run.start_from()
+    if record is None:
+        return None
+    return StartingPoint(record["model"], record["sha256"], partial(copy_model, run.path / START_FOLDER))
 
 
 def hold_out(refs: Sequence[ImageRef], config: Config) -> tuple[list[ImageRef], list[ImageRef]]:

@@ -138,6 +138,7 @@ def test_predict_draws_photos(photos: Path, tmp_path: Path, capsys: pytest.Captu
     for options, message in (
         (["--draw", "--draw-text=name"], "Did you mean 'names'?"),
         (["--legend"], "belong to --draw"),
+        (["--trail=1"], "belong to --draw"),
     ):
         assert selfmark(*base, *options) == 2
         assert message in capsys.readouterr().err

@@ -11,9 +11,11 @@ import cv2
 import numpy as np
 import pytest
 
+from selfmark.annotations import build_annotated_objects
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
 from selfmark.errors import InputError
+from selfmark.evaluation.labeled_run import crop_objects
 from selfmark.image_ref import ImageRef
 from selfmark.multiview.view_boxes import View, parse_views, read_views, require_inside
 from selfmark.multiview.view_detector import merge_cards
@@ -116,13 +118,93 @@ def test_two_views_in_one_table(run: Path, mirrored: Path, tmp_path: Path) -> No
     assert len(list((tmp_path / "out" / "drawn").iterdir())) == 12
 
 
+def _write_labels(mirrored: Path, path: Path) -> None:
+    """Annotate two points in the upper view and one in the lower view of every image."""
+    names = sorted(image.name for image in mirrored.iterdir())
+    points = [[10 + i, 20, 2, 40, 30 + i, 2, 12 + i, 90 + i, 2] for i in range(len(names))]
+    images = [{"id": i, "file_name": name, "width": 64, "height": 128} for i, name in enumerate(names)]
+    annotations = [
+        {"id": i, "image_id": i, "category_id": 1, "keypoints": keypoints, "bbox": [5, 10, 50, 110]}
+        for i, keypoints in enumerate(points)
+    ]
+    category = {"id": 1, "name": "animal", "keypoints": ["nose", "tail", "nose_below"]}
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": [category]}))
+
+
+def test_evaluate_and_report_treat_every_view(
+    run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "labels.json"
+    _write_labels(mirrored, labels)
+    options = ["--labels", labels, "--normalizer=bbox", "--device=cpu", "-o", tmp_path / "out"]
+    assert selfmark("evaluate", run, mirrored, *options) == 0
+    for name, points in (("top", ["nose", "tail"]), ("bottom", ["nose_below"])):
+        metrics = json.loads((tmp_path / "out" / name / "metrics.json").read_text())
+        assert metrics["points"] == points
+        assert (tmp_path / "out" / name / "report" / "index.html").exists()
+    printed = capsys.readouterr()
+    assert "view top:" in printed.out
+    assert "12 of 36 points are outside the crop" in printed.err
+    assert selfmark("evaluate", run, mirrored, "--device=cpu", "-o", tmp_path / "unlabeled") == 0
+    written = json.loads((run / "top" / "metrics.json").read_text())["unlabelled"]
+    again = json.loads((tmp_path / "unlabeled" / "top" / "metrics.json").read_text())["unlabelled"]
+    assert again["trust"] == pytest.approx(written["trust"], abs=1e-3), "the same crops as in training"
+    page = run / "bottom" / "report" / "index.html"
+    before = page.stat().st_mtime_ns
+    assert selfmark("report", run) == 0
+    assert page.stat().st_mtime_ns > before
+
+
+def test_export_writes_one_file_for_every_view(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    assert selfmark("export", run, "--onnx", "-o", tmp_path) == 0
+    assert {path.parent.name for path in tmp_path.rglob("model.onnx")} == {"top", "bottom"}
+
+
+def test_check_looks_at_every_view(
+    mirrored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
+    views = ["--views", "top=0,0,64,64", "low=0,64,64,32"]
+    assert selfmark("check", mirrored, *views, *OPTIONS, "--recipe=upright", "-o", tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert "the network sees squares of 64 pixels, resized to" in printed
+    assert "the network sees 64 x 32 pixels of each, stretched to" in printed
+    assert "all views together: about" in printed
+    for name in ("top", "low"):
+        assert (tmp_path / name / "crops.jpg").exists()
+        assert (tmp_path / name / "boxes.jpg").exists()
+
+
+def test_labels_outside_a_crop_are_left_out() -> None:
+    truth = build_annotated_objects(
+        [ImageRef(Path("a.png")), ImageRef(Path("b.png"))],
+        ["low", "high", "nowhere"],
+        np.array([[(5.0, 12.0), (5.0, 3.0), (30.0, 2.0)], [(5.0, 3.0), (9.4, 4.0), (9.6, 4.0)]]),
+        boxes=np.array([(2.0, 1.0, 20.0, 20.0), (np.nan,) * 4]),
+    )
+    cropped = crop_objects(truth, (0, 2, 10, 8))  # x from 0 to 10, y from 2 to 10
+    assert cropped.names == ("low", "high")
+    np.testing.assert_array_equal(cropped.visible, [[False, True], [True, True]])
+    np.testing.assert_array_equal(cropped.boxes, [(2, 2, 8, 8), (np.nan,) * 4])
+    assert {ref.box for ref in cropped.refs} == {(0, 2, 10, 8)}
+    assert "3 of 6 points are outside the crop" in cropped.notes[0]
+    assert len(crop_objects(truth, (20, 0, 20, 9))) == 1
+    with pytest.raises(InputError, match="no annotated point lies inside the crop 50,50,9,9"):
+        crop_objects(truth, (50, 50, 9, 9))
+
+
 def test_other_commands_take_one_view(
     run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = [
-        ["evaluate", run, mirrored],
-        ["report", run],
-        ["export", run, "--onnx"],
+        ["evaluate", run, mirrored, "--crop=0,0,9,9"],
+        ["name", run],
+        ["correct", run],
+        ["refine", run],
+        ["map", run, "--labels", mirrored / "000.png"],
+        ["check", mirrored, "--crop=0,0,9,9", *VIEWS, "-o", tmp_path / "new"],
+        ["check", mirrored, "--views", "a=0,0,64,64", "b=0,64,65,64", "-o", tmp_path / "new"],
         ["predict", run, mirrored, "--crop=0,0,9,9", "-o", tmp_path / "out"],
         ["predict", run, mirrored, "--views", "a=0,0,9,9", "b=9,0,9,9", "-o", tmp_path / "out"],
         ["predict", run / "top", mirrored, *VIEWS, "-o", tmp_path / "out"],

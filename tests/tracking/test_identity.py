@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import cv2
@@ -57,6 +58,34 @@ def test_identities_are_restored_after_each_contact() -> None:
     assert (order[85:] == [0, 1]).all()
     never = restore_identities(description, 20.0, Tracking(max_appearance_ratio=0.0))
     assert (never == [0, 1]).all()
+
+
+def test_identities_of_several_animals_agree_with_their_appearance() -> None:
+    """Three animals exchange their paths at random in many contacts, of two or of all three."""
+    rng = np.random.default_rng(1)
+    description, truth = make_descriptions(rng, [0.0, 1.0, 3.0], 1_000), np.tile([0, 1, 2], (1_000, 1))
+    for start in range(50, 1_000, 50):
+        involved = rng.choice(3, rng.integers(2, 4), replace=False)  # paths
+        exchanged = np.arange(3)
+        exchanged[involved] = rng.permutation(involved)
+        description[start : start + 5, truth[start, involved]] = np.nan
+        truth[start:] = truth[start:, exchanged]
+    # truth[t, path] is the animal on that path.
+    seen = np.take_along_axis(description, truth[..., None], axis=1)
+    busy = np.isnan(seen).any(axis=(1, 2))
+    order = restore_identities(seen.astype(np.float32), 20.0, SETTINGS)
+    found = np.take_along_axis(truth, order, axis=1)  # the animal on the path that each animal follows
+    assert (found[~busy] == [0, 1, 2]).all()
+
+
+def test_restoring_identities_copies_only_what_is_compared() -> None:
+    description = np.zeros((50_000, 2, 48), np.float32)
+    description[::1000] = np.nan
+    tracemalloc.start()
+    restore_identities(description, 20.0, SETTINGS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < description.nbytes / 5
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.5])

@@ -113,6 +113,56 @@ def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(folder: Pat
     assert str(folder) in state.to_json()["resume"]
 
 
+def test_a_stopped_run_in_a_read_only_folder_is_stopped(folder: Path) -> None:
+    (folder / "log.jsonl").write_text(json.dumps({"time": time.time() - 60, **START}) + "\n")
+    (folder / ".lock").touch()
+    (folder / ".lock").chmod(0o444)
+    folder.chmod(0o555)
+    code = (
+        "import os, sys; from pathlib import Path; from selfmark.run.locks import is_locked\n"
+        "os.getuid() or os.setuid(65534)\n"  # root may write everywhere
+        "print(is_locked(Path(sys.argv[1])))"
+    )
+    for parent in (folder.parent, folder.parent.parent, folder.parent.parent.parent):
+        parent.chmod(0o755)
+
+    def ask() -> str:
+        command = [sys.executable, "-c", code, str(folder)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert ask() == "False"
+    with exclusive(folder):
+        assert ask() == "True"
+    folder.chmod(0o755)
+
+
+def test_one_page_shows_all_views(browser: Any, folder: Path) -> None:
+    run = folder.parent
+    views = [{"name": name, "box": [0, 0, 9, 9]} for name in (folder.name, "mirror", "back")]
+    (run / "views.json").write_text(json.dumps({"format": 1, "views": views}))
+    second = run / "mirror"
+    second.mkdir()
+    _log(folder, VERDICT, {"event": "done"})
+    _log(second, START, _preview(second, "zero-shot", 60))
+    with _serve(run) as address, visit(browser, address) as visited:
+        page = visited.page
+        page.wait_for_function("() => document.getElementById('picture').naturalWidth > 0")
+        texts = ["cats: done", "mirror: running", "back: waiting"]
+        assert page.locator("#views button").all_inner_texts() == texts
+        assert page.inner_text("#views [aria-pressed=true]") == "mirror: running"  # the one that trains
+        assert "view=mirror" in page.get_attribute("#picture", "src")
+        page.click("#views button:first-child")
+        page.wait_for_selector("#verdict:visible")
+        page.wait_for_function("() => document.getElementById('picture').src.includes('view=cats')")
+        assert page.inner_text("#title").endswith("view cats")
+        page.click("#views button:last-child")
+        page.wait_for_selector("#picture-link", state="hidden")
+        assert page.inner_text("#stage") == "not started yet"
+        assert visited.problems() == []
+    state = RunState(second)
+    assert f"-o {run} --resume" in state.to_json()["resume"], "all views are resumed together"
+
+
 def test_only_previews_of_the_run_are_served_and_only_with_the_token(folder: Path) -> None:
     (folder / "preview" / "secret.jpg").write_bytes(b"no event names this file")
     with _serve(folder) as address:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +15,18 @@ from selfmark.cli.options import (
     Device,
     Every,
     FindAnimals,
+    Recipe,
+    Views,
     parse_landmark_count,
     parse_regions,
     parse_settings,
 )
 from selfmark.cli.path_checks import check_inputs
+from selfmark.errors import InputError
+
+if TYPE_CHECKING:
+    from selfmark.inspection.image_check import ImageCheck
+    from selfmark.run_plan import RunInputs, RunOptions
 
 
 def check(
@@ -35,19 +43,24 @@ def check(
     ] = None,
     preset: Annotated[str, typer.Option(help="auto, paper, fast or tiny.")] = "auto",
     features: Annotated[str | None, typer.Option(help="Pretrained features, as for 'discover'.")] = None,
+    recipe: Recipe = "auto",
     every: Every = 1,
     boxes: Boxes = None,
     crop: Crop = "",
     find_animals: FindAnimals = 0,
+    views: Views = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Any setting: NAME=VALUE.")] = None,
     device: Device = "auto",
 ) -> None:
     """Look at images before training: what the network will see, how long it will take, and advice."""
     check_inputs(inputs)
 
-    from selfmark.cli.progress import ProgressDisplay
-    from selfmark.inspection.image_check import check_images
+    from selfmark.images.sources import list_images
+    from selfmark.inspection.run_estimate import describe_duration
+    from selfmark.multiview.view_boxes import parse_views, require_inside
+    from selfmark.multiview.view_runs import plan_view
     from selfmark.run_plan import RunInputs, RunOptions
+    from selfmark.tracking.regions import Regions
 
     request = RunInputs(inputs, every, parse_regions(boxes, crop, find_animals))
     options = RunOptions(
@@ -56,9 +69,33 @@ def check(
         settings=parse_settings(overrides),
         device=device,
         features=features,
+        recipe=recipe,
     )
+    if not views:
+        _print(_check(request, options, output))
+        return
+    if request.regions != Regions():
+        raise InputError("--views cannot be combined with --boxes, --crop or --find-animals")
+    parsed = parse_views(views)
+    require_inside(parsed, list_images(inputs, every))
+    seconds = 0.0
+    for view in parsed:
+        regions, settings = plan_view(view, options.settings)
+        result = _check(
+            request._replace(regions=regions), replace(options, settings=settings), output / view.name
+        )
+        print_result(f"view {view.name}:")
+        _print(result)
+        seconds += result.estimate.seconds
+    print_result(f"all views together: about {describe_duration(seconds)}")
+
+
+def _check(request: RunInputs, options: RunOptions, output: Path) -> ImageCheck:
+    from selfmark.cli.progress import ProgressDisplay
+    from selfmark.inspection.image_check import check_images
+
     with ProgressDisplay(stderr) as display:
-        result = check_images(
+        return check_images(
             request,
             options,
             output,
@@ -66,6 +103,9 @@ def check(
                 {"event": "progress", "stage": step, "round": 0, "done": done, "of": total}
             ),
         )
+
+
+def _print(result: ImageCheck) -> None:
     for sentence in result.summary:
         print_result(sentence)
     for sentence in result.warnings:

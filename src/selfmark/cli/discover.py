@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selfmark.cli.console import print_note, print_result, stdout
-from selfmark.cli.observers import parse_observers
+from selfmark.cli.observers import Observers, parse_observers
 from selfmark.cli.options import (
     Boxes,
     Crop,
     Device,
     Every,
     FindAnimals,
+    Recipe,
     Views,
     parse_landmark_count,
     parse_method,
@@ -61,10 +62,7 @@ def discover(
             "mallis2020, equivariance, dve, zhang2018, jakab2018, lorenz2019 or autolink."
         ),
     ] = None,
-    recipe: Annotated[
-        str,
-        typer.Option(help="Kind of images: auto, upright, any-orientation, side-view or many-colors."),
-    ] = "auto",
+    recipe: Recipe = "auto",
     start_from: Annotated[
         str,
         typer.Option(
@@ -138,51 +136,73 @@ def discover(
     has_views = bool(parsed_views) or (output is not None and resume and bool(read_views(output)))
     if has_views and regions != Regions():
         raise InputError("--views cannot be combined with --boxes, --crop or --find-animals")
-    if has_views and (watch or logger):
-        raise InputError("--watch and --logger follow a single run, but --views makes one for each view")
-    with ExitStack() as stack:
-        observed = observers.attach(stack, output if resume else None)
-        display = stack.enter_context(ProgressDisplay(stdout))
-        listener = _OutputRecorder([display, observed])
-        try:
-            run = partial(
-                discover_landmarks,
-                landmarks=parse_landmark_count(landmarks),
-                preset=preset,
-                device=device,
-                listener=listener,
-                features=features,
-                method=parse_method(method),
-                verify=verify,
-                recipe=recipe,
-                start_from=start_from,
-            )
-            if has_views:
-                if output is None:
-                    raise InputError("--views needs --output, the folder for the runs of all views")
-                for view_run in discover_views(
-                    inputs or [], parsed_views, output, every, resume, settings, run
-                ):
-                    print_result(f"detector and report of one view: {view_run}")
-                return
-            run(inputs or [], output=output, every=every, regions=regions, resume=resume, settings=settings)
-        except KeyboardInterrupt:
-            folder = output or listener.output
-            print_note(f"stopped; continue with: selfmark discover -o {folder} --resume")
-            raise typer.Exit(130) from None
-    if listener.output:  # Under torchrun only the leading process receives events.
-        print_result(f"detector: {listener.output}")
-        print_result(f"report:   {listener.output}/report/index.html")
+    if has_views and output is None:
+        raise InputError("--views needs --output, the folder for the runs of all views")
+    recorder = _OutputRecorder()
+    discover_run = partial(
+        discover_landmarks,
+        landmarks=parse_landmark_count(landmarks),
+        preset=preset,
+        device=device,
+        features=features,
+        method=parse_method(method),
+        verify=verify,
+        recipe=recipe,
+        start_from=start_from,
+    )
+
+    def run(observers: Observers, output: Path | None, resume: bool, **options: Any) -> None:
+        with ExitStack() as stack:
+            observed = observers.attach(stack, output if resume else None)
+            display = stack.enter_context(ProgressDisplay(stdout))
+            listener = _Listeners([display, recorder, observed])
+            discover_run(output=output, resume=resume, listener=listener, **options)
+
+    try:
+        if has_views:
+            assert output is not None
+            with ExitStack() as stack:
+                open_page = Observers(watch, None).attach(stack, output)  # one page for all views
+
+                def run_view(output: Path, **options: Any) -> None:
+                    print_result(f"view {output.name}:")
+                    open_page({"event": "view"})
+                    run(parse_observers(False, logger), output, **options)
+
+                folders = discover_views(
+                    inputs or [], parsed_views, output, every, resume, settings, run_view
+                )
+            for folder in folders:
+                print_result(f"view {folder.name}: detector {folder}, report {folder}/report/index.html")
+            return
+        options = {"inputs": inputs or [], "every": every, "regions": regions, "settings": settings}
+        run(observers, output, resume, **options)
+    except KeyboardInterrupt:
+        again = f": selfmark discover -o {output or recorder.output} --resume"
+        # The views that were not started yet need the images and options of the command.
+        print_note("stopped; continue with" + (" the same command and --resume" if has_views else again))
+        raise typer.Exit(130) from None
+    if recorder.output:  # Under torchrun only the leading process receives events.
+        print_result(f"detector: {recorder.output}")
+        print_result(f"report:   {recorder.output}/report/index.html")
 
 
 class _OutputRecorder:
-    """A listener that forwards events to other listeners and remembers the run folder they name."""
+    """A listener that remembers the run folder that events name."""
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = listeners
+    def __init__(self) -> None:
         self.output = ""
 
     def __call__(self, event: Event) -> None:
         self.output = event.get("output", self.output)
+
+
+class _Listeners:
+    """A listener that forwards events to other listeners."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    def __call__(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from selfmark.cli.console import print_note, print_result, print_table, stderr
-from selfmark.cli.options import Device, RunFolder, parse_settings
+from selfmark.cli.options import (
+    Boxes,
+    Crop,
+    Device,
+    Every,
+    FindAnimals,
+    RunFolder,
+    parse_regions,
+    parse_settings,
+)
 from selfmark.cli.path_checks import check_files, check_inputs, check_run
+from selfmark.errors import InputError
+
+if TYPE_CHECKING:
+    from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions
 
 
 def evaluate(
@@ -44,6 +58,10 @@ def evaluate(
     detectors: Annotated[
         str, typer.Option(help="Also measure the precision of these keypoint detectors, e.g. orb,sift.")
     ] = "",
+    every: Every = 1,
+    boxes: Boxes = None,
+    crop: Crop = "",
+    find_animals: FindAnimals = 0,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for metrics.json and the report; default: RUN."),
@@ -58,9 +76,36 @@ def evaluate(
     check_inputs([*images, *(train_images or ())])
     check_files(labels, train_labels)
 
+    from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions
+    from selfmark.multiview.view_boxes import read_views
+    from selfmark.tracking.regions import Regions
+
+    regions = parse_regions(boxes, crop, find_animals)
+    inputs = EvaluationInputs(images, labels, train_images, train_labels, every, regions)
+    options = EvaluationOptions(
+        normalizer,
+        by or [],
+        [name.strip() for name in detectors.split(",") if name.strip()],
+        parse_settings(overrides),
+    )
+    views = read_views(run)
+    if views and regions != Regions():
+        raise InputError(f"{run} has views: leave out --boxes, --crop and --find-animals")
+    for view in views:
+        print_result(f"view {view.name}:")
+        target = None if output is None else output / view.name
+        _evaluate(run / view.name, replace(inputs, regions=Regions(crop=view.box)), options, target, device)
+    if not views:
+        _evaluate(run, inputs, options, output, device)
+
+
+def _evaluate(
+    run: Path, inputs: EvaluationInputs, options: EvaluationOptions, output: Path | None, device: str
+) -> None:
+    """Evaluate one run and print the result."""
     from selfmark.cli.progress import ProgressDisplay
     from selfmark.detector import Detector
-    from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+    from selfmark.evaluation.run_evaluation import evaluate_run
     from selfmark.report import metrics_text
     from selfmark.report.run_report import build_report
     from selfmark.report.verdict_text import describe_verdict
@@ -69,13 +114,8 @@ def evaluate(
     with ProgressDisplay(stderr) as display:
         metrics = evaluate_run(
             run,
-            EvaluationInputs(images, labels, train_images, train_labels),
-            EvaluationOptions(
-                normalizer,
-                by or [],
-                [name.strip() for name in detectors.split(",") if name.strip()],
-                parse_settings(overrides),
-            ),
+            inputs,
+            options,
             output,
             device,
             lambda done, of: display(

@@ -9,7 +9,7 @@ import typer
 
 from selfmark.cli.console import print_result
 from selfmark.cli.options import RunFolder
-from selfmark.cli.path_checks import check_model
+from selfmark.cli.path_checks import check_models
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,13 +29,18 @@ def export(
         Path | None, typer.Option("--output", "-o", help="Folder for the model; default: the one in RUN.")
     ] = None,
 ) -> None:
-    """Export the trained detector to the format of another runtime."""
+    """Export the trained detector, or that of each view, to the format of another runtime."""
     if not onnx:
         raise InputError("no format chosen: add --onnx")
-    check_model(run)
+    check_models(run)
 
     from selfmark.export.onnx_export import export_onnx
+    from selfmark.run.files import view_folders
 
     requested: dict[Precision, bool] = {"float32": True, "float16": fp16, "int8": int8}
-    for path in export_onnx(run, [precision for precision, wanted in requested.items() if wanted], output):
-        print_result(f"exported: {path}")
+    precisions = [precision for precision, wanted in requested.items() if wanted]
+    views = view_folders(run)
+    for part in views or [run]:
+        target = output / part.name if views and output is not None else output
+        for path in export_onnx(part, precisions, target):
+            print_result(f"exported: {path}")

@@ -38,6 +38,9 @@ Views = Annotated[
         "bottom=0,200,396,206.",
     ),
 ]
+Recipe = Annotated[
+    str, typer.Option(help="Kind of images: auto, upright, any-orientation, side-view or many-colors.")
+]
 
 RENAMED_OPTIONS = {"--normaliser": "--normalizer", "--most": "--max-images"}
 """Options of selfmark 0.1 and their current names; the old ones still work but are not listed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selfmark.images.input_files import require_input, require_readable
 from selfmark.model.card import model_folder, read_card
-from selfmark.run.files import read_view_names, require_run
+from selfmark.run.files import require_run, view_folders
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
@@ -40,11 +40,12 @@ def check_model(folder: Path) -> None:
 
 def check_models(folder: Path) -> None:
     """Raise if a run folder has no readable model; a run with views must have one for each view."""
-    for part in [folder / name for name in read_view_names(folder)] or [folder]:
+    for part in view_folders(folder) or [folder]:
         check_model(part)
 
 
 def check_run(folder: Path) -> None:
-    """Raise if a folder is not a finished run."""
-    require_run(folder)
-    check_model(folder)
+    """Raise if a folder is not a finished run; of a run with views, all views must be finished."""
+    for part in view_folders(folder) or [folder]:
+        require_run(part)
+        check_model(part)

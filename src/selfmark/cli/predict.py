@@ -61,8 +61,11 @@ def predict(
         ),
     ] = False,
     trail: Annotated[
-        float, typer.Option(help="Length of the trails in labeled videos, in seconds; 0 for none.", min=0)
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="Length of the trails in labeled videos, in seconds; 0 for none. Default: 1.", min=0
+        ),
+    ] = None,
     draw_text: Annotated[
         str, typer.Option(help="Text beside each drawn landmark: none, numbers or names.")
     ] = "none",
@@ -136,6 +139,7 @@ def predict(
     write = get_writer(format)
     if mapped and min_trust is not None:
         raise InputError("--min-trust cannot be used with --mapped, because mapped points have no trust")
+    layout = _parse_layout(draw, draw_text, legend, side_by_side, trail)
     regions = parse_regions(boxes, crop, find_animals)
     used_views = parse_views(views) if views else ()
     view_detector = load_view_detector(run, used_views, lambda path: load_detector(path, runtime, device))
@@ -161,7 +165,6 @@ def predict(
         warning = warn_of_unfamiliar_images(*part, config.guards)
         if warning is not None:
             notes.append(warning)
-    layout = _parse_layout(draw, draw_text, legend, side_by_side)
     videos = labeled_video_paths(refs, output) if draw else {}
     has_photos = draw and any(ref.frame is None for ref in refs)
     with CountDisplay(stderr, "predicting", "images") as display:
@@ -177,7 +180,9 @@ def predict(
                 predictions, card = smooth_predictions(predictions, smoothing), smoothed_card(card, smoothing)
             with ExitStack() as drawings:  # If writing fails, they remove their unfinished files.
                 if videos:
-                    drawn = draw_videos(predictions, refs, card, output, every, trail, layout)
+                    drawn = draw_videos(
+                        predictions, refs, card, output, every, 1.0 if trail is None else trail, layout
+                    )
                     predictions = drawings.enter_context(closing(drawn))
                 if has_photos:
                     predictions = draw_photos(predictions, refs, card, output, layout)
@@ -227,16 +232,18 @@ def _parse_smoothing(method: str, settings: Smoothing) -> Smoothing | None:
     return replace(settings, method=methods[method])
 
 
-def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool) -> Layout:
-    """Return what labeled pictures show besides the landmarks."""
+def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool, trail: float | None) -> Layout:
+    """Return what labeled pictures show besides the landmarks and their trails."""
     from selfmark.draw.layout import LabelText, Layout
 
     texts: dict[str, LabelText] = {name: name for name in get_args(LabelText)}
     if text not in texts:
         raise InputError(f"--draw-text must be {', '.join(texts)}, not '{text}'.{suggest(text, texts)}")
     layout = Layout(texts[text], legend, side_by_side)
-    if layout != Layout() and not draw:
-        raise InputError("--draw-text, --legend and --side-by-side belong to --draw, which is missing")
+    if (layout != Layout() or trail is not None) and not draw:
+        raise InputError(
+            "--trail, --draw-text, --legend and --side-by-side belong to --draw, which is missing"
+        )
     return layout
 
 

@@ -12,12 +12,13 @@ from selfmark.cli.path_checks import check_run
 
 
 def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
-    """Write the report of a run again."""
+    """Write the report of a run, or of each of its views, again."""
     check_run(run)
 
     from selfmark.detector import Detector
     from selfmark.report.run_report import build_report
+    from selfmark.run.files import view_folders
     from selfmark.run.folder import Run
 
-    path = build_report(Run.open(run), Detector.load(run))
-    print_result(f"report: {path}")
+    for part in view_folders(run) or [run]:
+        print_result(f"report: {build_report(Run.open(part), Detector.load(part))}")

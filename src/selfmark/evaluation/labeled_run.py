@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +18,28 @@ from selfmark.evaluation.label_files import common_points, read_ground_truth
 from selfmark.evaluation.normalizers import normalizer_lengths
 from selfmark.evaluation.protocol import Examples
 from selfmark.evaluation.stage1_landmarks import Stage1Finder
+from selfmark.image_ref import Box
 from selfmark.images.crop import region_sides, to_network
-from selfmark.images.sources import list_images
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
+from selfmark.tracking.regions import Regions, locate_objects
 
 
 @dataclass(frozen=True)
 class LabeledInputs:
-    """Images as the user gave them (files, folders, globs, videos), and their label file."""
+    """Inputs as the user gave them, and their label file.
+
+    Attributes:
+        images: Files, folders, globs and videos.
+        labels: The label file.
+        every: Use every n-th frame of each video.
+        regions: Where the objects are in the images; None if each object fills its image.
+    """
 
     images: Sequence[str | Path]
     labels: Path
+    every: int = 1
+    regions: Regions | None = None
 
 
 @dataclass(frozen=True)
@@ -41,8 +51,50 @@ class LabeledRun:
 
 
 def read_labeled_inputs(inputs: LabeledInputs, config: Config) -> AnnotatedObjects:
-    """Read a label file and find its images."""
-    return read_ground_truth(inputs.labels, list_images(inputs.images), config.evaluation.min_visibility)
+    """Read a label file and find its images; with a crop, only points inside it are kept."""
+    regions = inputs.regions or Regions()
+    # A crop is not the box of an object, so objects are found in whole images and cropped afterwards.
+    searched = Regions() if regions.crop is not None else regions
+    refs = locate_objects(inputs.images, inputs.every, searched, config.tracking)
+    truth = read_ground_truth(inputs.labels, refs, config.evaluation.min_visibility)
+    return truth if regions.crop is None else crop_objects(truth, regions.crop)
+
+
+def crop_objects(truth: AnnotatedObjects, crop: Box) -> AnnotatedObjects:
+    """Return what is annotated inside the same part of every image, with a note about the rest.
+
+    Points outside the crop count as not annotated, boxes are clipped, and points and objects of which
+    nothing is left are dropped.
+
+    Args:
+        truth: Objects in whole images.
+        crop: x, y, width and height of the part, pixels.
+
+    Raises:
+        InputError: If no point lies inside.
+    """
+    x, y, width, height = crop
+    low, high = np.array([x, y]), np.array([x + width, y + height])
+    inside = np.asarray(((truth.xy + 0.5 >= low) & (truth.xy + 0.5 <= high)).all(axis=2))
+    first = np.clip(truth.boxes[:, :2], low, high)
+    last = np.clip(truth.boxes[:, :2] + truth.boxes[:, 2:], low, high)
+    cropped = replace(
+        truth,
+        refs=tuple(replace(ref, box=crop) for ref in truth.refs),
+        xy=np.where(inside[..., None], truth.xy, np.nan),
+        hidden=truth.hidden & inside,
+        boxes=np.concatenate([first, last - first], axis=1),
+    )
+    if not inside.any():
+        raise InputError(
+            f"{truth.source}: no annotated point lies inside the crop {x:g},{y:g},{width:g},{height:g}"
+        )
+    names = [name for column, name in enumerate(truth.names) if inside[:, column].any()]
+    total = int(truth.visible.sum())
+    outside = total - int(inside.sum())
+    note = f"{truth.source}: {outside} of {total} points are outside the crop and were left out"
+    notes = (*truth.notes, note) if outside else truth.notes
+    return replace(cropped.select(inside.any(axis=1)).select_points(names), notes=notes)
 
 
 def predict_labeled(

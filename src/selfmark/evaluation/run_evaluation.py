@@ -54,13 +54,13 @@ from selfmark.evaluation.stage1_landmarks import Stage1Finder, load_stage1_finde
 from selfmark.evaluation.stage_errors import StageExamples, measure_inter_ocular
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import region_sides
-from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore
 from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import make_folders
+from selfmark.tracking.regions import Regions, locate_objects
 
 _MAX_GROUPS = 12  # a numeric field with more values than this is divided into quartiles
 
@@ -77,12 +77,16 @@ class EvaluationInputs:
         train_images: Images to fit regressors on; None means `images`.
         train_labels: Label file of `train_images`; None fits on a random half of `labels` and tests on the
             other half.
+        every: Use every n-th frame of each video.
+        regions: Where the objects are in all of these images; None if each object fills its image.
     """
 
     images: ImageInputs
     labels: str | Path | None = None
     train_images: ImageInputs | None = None
     train_labels: str | Path | None = None
+    every: int = 1
+    regions: Regions | None = None
 
 
 @dataclass(frozen=True)
@@ -137,11 +141,14 @@ def evaluate_run(
         card = replace(detector.card, flip_test=False)
         detector = Detector(detector.psi, card, torch_device, detector.runtime)
     images = _as_list(inputs.images)
-    refs: Sequence[ImageRef] = list_images(images)
+    refs: Sequence[ImageRef] = ()
     metrics = _build_header(run, detector) | {"images": [str(item) for item in images]}
     if inputs.labels is None:
         if options.by or inputs.train_labels or options.normalizer or options.detectors:
             raise InputError("--by, --train-labels, --normalizer and --detectors need --labels")
+        notes = list[str]()
+        refs = locate_objects(images, inputs.every, inputs.regions, config.tracking, None, notes.append)
+        metrics["notes"] = notes
     else:
         # Files and options are checked first, so that mistakes are reported before minutes of prediction.
         train_truth, test_truth, spec = _read_label_files(inputs, options, config)
@@ -186,11 +193,13 @@ def _read_label_files(
     """
     images = _as_list(inputs.images)
     assert inputs.labels is not None
-    test = read_labeled_inputs(LabeledInputs(images, Path(inputs.labels)), config)
+    every, regions = inputs.every, inputs.regions
+    test = read_labeled_inputs(LabeledInputs(images, Path(inputs.labels), every, regions), config)
     train = None
     if inputs.train_labels is not None:
         train_images = images if inputs.train_images is None else _as_list(inputs.train_images)
-        train = read_labeled_inputs(LabeledInputs(train_images, Path(inputs.train_labels)), config)
+        train_inputs = LabeledInputs(train_images, Path(inputs.train_labels), every, regions)
+        train = read_labeled_inputs(train_inputs, config)
         train, test = keep_common_points(train, test)
     spec = options.normalizer or default_normalizer(test)
     for name in options.by:

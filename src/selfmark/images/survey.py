@@ -30,7 +30,8 @@ class ImageSurvey:
     skipped:    number of images that could not be read
     first_skipped: name and reason of the first skipped image; empty if there is none
     sizes:      widths and heights of the smallest and the largest original, pixels
-    crop_sides: shortest and longest side of the crops, pixels of the original
+    crop_sides: longer side of the smallest and of the largest crop, pixels of the original
+    stretched:  width and height of the crops, pixels, if they are all the same and not square; else empty
     network_side: side of the network's input, pixels
     small:      number of crops that are much smaller than the network's input
     copies:     number of still images with the same pixels as an earlier one
@@ -48,6 +49,7 @@ class ImageSurvey:
     first_skipped: tuple[str, ...]
     sizes: tuple[tuple[int, int], tuple[int, int]]
     crop_sides: tuple[float, float]
+    stretched: tuple[float, ...]
     network_side: int
     small: int
     copies: int
@@ -82,6 +84,7 @@ def survey_images(store: ImageStore) -> ImageSurvey:
         first_skipped=(store.skipped[0].name, store.skipped[0].reason) if store.skipped else (),
         sizes=((int(smallest[0]), int(smallest[1])), (int(largest[0]), int(largest[1]))),
         crop_sides=(round(float(sides.min()), 1), round(float(sides.max()), 1)),
+        stretched=_stretched_size(store.regions),
         network_side=size,
         small=int((sides < _MIN_SIDE * size).sum()),
         copies=int((is_still & (duplicates.exact >= 0)).sum()),
@@ -130,11 +133,16 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
     source = f"{survey.videos} videos" if survey.videos == survey.files else f"{survey.files} files"
     source = source.removesuffix("s") if survey.files == 1 else source
     low, high = (round(side) for side in survey.crop_sides)
-    seen = f"{low}" if low == high else f"{low} to {high}"
+    seen = (
+        f"squares of {low} pixels, resized" if low == high else f"squares of {low} to {high} pixels, resized"
+    )
+    if survey.stretched:
+        width, height = survey.stretched
+        seen = f"{width:g} x {height:g} pixels of each, stretched"
     network = survey.network_side
     sentences = [
-        f"{survey.images} {what} from {source}, {sizes} pixels; the network sees squares of {seen} pixels, "
-        f"resized to {network} x {network}"
+        f"{survey.images} {what} from {source}, {sizes} pixels; the network sees {seen} to "
+        f"{network} x {network}"
     ]
     if survey.skipped:
         name, reason = survey.first_skipped
@@ -159,6 +167,13 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
             "cut off"
         )
     return sentences
+
+
+def _stretched_size(regions: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    """Return the width and height of regions [N, 4] if all have the same and are not square; else empty."""
+    width, height = (round(float(side), 1) for side in regions[0, 2:])
+    is_same = np.allclose(regions[:, 2:], regions[0, 2:])
+    return (width, height) if is_same and width != height else ()
 
 
 def _reaches_border(refs: tuple[ImageRef, ...], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -35,10 +35,10 @@ from selfmark.model.colors import landmark_colors
 from selfmark.run.files import (
     FORMAT,
     read_json,
-    read_view_names,
     require_folder,
     require_format,
     require_run,
+    view_folders,
     write_json,
 )
 
@@ -104,7 +104,7 @@ def read_card(folder: Path) -> ModelCard:
     """Read the model card of a model folder."""
     path = folder / "model.json"
     if not path.exists():
-        if read_view_names(folder):
+        if view_folders(folder):
             require_run(folder)
         require_folder(folder)
         raise InputError(

@@ -12,6 +12,8 @@ from torch import Tensor
 from selfmark.detector import Detector, Prediction
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
+from selfmark.images.crop import to_original
+from selfmark.images.store import iterate_crops
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import palette
 from selfmark.multiview.view_boxes import View, read_views, require_inside
@@ -26,7 +28,15 @@ class ViewDetector(Detector):
     """
 
     def __init__(self, views: Sequence[View], detectors: Sequence[Detector]) -> None:
-        """Combine one detector per view."""
+        """Combine one detector per view.
+
+        Raises:
+            InputError: if the detectors prepare images in different ways.
+        """
+        if any(detector.card.images != detectors[0].card.images for detector in detectors):
+            raise InputError(
+                "the views were trained with different settings of 'images'; train them together"
+            )
         card = merge_cards([view.name for view in views], [detector.card for detector in detectors])
         first = detectors[0]
         super().__init__(first.psi, card, first.device, first.runtime)
@@ -51,26 +61,29 @@ class ViewDetector(Detector):
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
         """Yield the landmarks of whole images batch by batch, in pixels of the images.
 
+        Each image is decoded once and cropped to all views.
+
         Raises:
             InputError: if a view is outside an image, or an image has a box.
         """
         if any(ref.box is not None for ref in refs):
             raise InputError("images with views cannot have boxes; use images and videos without boxes")
         require_inside(self.views, refs)
-        parts = [
-            detector.predict([replace(ref, box=view.box) for ref in refs], batch)
-            for view, detector in zip(self.views, self._detectors, strict=True)
-        ]
-        for predictions in zip(*parts, strict=True):
-            landmarks = [prediction.landmarks for prediction in predictions]
+        images, views = self.card.images, len(self.views)
+        cropped = [replace(ref, box=view.box) for ref in refs for view in self.views]
+        for crops in iterate_crops(cropped, images, views * batch):
+            if not crops.refs:
+                continue
+            xy, score = [], []
+            for number, detector in enumerate(self._detectors):  # All views of an image follow each other.
+                located = detector.locate(crops.pixels[number::views])
+                regions = crops.regions[number::views, None]
+                xy.append(to_original(located.xy.cpu().numpy(), regions, images.size).astype(np.float32))
+                score.append(located.score.cpu().numpy().astype(np.float32))
             yield Prediction(
-                tuple(replace(ref, box=None) for ref in predictions[0].refs),
-                predictions[0].sizes,
-                Landmarks(
-                    np.concatenate([part.xy for part in landmarks], axis=1),
-                    np.concatenate([part.score for part in landmarks], axis=1),
-                    self.card.names,
-                ),
+                tuple(replace(ref, box=None) for ref in crops.refs[::views]),
+                crops.sizes[::views],
+                Landmarks(np.concatenate(xy, axis=1), np.concatenate(score, axis=1), self.card.names),
             )
 
 

@@ -17,6 +17,11 @@ from selfmark.tracking.regions import Regions
 VIEW_SETTINGS: dict[str, Any] = {"images.aspect": "stretched", "images.margin": 0.0}
 
 
+def plan_view(view: View, settings: Mapping[str, Any]) -> tuple[Regions, dict[str, Any]]:
+    """Return the region that a run of one view is cropped to, and its settings by dotted name."""
+    return Regions(crop=view.box), {**VIEW_SETTINGS, **settings}
+
+
 def discover_views(
     inputs: Sequence[str | Path],
     views: Sequence[View],
@@ -66,13 +71,16 @@ def discover_views(
             continue
         is_started = (folder / "run.json").exists()
         if resume and not is_started and not inputs:
-            raise InputError(f"the view '{view.name}' of {output} was not started; give the images as well")
+            raise InputError(
+                f"the view '{view.name}' of {output} was not started; repeat the whole command with --resume"
+            )
+        regions, view_settings = plan_view(view, settings)
         discover(
             inputs=inputs,
             output=folder,
             every=every,
-            regions=Regions(crop=view.box),
+            regions=regions,
             resume=is_started,
-            settings=settings if is_started else {**VIEW_SETTINGS, **settings},
+            settings=settings if is_started else view_settings,
         )
     return folders

@@ -259,10 +259,9 @@ def require_run(folder: Path) -> None:
     """Raise if a folder is not a run folder, or if a newer version of selfmark wrote it."""
     path = folder / "run.json"
     if not path.exists():
-        names = read_view_names(folder)
-        if names:
-            runs = ", ".join(str(folder / name) for name in names)
-            raise InputError(f"{folder} has a run for each view; this command takes one of them: {runs}")
+        if runs := view_folders(folder):
+            listed = ", ".join(map(str, runs))
+            raise InputError(f"{folder} has a run for each view; this command takes one of them: {listed}")
         require_folder(folder)
         raise InputError(f"{folder} is not a run folder")
     require_format(read_json(path), path)
@@ -294,9 +293,9 @@ def read_view_list(folder: Path) -> list[dict[str, Any]]:
     return views
 
 
-def read_view_names(folder: Path) -> list[str]:
-    """Return the names of the views of a folder; empty if it has no views."""
-    return [str(view["name"]) for view in read_view_list(folder)]
+def view_folders(folder: Path) -> list[Path]:
+    """Return the run folders of all views of an image; empty if a folder has no views."""
+    return [folder / str(view["name"]) for view in read_view_list(folder)]
 
 
 def _is_view(value: Any) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.run.files import open_for_append
-from selfmark.run.guarded_files import open_folder
+from selfmark.run.guarded_files import open_folder, open_to_read
 
 
 class FolderLocked(InputError):
@@ -37,6 +37,22 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
         except BlockingIOError as error:
             raise FolderLocked(f"another process is working on {folder}") from error
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if a process holds the lock file of a folder, which may be read-only.
+
+    Where the lock file cannot be read, nothing is known about it, and the answer is False.
+    """
+    try:
+        with open_to_read(folder / ".lock") as handle:
+            # A shared lock needs no permission to write. It fails while another process holds its lock.
+            fcntl.flock(handle.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 @contextmanager

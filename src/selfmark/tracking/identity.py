@@ -56,22 +56,30 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
         [T, A] path that each animal follows in each frame; a permutation of the A paths per frame.
     """
     frames, animals = description.shape[:2]
-    order = np.tile(np.arange(animals), (frames, 1))
-    current = description.astype(np.float64)
+    order = np.empty((frames, animals), np.int64)
+    paths = np.arange(animals)  # path that each animal follows since the last contact
+    decided = 0  # frames for which `order` is known
+
+    def describe(first: int, last: int, group: Ints) -> Floats:
+        """Return the descriptions of some animals in frames that `order` is known for."""
+        # Descriptions of a day take gigabytes, so only those that are compared are copied.
+        part = np.take_along_axis(description[first:last], order[first:last, group, None], axis=1)
+        return part.astype(np.float64)
+
     window = max(_MIN_FRAMES, round(settings.appearance_seconds * rate))
     for start, stop in find_contacts(np.isfinite(description[..., 0])):
-        group = np.flatnonzero(np.isnan(current[start:stop, :, 0]).any(axis=0))
+        order[decided : stop + window] = paths
+        decided = stop
+        group = np.flatnonzero(np.isnan(description[start:stop, paths, 0]).any(axis=0))
         if len(group) < 2:
             continue
-        following = current[stop : stop + window, group]
+        following = describe(stop, stop + window, group)
         alone = np.asarray(np.isfinite(following[..., 0]).all(axis=1))
         following = following[: len(alone) if alone.all() else int(alone.argmin())]
-        before = current[max(0, start - _HISTORY * window) : start, group]
+        before = describe(max(0, start - _HISTORY * window), start, group)
         chosen = assign_identities(before, following, settings.max_appearance_ratio)
-        if (chosen == np.arange(len(group))).all():
-            continue
-        current[stop:, group] = current[stop:, group[chosen]]
-        order[stop:, group] = order[stop:, group[chosen]]
+        paths[group] = paths[group[chosen]]
+    order[decided:] = paths
     return order
 
 

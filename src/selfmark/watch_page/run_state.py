@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.run.event_log import LOG_NAME, Event, EventTail
-from selfmark.run.locks import FolderLocked, exclusive
+from selfmark.run.files import view_folders
+from selfmark.run.locks import is_locked
 from selfmark.run.stage_names import describe_stage
 from selfmark.run.time_left import TimeLeft
 
@@ -64,7 +65,7 @@ class RunState:
         return {
             "title": self.folder.resolve().name,
             "status": "done" if self._is_done else "running" if is_running else "stopped",
-            "resume": f"selfmark discover -o {self.folder} --resume",
+            "resume": f"selfmark discover -o {_folder_to_resume(self.folder)} --resume",
             "stage": self._stage,
             "progress": self._progress,
             "seconds_left": None if seconds is None else round(seconds),
@@ -74,6 +75,11 @@ class RunState:
             "previews": self._list_previews(),
             "verdict": self._verdict,
         }
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the run has logged anything, as of the last update."""
+        return self._last_event > 0
 
     def preview_path(self, step: str) -> Path | None:
         """Return the path of the preview of a step; None if no event named this step."""
@@ -146,6 +152,11 @@ class RunState:
         self._progress = (1, 1)
 
 
+def _folder_to_resume(folder: Path) -> Path:
+    """Return the folder that --resume takes: that of all views, if the run is that of one view."""
+    return folder.parent if folder in view_folders(folder.parent) else folder
+
+
 def describe_step(step: str) -> str:
     """Return the caption of a preview.
 
@@ -170,16 +181,3 @@ def thin_out(points: Iterable[tuple[int, float]], max_points: int = MAX_LOSSES) 
         return rows
     groups = [rows[start : start + step] for start in range(0, len(rows), step)]
     return [(group[-1][0], round(sum(loss for _, loss in group) / len(group), 6)) for group in groups]
-
-
-def is_locked(folder: Path) -> bool:
-    """Return True if a process is working on a run."""
-    if not (folder / ".lock").exists():
-        return False
-    try:
-        with exclusive(folder):
-            return False
-    except FolderLocked:
-        return True
-    except OSError:  # The lock file cannot be opened, so assume that the run is locked.
-        return True

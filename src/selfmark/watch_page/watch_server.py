@@ -12,7 +12,7 @@ from pathlib import Path
 import uvicorn
 
 from selfmark.local_page.page_server import build_page_server, open_socket
-from selfmark.run.files import require_run
+from selfmark.run.files import require_run, view_folders
 from selfmark.watch_page.watch_app import WatchApp
 
 _END_SECONDS = 5.0  # how long an open page may take to fetch the end of a run
@@ -22,12 +22,13 @@ def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str]
     """Serve the watch page of a run until the user stops it.
 
     Args:
-        folder: run folder; the run may be training, stopped or finished.
+        folder: run folder, or folder with a run for each view; it may be training, stopped or finished.
         port: port to listen on; 0 for any free port.
         browser: open the page in the browser.
         print_line: prints a line for the user.
     """
-    require_run(folder)
+    if not view_folders(folder):
+        require_run(folder)
     with open_socket(port) as listener:
         address, server, _ = build_server(folder, "selfmark watch", listener)
         with suppress(KeyboardInterrupt):  # raised by the server after Ctrl-C

@@ -4,6 +4,9 @@ const INTERVAL = 2000; // milliseconds
 const element = id => document.getElementById(id);
 let selected = null; // step that the user has chosen; null shows the newest one
 let previews = [];
+let chosenView = null; // view that the user has chosen; null follows the one that is training
+let view = ""; // view that is shown; empty for a run without views
+let timer = null;
 
 function make(name, text = "", attributes = {}) {
   const made = document.createElement(name);
@@ -21,8 +24,12 @@ function describeTime(seconds) {
 
 function showPicture() {
   const shown = previews.find(preview => preview.step === selected) ?? previews.at(-1);
-  if (!shown) return;
-  const address = `/preview/${encodeURIComponent(shown.step)}?v=${shown.version}`;
+  if (!shown) {
+    element("picture-link").hidden = true;
+    element("caption").textContent = "The first landmarks appear after the features are computed.";
+    return;
+  }
+  const address = `/preview/${encodeURIComponent(shown.step)}?view=${encodeURIComponent(view)}&v=${shown.version}`;
   if (element("picture").getAttribute("src") !== address) element("picture").src = address;
   element("picture").alt = `Images with landmarks: ${shown.caption}`;
   element("picture-link").href = address;
@@ -70,9 +77,31 @@ function drawChart({ name, points }) {
   return figure;
 }
 
+function showViews(state) {
+  element("views").hidden = state.views.length === 0;
+  const texts = state.views.map(({ name, status }) => `${name}: ${status}`);
+  const buttons = [...element("views").children];
+  if (buttons.map(button => button.textContent).join() !== texts.join()) {
+    element("views").replaceChildren(...state.views.map(({ name }, index) => {
+      const button = make("button", texts[index], { type: "button", "data-view": name });
+      button.addEventListener("click", () => {
+        chosenView = name;
+        refresh();
+      });
+      return button;
+    }));
+  }
+  for (const button of element("views").children) {
+    button.setAttribute("aria-pressed", String(button.dataset.view === state.view));
+  }
+}
+
 function show(state) {
-  element("title").textContent = state.title;
-  document.title = `${state.title} · ${state.stage}`;
+  const name = state.view ? `${state.title}, view ${state.view}` : state.title;
+  view = state.view;
+  showViews(state);
+  element("title").textContent = name;
+  document.title = `${name} · ${state.stage}`;
   element("status").textContent = state.status;
   element("status").className = state.status;
   element("stage").textContent = state.stage;
@@ -99,18 +128,20 @@ function showError(text) {
 
 async function refresh() {
   let isDone = false;
+  clearTimeout(timer);
   try {
-    const response = await fetch("/api/state");
+    const response = await fetch(`/api/state?view=${encodeURIComponent(chosenView ?? "")}`);
     if (!response.ok) throw new Error(`${response.status} ${await response.text()}`);
     const state = await response.json();
     show(state);
     showError("");
-    isDone = state.status === "done";
+    isDone = state.is_done;
   } catch (error) {
     const reason = error instanceof TypeError ? "the server has ended" : error.message;
     showError(`No news of the run: ${reason}. Start 'selfmark watch' to see it again.`);
   }
-  if (!isDone) setTimeout(refresh, INTERVAL);
+  clearTimeout(timer); // a click on a view may have started another one meanwhile
+  if (!isDone) timer = setTimeout(refresh, INTERVAL);
 }
 
 refresh();

@@ -197,6 +197,7 @@ def test_the_page_shows_a_training_and_its_end(browser: Any, folder: Path, tmp_p
         assert "zero-shot" in page.get_attribute("#picture", "src")  # the choice of the user stays
         page.click("#steps button:last-child")
         page.wait_for_function("() => document.getElementById('picture').src.includes('detector')")
+        page.wait_for_function("() => document.getElementById('picture').complete")
         assert not visited.was_attacked()
         assert visited.problems() == []
         page.set_viewport_size({"width": 380, "height": 800})

@@ -20,7 +20,7 @@ import provenance
 
 from selfmark.config import Images, preset
 from selfmark.image_ref import ImageRef
-from selfmark.images.crop import crop_regions, extract_crop
+from selfmark.images.crop import compute_crop_regions, extract_crop
 from selfmark.images.decode import Pixels, read_image
 from selfmark.images.store import load_store
 from selfmark.run.files import write_json
@@ -82,7 +82,7 @@ def read_full_size(refs: list[ImageRef], images: Images) -> list[Pixels]:
     crops = []
     for ref in refs:
         pixels = read_image(ref.path, images.max_megapixels)
-        region = crop_regions([pixels.shape[1::-1]], [[np.nan] * 4], images)[0]
+        region = compute_crop_regions([pixels.shape[1::-1]], [[np.nan] * 4], images)[0]
         crops.append(extract_crop(pixels, region, images.size))
     return crops
 

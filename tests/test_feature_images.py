@@ -14,13 +14,13 @@ import torch
 from selfmark import feature_images
 from selfmark.config import override, preset
 from selfmark.feature_images import (
+    build_used_store,
     find_directions,
     select_images,
     settle_orientation,
     turn_back,
     turn_images,
     turn_keypoints,
-    used_store,
 )
 from selfmark.image_ref import ImageRef
 from selfmark.images.feed import PixelFeed
@@ -123,7 +123,7 @@ def test_at_most_max_images_are_used(tmp_path: Path) -> None:
     images = select_images(run, store, CPU)
     assert len(images.rows) == len(images.feed) == 8
     assert torch.equal(images.feed.pixels, store.pixels[images.rows])
-    chosen = used_store(images)
+    chosen = build_used_store(images)
     assert [str(ref.path) for ref in chosen.refs] == [f"{row}.png" for row in images.rows.tolist()]
 
 
@@ -176,4 +176,4 @@ def test_upright_images_stay_as_they_are(tmp_path: Path) -> None:
     assert torch.equal(turned.xy, points.xy)
     assert torch.equal(turn_back(replace(turned, score=points.score), images).xy, points.xy)
     assert isinstance(images.feed, PixelFeed)
-    assert used_store(images) is store
+    assert build_used_store(images) is store

@@ -22,7 +22,7 @@ from selfmark.discovery import discover, train_stage1
 from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.images.flow import propagate_points
-from selfmark.pipeline import stage1_phases
+from selfmark.pipeline import plan_stage1_phases
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
 
@@ -311,12 +311,12 @@ def test_every_ablation_takes_effect(
 
 def test_bootstrapping_from_detector_descriptors_has_no_warm_up() -> None:
     config = override(preset("tiny"), {"warmup.bootstrap": "detector-descriptors"})
-    warmup, rounds = stage1_phases(config)
+    warmup, rounds = plan_stage1_phases(config)
     assert (warmup.start, warmup.stop, rounds[0].start) == (0, 0, 0)
 
 
 def test_phases_of_the_paper() -> None:
-    warmup, rounds = stage1_phases(preset("paper"))
+    warmup, rounds = plan_stage1_phases(preset("paper"))
     assert (warmup.stop, rounds[0].start, rounds[0].stop, rounds[-1].stop) == (
         30_000,
         30_000,

@@ -221,15 +221,15 @@ def test_published_files_load_without_module_prefixes(name):
 
 
 def test_the_license_is_shown_once_for_each_file(cache):
-    first = weights_cache.license_notice("superpoint")
+    first = weights_cache.pop_license_notice("superpoint")
     assert first is not None
     assert "non-commercial" in first
-    assert weights_cache.license_notice("superpoint") is None
-    assert weights_cache.license_notice("r2d2") is not None
-    assert weights_cache.license_notice("sift") is None
+    assert weights_cache.pop_license_notice("superpoint") is None
+    assert weights_cache.pop_license_notice("r2d2") is not None
+    assert weights_cache.pop_license_notice("sift") is None
 
 
 def test_the_license_is_shown_if_the_cache_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "file"))
-    assert weights_cache.license_notice("r2d2") == weights_cache.PUBLISHED_WEIGHTS["r2d2"].license
+    assert weights_cache.pop_license_notice("r2d2") == weights_cache.PUBLISHED_WEIGHTS["r2d2"].license

@@ -24,7 +24,7 @@ from torch import Tensor
 from selfmark.config import Runtime, used_image_settings
 from selfmark.errors import DamagedFile, InputError, TrainingError
 from selfmark.image_ref import ImageRef
-from selfmark.images.crop import crop_regions, extract_crop, to_original
+from selfmark.images.crop import compute_crop_regions, extract_crop, to_original
 from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops
 from selfmark.model.card import (
@@ -99,7 +99,7 @@ class Detector:
 
     Call it with images to get their landmarks. `predict` yields them batch by batch.
 
-    psi:     the network of Stage 2
+    psi:     the network that returns K heatmaps
     card:    names of the landmarks, preprocessing, how heatmaps are read
     device:  the device that the network runs on
     runtime: precision, kernels and the largest number of images per forward pass
@@ -264,7 +264,7 @@ class Detector:
                 raise InputError(f"an image array must be [H, W, 3] uint8, not {array.shape} {array.dtype}")
         size = self.card.images.size
         sizes = np.array([(array.shape[1], array.shape[0]) for array in arrays], dtype=np.int64)
-        regions = crop_regions(sizes, np.full((len(arrays), 4), np.nan), self.card.images)
+        regions = compute_crop_regions(sizes, np.full((len(arrays), 4), np.nan), self.card.images)
         pixels = np.stack([extract_crop(a, region, size) for a, region in zip(arrays, regions, strict=True)])
         return self._to_landmarks(self.locate(torch.from_numpy(pixels).permute(0, 3, 1, 2)), regions)
 

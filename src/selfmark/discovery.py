@@ -26,7 +26,7 @@ from selfmark.inspection.run_estimate import describe_estimate, estimate_run
 from selfmark.methods.mallis2020 import train_with_merging
 from selfmark.methods.training import train_method
 from selfmark.model.card import REFINED, read_card, write_card
-from selfmark.model_library import copy_model, find_model, model_digest
+from selfmark.model_library import compute_model_digest, copy_model, find_model
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import Preview, report_out_of_memory, show_nothing
 from selfmark.report.landmark_pictures import draw_contact_sheet
@@ -87,7 +87,8 @@ def discover(
             method of another paper: `mallis2020`, `equivariance`, `dve`, `zhang2018`, `jakab2018`,
             `lorenz2019` or `autolink`. None uses `self-training`.
         verify: train a second, shorter detector and compare the two on images that neither was trained on;
-            None does so for the preset `auto` on a GPU if there are at least `verification.min_images`.
+            None does so for the preset `auto` on a GPU, if there are enough images
+            (`verification.min_images`).
         recipe: settings for a kind of images: `upright`, `any-orientation`, `side-view` or `many-colors`;
             `auto` decides from the images. `settings` override the recipe.
         start_from: a run folder, or a detector that `selfmark models` lists, whose weights the training
@@ -353,7 +354,7 @@ def _find_start(name: str, config: Config) -> StartingPoint:
     """Return the detector that a run starts from; raise if it does not exist or does not fit the settings."""
     folder = find_model(name)
     check_start(read_card(folder), config, name)
-    return StartingPoint(name, model_digest(folder), partial(copy_model, folder))
+    return StartingPoint(name, compute_model_digest(folder), partial(copy_model, folder))
 
 
 def _create_run(

@@ -217,7 +217,7 @@ def turn_images(run: Run, images: UsedImages, angle: Tensor) -> UsedImages:
     return images._replace(matrix=matrix, feed=PixelFeed(turned, feed.device, runtime.device_fraction))
 
 
-def used_store(images: UsedImages) -> ImageStore:
+def build_used_store(images: UsedImages) -> ImageStore:
     """Return a store of the used images, as they were before turning."""
     store = images.store
     if len(images.rows) == len(store):
@@ -226,15 +226,15 @@ def used_store(images: UsedImages) -> ImageStore:
 
 
 def turn_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
-    """Select the keypoints of the used images and move them with the images when these are turned.
+    """Select the keypoints of the used images, and move them to their positions in the turned images.
 
     Args:
-        points: keypoints of all training images.
+        points: keypoints whose `image_index` refers to all training images.
         images: the used images.
 
     Returns:
-        Keypoints whose `image_index` counts the used images. Keypoints that move out of their image are left
-        out.
+        Keypoints whose `image_index` refers to the used images. Keypoints that move out of their image are
+        left out.
     """
     rows = images.rows.to(points.image_index.device)
     # Keypoints of images that are not used get the index of some used image; `is_used` removes them below.
@@ -249,11 +249,11 @@ def turn_back(points: Keypoints, images: UsedImages) -> Keypoints:
     """Move keypoints of the turned images back to where they are in the training images.
 
     Args:
-        points: keypoints whose `image_index` counts the used images.
+        points: keypoints whose `image_index` refers to the used images.
         images: the used images.
 
     Returns:
-        Keypoints whose `image_index` counts all training images.
+        Keypoints whose `image_index` refers to all training images.
     """
     matrix = invert_affine(images.matrix).to(points.xy.device)[points.image_index]
     xy = move_points(points.xy[:, None], matrix)[:, 0]

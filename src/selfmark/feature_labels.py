@@ -164,7 +164,7 @@ def _cluster_keypoints(
 
 
 def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
-    """Detect keypoints in this process's images, with `image_index` counted from its first image.
+    """Detect keypoints in this process's images; `image_index` is 0 for its first image.
 
     Weak keypoints, which Stage 1 would leave out, are used as well: their features still tell the part.
     """
@@ -204,14 +204,14 @@ def _tabulate(labeled: LabeledPoints, num_images: int, config: Config) -> dict[s
 
 
 def _select_own_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
-    """Select the keypoints of this process's images and turn them with the images.
+    """Select the keypoints of this process's images, and move them to their positions in the turned images.
 
     Args:
-        points: keypoints whose `image_index` counts all training images.
+        points: keypoints whose `image_index` refers to all training images.
         images: the used images.
 
     Returns:
-        Keypoints whose `image_index` counts from this process's first image.
+        Keypoints whose `image_index` is 0 for this process's first image.
     """
     turned, own = turn_keypoints(points, images), images.shard
     chosen = turned.select((turned.image_index >= own.start) & (turned.image_index < own.stop))
@@ -222,12 +222,12 @@ def describe_object_keypoints(points: Keypoints, cells: _DescribedCells, first_i
     """Select the keypoints on the object and describe them by the features of their cells.
 
     Args:
-        points: keypoints, with `image_index` counted from this process's first image.
+        points: keypoints whose `image_index` is 0 for this process's first image.
         cells: the cells of this process's images.
         first_image: index of this process's first image among the images of all processes.
 
     Returns:
-        Keypoints whose `image_index` counts the images of all processes.
+        Keypoints whose `image_index` refers to the images of all processes.
     """
     row, column = _find_cells(points.xy, cells.foreground.shape[-1])
     is_on_object = cells.foreground[points.image_index, row, column]

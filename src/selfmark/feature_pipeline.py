@@ -39,6 +39,7 @@ from selfmark.errors import CollapsedTraining
 from selfmark.feature_images import (
     Directions,
     UsedImages,
+    build_used_store,
     compare_landmarks,
     find_directions,
     select_images,
@@ -46,7 +47,6 @@ from selfmark.feature_images import (
     turn_back,
     turn_images,
     turn_keypoints,
-    used_store,
 )
 from selfmark.feature_labels import FoundLandmarks, find_feature_labels
 from selfmark.feature_places import settle_places
@@ -138,7 +138,7 @@ def train_feature_detector(
         centroids, zero_shot, keypoint_labels = find_feature_labels(run, encoder, images)
         on_preview("zero-shot", images.feed.pixels, zero_shot.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:
-            # Stage 1 needs these keypoints. If they cannot be computed, fail here, where the run is deleted.
+            # Stage 1 needs these keypoints. If they cannot be computed, fail here: a new run is then deleted.
             load_first_keypoints(run, store, device)
 
     result = _Candidate(
@@ -291,7 +291,7 @@ def _train_on_stage1_labels(
             raise _Unconfirmed
 
     try:
-        phi = run_stage1(run, used_store(images), feed, points, check_warmup, on_preview)
+        phi = run_stage1(run, build_used_store(images), feed, points, check_warmup, on_preview)
     except _Unconfirmed:
         return None
     table, partners = build_labels(phi, config.rounds.count)

@@ -65,10 +65,10 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
 
 
 def measure_spread(landmarks: Tensor) -> float:
-    """Return how far the landmarks [N, K, 2] of an image spread horizontally, in pixels.
+    """Return the horizontal spread of landmarks [N, K, 2]: the standard deviation of x, in pixels.
 
-    This is the standard deviation of their x, of which the median over all images is taken. Only x counts,
-    because the similar parts of upright and turned objects, left and right, lie beside each other.
+    It is computed in each image; the result is the median over all images. Only x counts, because the similar
+    left and right parts of upright and turned objects lie beside each other.
 
     >>> xy = [[[-1.0, 5.0], [1.0, 7.0]], [[-3.0, 5.0], [3.0, 5.0]], [[0.0, 0.0], [0.0, 9.0]]]
     >>> measure_spread(torch.tensor(xy))

@@ -25,7 +25,7 @@ from selfmark.run.guarded_files import (
     remove_folder,
 )
 from selfmark.run.tensor_files import read_tensors, write_tensors
-from selfmark.weights_cache import cache_folder, fetch_file, file_sha256
+from selfmark.weights_cache import cache_folder, compute_file_sha256, fetch_file
 
 _CARD = "selfmark_model"  # key of the header that contains model.json
 _ONNX = "onnx_features"  # tensor with the ONNX model of the features
@@ -102,7 +102,7 @@ def pack_model(folder: Path, path: Path) -> str:
         write_tensors(tensors, {_CARD: card}, path)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    return file_sha256(path)
+    return compute_file_sha256(path)
 
 
 def install_model(origin: str, name: str, sha256: str = "") -> Path:
@@ -137,7 +137,7 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
             if is_address:
                 file = temporary / "download.safetensors"
                 fetch_file(origin, file)
-            digest = file_sha256(file)
+            digest = compute_file_sha256(file)
             if sha256 and digest != sha256:
                 raise InputError(
                     f"{origin} has the sha256 {digest[:12]}..., not {sha256[:12]}...; nothing was installed"
@@ -171,7 +171,7 @@ def describe_model(card: ModelCard) -> str:
     return f"{len(card.names)} landmarks, {network}, {card.images.size} px, {trained}"
 
 
-def model_digest(folder: Path) -> str:
+def compute_model_digest(folder: Path) -> str:
     """Return a sha256 of a detector's network settings and weights, which identifies it in run.json."""
     card = read_json(folder / "model.json")
     digest = hashlib.sha256(json.dumps([card.get("network"), card.get("student")], sort_keys=True).encode())

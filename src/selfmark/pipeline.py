@@ -112,7 +112,7 @@ def train_detector(
 
 def plan_iterations(config: Config) -> dict[str, int]:
     """Return the number of rounds and the iterations of each stage, for progress displays."""
-    _, rounds = stage1_phases(config)
+    _, rounds = plan_stage1_phases(config)
     return {"rounds": len(rounds), "stage1": rounds[-1].stop, "stage2": config.stage2.iterations}
 
 
@@ -262,7 +262,7 @@ def run_stage1(
         The trained network Phi.
     """
     config = run.config
-    warmup, rounds = stage1_phases(config)
+    warmup, rounds = plan_stage1_phases(config)
     with seed_weights(config, "Phi"):
         phi = Phi(config.network)
     if run.start_from() is not None:
@@ -408,7 +408,7 @@ def _propagate_to_nearby_frames(
     return propagated.to(device)
 
 
-def stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
+def plan_stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
     """Return the warm-up and the rounds, with iterations counted from the start of Stage 1."""
     warmup_length = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
     round_length = config.rounds.iterations
@@ -452,7 +452,7 @@ def build_landmark_table(
 def train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     """Train Psi, which starts from Phi, by heatmap regression on the landmarks of Stage 1 (Sec. 3.6)."""
     psi, state = start_psi(run, phi, run.config.K)
-    phase = stage2_phase(run.config, 0, 0, run.config.stage2.iterations)
+    phase = plan_stage2_phase(run.config, 0, 0, run.config.stage2.iterations)
     train_on_landmarks(run, psi, state, phase, feed, table)
     return psi
 
@@ -474,7 +474,7 @@ def start_psi(run: Run, phi: Phi, maps: int) -> tuple[Psi, TrainState]:
     return psi, state
 
 
-def stage2_phase(config: Config, number: int, start: int, stop: int) -> Phase:
+def plan_stage2_phase(config: Config, number: int, start: int, stop: int) -> Phase:
     """Return iterations start..stop-1 of Stage 2 as phase `number`."""
     lr_drops = tuple(round(fraction * config.stage2.iterations) for fraction in config.stage2.lr_drops)
     return Phase("stage 2", number, start, stop, lr_drops)

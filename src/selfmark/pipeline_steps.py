@@ -194,7 +194,7 @@ def keep_edits(run: Run, psi: LandmarkNetwork, card: ModelCard) -> ModelCard:
 
 
 def derive_seed(config: Config, purpose: str) -> int:
-    """Return a seed of its own for each purpose, so that a resumed run draws the same random numbers."""
+    """Derive the seed for a purpose from the run's seed, so that a resumed run draws the same numbers."""
     digest = hashlib.sha256(f"{config.seed}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:7], "big")  # 7 bytes fit into the signed 64-bit seed of torch
 

@@ -170,7 +170,7 @@ def fetch_file(url: str, target: Path) -> None:
         ) from error
 
 
-def file_sha256(path: Path) -> str:
+def compute_file_sha256(path: Path) -> str:
     """Return the sha256 of a file.
 
     Raises:
@@ -212,7 +212,7 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
     return {layer.removeprefix("module."): tensor for layer, tensor in state.items()}
 
 
-def license_notice(name: str) -> str | None:
+def pop_license_notice(name: str) -> str | None:
     """Return the license of the weights of `name` if it was not shown before, and mark it as shown.
 
     Return None if it was shown before, or if no weights of this name are published.

@@ -87,7 +87,7 @@ def test_descriptors_are_on_the_host_if_the_gpu_has_too_little_memory(
         devices.append(device)
         return shape
 
-    monkeypatch.setattr(module, "free_memory", lambda device: 4 * size - missing_bytes)
+    monkeypatch.setattr(module, "measure_free_memory", lambda device: 4 * size - missing_bytes)
     monkeypatch.setattr(torch, "empty", empty)
     assert module._allocate_descriptors(100, config, torch.device("cuda")) == (
         2,

@@ -13,7 +13,7 @@ import pytest
 from selfmark.config import Images
 from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
-from selfmark.images.crop import crop_regions, extract_crop, to_original
+from selfmark.images.crop import compute_crop_regions, extract_crop, to_original
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -65,7 +65,7 @@ def _expected(
     image: npt.NDArray[np.uint8], box: list[float], settings: Images
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]]:
     size = settings.size
-    (region,) = crop_regions([image.shape[1::-1]], [box], settings)
+    (region,) = compute_crop_regions([image.shape[1::-1]], [box], settings)
     points = to_original(CROP_POINTS, region, size)
     return extract_crop(image, region, size).transpose(2, 0, 1), points
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from selfmark.config import Images
 from selfmark.images.crop import (
-    crop_regions,
+    compute_crop_regions,
     extract_crop,
     keypoint_bounds,
     region_sides,
@@ -32,30 +32,32 @@ def test_regions_by_hand() -> None:
         [96, 36, 48, 48],  # center (120, 60), side 40 * 1.2
         [-36, -6, 72, 72],  # center (0, 30), side 60 * 1.2
     ]
-    np.testing.assert_allclose(crop_regions(sizes, boxes, Images(margin=0.1)), expected)
+    np.testing.assert_allclose(compute_crop_regions(sizes, boxes, Images(margin=0.1)), expected)
 
 
 def test_body_rule_by_hand() -> None:
     images = Images(box_rule="body", body_scale=1.35)
     # The side is 1.35 times the height of 200, so 270, regardless of the width; the margin has no effect.
-    regions = crop_regions([[640, 480]] * 3, [[100, 100, 50, 200], [100, 100, 500, 200], NO_BOX], images)
+    regions = compute_crop_regions(
+        [[640, 480]] * 3, [[100, 100, 50, 200], [100, 100, 500, 200], NO_BOX], images
+    )
     np.testing.assert_allclose(regions, [[-10, 65, 270, 270], [215, 65, 270, 270], [0, -80, 640, 640]])
 
 
 def test_stretched_regions_by_hand() -> None:
     images = Images(aspect="stretched", margin=0.25)
-    regions = crop_regions([[640, 480]] * 2, [[np.nan] * 4, [100, 100, 40, 160]], images)
+    regions = compute_crop_regions([[640, 480]] * 2, [[np.nan] * 4, [100, 100, 40, 160]], images)
     assert regions.tolist() == [[0, 0, 640, 480], [90, 60, 60, 240]]
     assert region_sides(regions).tolist() == [np.sqrt(640 * 480), 120]
     body = Images(aspect="stretched", box_rule="body", body_scale=1.5)
-    assert crop_regions([[640, 480]], [[100, 100, 50, 200]], body).tolist() == [[-25, 50, 300, 300]]
+    assert compute_crop_regions([[640, 480]], [[100, 100, 50, 200]], body).tolist() == [[-25, 50, 300, 300]]
     # The corners of the box with its margins are the corners of the network's image.
     corners = to_network([[89.5, 59.5], [149.5, 299.5]], regions[1], 256)
     assert corners.tolist() == [[-0.5, -0.5], [255.5, 255.5]]
 
 
 def test_empty_arrays_are_allowed() -> None:
-    assert crop_regions(np.zeros((0, 2)), np.zeros((0, 4)), Images()).shape == (0, 4)
+    assert compute_crop_regions(np.zeros((0, 2)), np.zeros((0, 4)), Images()).shape == (0, 4)
     assert keypoint_bounds(np.zeros((0, 2)), np.zeros((0, 4)), np.zeros((0, 4)), 64).shape == (0, 4)
 
 
@@ -129,7 +131,7 @@ def test_bounds_contain_exactly_the_pixel_centers_inside() -> None:
         width, height = generator.integers(20, 200, 2)
         x, y = generator.uniform(-10, (width - 5, height - 5))
         box = [x, y, *generator.uniform(8, 100, 2)]
-        region = crop_regions([[width, height]], [box], Images(margin=0.25))
+        region = compute_crop_regions([[width, height]], [box], Images(margin=0.25))
         x0, y0, x1, y1 = keypoint_bounds([[width, height]], [box], region, size)[0]
         for row in range(size):
             for column in range(size):

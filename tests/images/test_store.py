@@ -17,7 +17,7 @@ from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images import store as store_module
-from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds
+from selfmark.images.crop import compute_crop_regions, extract_crop, keypoint_bounds
 from selfmark.images.decode import DecodedImage, Pixels, read_image
 from selfmark.images.store import ImageStore, SkippedImage, iterate_crops, load_store
 
@@ -40,7 +40,7 @@ def expected_pixels(ref: ImageRef, images: Images, original: Pixels | None = Non
     """Compute one crop directly, [3, S, S]."""
     original = read_image(ref.path, 200.0) if original is None else original
     box = [np.nan] * 4 if ref.box is None else list(ref.box)
-    region = crop_regions([[original.shape[1], original.shape[0]]], [box], images)[0]
+    region = compute_crop_regions([[original.shape[1], original.shape[0]]], [box], images)[0]
     return extract_crop(original, region, images.size).transpose(2, 0, 1)
 
 
@@ -58,7 +58,7 @@ def test_still_images(tmp_path: Path) -> None:
         np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
     np.testing.assert_array_equal(store.sizes, [[70 - 2 * n, 30 + 3 * n] for n in range(9)])
     box_rows = np.array([[np.nan] * 4 if ref.box is None else ref.box for ref in refs])
-    np.testing.assert_array_equal(store.regions, crop_regions(store.sizes, box_rows, SMALL))
+    np.testing.assert_array_equal(store.regions, compute_crop_regions(store.sizes, box_rows, SMALL))
     np.testing.assert_array_equal(store.bounds, keypoint_bounds(store.sizes, box_rows, store.regions, 64))
     assert (store.video == -1).all()
     assert (store.frame == -1).all()

@@ -10,7 +10,7 @@ from selfmark.detector import Detector
 from selfmark.errors import TrainingError
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
-from selfmark.run.devices import CPU_PASS_BYTES, GPU_PASS_FRACTION, free_memory, images_per_pass
+from selfmark.run.devices import CPU_PASS_BYTES, GPU_PASS_FRACTION, images_per_pass, measure_free_memory
 
 
 def _fake_memory(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, allocated: int) -> None:
@@ -21,7 +21,7 @@ def _fake_memory(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, allo
 
 def test_memory_reserved_by_torch_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
     _fake_memory(monkeypatch, free=1_000, reserved=700, allocated=200)
-    assert free_memory(torch.device("cuda")) == 1_500
+    assert measure_free_memory(torch.device("cuda")) == 1_500
 
 
 @pytest.mark.parametrize(("max_images", "expected"), [(3, 3), (7, 7), (8, 7), (1_000, 7)])

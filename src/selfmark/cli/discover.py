@@ -115,7 +115,7 @@ def discover(
     from selfmark.multiview.view_boxes import parse_views, read_views
     from selfmark.multiview.view_runs import discover_views
     from selfmark.tracking.regions import Regions
-    from selfmark.weights_cache import license_notice
+    from selfmark.weights_cache import pop_license_notice
 
     observers = parse_observers(watch, logger)
     settings = parse_settings(overrides)
@@ -128,7 +128,7 @@ def discover(
     }
     settings |= {name: value for name, value in shortcuts.items() if value is not None}
     default_detector = "superpoint" if preset == "paper" else ""
-    notice = license_notice(str(settings.get("keypoints.detector", default_detector)))
+    notice = pop_license_notice(str(settings.get("keypoints.detector", default_detector)))
     if notice:
         print_note(notice)
     regions = parse_regions(boxes, crop, find_animals)

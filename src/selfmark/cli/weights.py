@@ -16,9 +16,9 @@ def weights(
     ] = None,
 ) -> None:
     """Install the weights of a keypoint detector or of features in the cache and verify their checksum."""
-    from selfmark.weights_cache import install_weights, license_notice
+    from selfmark.weights_cache import install_weights, pop_license_notice
 
-    notice = license_notice(name)
+    notice = pop_license_notice(name)
     if notice:
         print_note(notice)
     print_result(f"installed: {install_weights(name, source)}")

@@ -33,17 +33,17 @@ class Features:
     restarts: int = between(1, 1_000, 3)  # runs of K-means; the best one is used
     foreground_clusters: int = between(1, 10_000, 100)  # clusters of all cells; each is object or background
     border: int = between(1, 64, 2)  # width in cells of the image border, which is mostly background
-    # a cluster is object if its frequency at the border / inside is lower
+    # a cluster belongs to the object if its frequency at the border / its frequency inside is lower
     max_border_ratio: float = above(0, 1_000, 0.2)
     max_color_border_ratio: float = above(0, 1_000, 0.3)  # the same for clusters of the colors of cells
-    # an image supports colors if they leave this fraction of its object cells
+    # an image supports the use of colors if they leave this fraction of its object cells
     min_color_remainder: float = fraction(0.1)
-    min_color_images: float = fraction(0.9)  # colors are used if this fraction of the images supports them
+    min_color_images: float = fraction(0.9)  # colors are used if this fraction of the images supports it
     # minimum fraction of object cells; below it, colors are ignored; still below it, all cells count as
     # object
     min_foreground: float = fraction(0.05)
-    # how objects are turned in the images; turned: rotate the images to a common direction; any: there is
-    # none
+    # upright: objects are upright; turned: they face any direction, and images are rotated to a common one;
+    # any: they face any direction, and there is no common one; auto, not-upright: decided from the images
     orientation: Orientation = "auto"
     # auto: objects are upright if a classifier tells images from upside-down copies with this accuracy
     min_upright_accuracy: float = fraction(0.8)
@@ -75,7 +75,7 @@ class Features:
     keypoint_threshold: float = between(0, 1_000_000, 0.005)  # labeled keypoints: minimum confidence
     # labeled keypoints: radius of non-maximum suppression, pixels of keypoints.image_size
     keypoint_nms_radius: int = between(0, 128, 4)
-    # use cells if fewer of the landmarks of all images have a labeled keypoint
+    # keypoint labels are used if they cover this fraction of the landmarks of all images, otherwise cells
     min_labeled_fraction: float = fraction(0.3)
     keypoint_landmarks: bool = True  # upright: also run Stage 1; train on its landmarks if they are confirmed
     keypoint_label_rounds: int = between(1, 100, 2)  # number of first rounds trained on labeled keypoints
@@ -86,8 +86,8 @@ class Features:
     max_unexplained: float = between(0, 1_000_000_000, 0.78)
     # undo a round if its landmarks leave a larger fraction of the zero-shot landmarks unexplained
     max_unexplained_start: float = between(0, 1_000_000_000, 0.9)
-    # undo a round if its landmarks, predicted from the zero-shot landmarks, have an error that is this many
-    # times as large as in the reverse direction
+    # undo a round if the error of predicting its landmarks from the zero-shot landmarks is more than this
+    # many times the error of the reverse prediction
     max_noise_ratio: float = above(0, 1_000, 1.25)
 
     @property

@@ -22,12 +22,12 @@ _FEATURE_MAPS = 9  # measured number of feature maps, each with all channels, th
 _HEATMAP_COPIES = 3  # measured number of copies of all heatmaps that exist at a time
 
 
-def feature_bytes(channels: int, cells: int) -> int:
+def estimate_feature_bytes(channels: int, cells: int) -> int:
     """Return the bytes of the feature maps [channels, cells, cells] of one image, without gradients."""
     return _FEATURE_MAPS * channels * cells**2 * _FLOAT_BYTES
 
 
-def heatmap_bytes(landmarks: int, cells: int) -> int:
+def estimate_heatmap_bytes(landmarks: int, cells: int) -> int:
     """Return the bytes of the heatmaps [landmarks, cells, cells] of one image."""
     return _HEATMAP_COPIES * landmarks * cells**2 * _FLOAT_BYTES
 
@@ -42,7 +42,7 @@ def check_image_memory(landmarks: int, size: int, channels: int, cells: int, pas
         cells: side of the heatmaps, cells.
         passes: 2 if the mirror image is processed too, otherwise 1.
     """
-    needed = passes * (feature_bytes(channels, cells) + heatmap_bytes(landmarks, cells))
+    needed = passes * (estimate_feature_bytes(channels, cells) + estimate_heatmap_bytes(landmarks, cells))
     if needed > MAX_IMAGE_BYTES:
         raise InputError(
             f"config: {landmarks:,} landmarks in images of {size:,} px take about {needed / 2**30:.1f} GiB "
@@ -60,7 +60,7 @@ def check_batch_memory(name: str, images: int, landmarks: int, channels: int, ce
         channels: channels of the network, or `ENCODER_CHANNELS`.
         cells: side of the heatmaps, cells.
     """
-    needed = images * (feature_bytes(channels, cells) + heatmap_bytes(landmarks, cells))
+    needed = images * (estimate_feature_bytes(channels, cells) + estimate_heatmap_bytes(landmarks, cells))
     if needed > MAX_BATCH_BYTES:
         raise InputError(
             f"config: a batch of {images:,} images takes about {needed / 2**30:,.0f} GiB of memory, more "

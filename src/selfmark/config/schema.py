@@ -49,11 +49,11 @@ _LIMIT_OF_K = "between 1 and 10,000, or 0 for a number chosen from the images"
 class Images:
     """How images are cropped and resized."""
 
-    size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Implementation Details)
+    size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Sec. 4.2)
     # loose: the longer side of the box plus margins; body: see body_scale
     box_rule: Literal["loose", "body"] = "loose"
-    # loose rule: margin on each side, as a fraction of the longer side of the box; stretched: of the same
-    # side
+    # loose rule: margin added on each side, as a fraction of the longer side of the box; if stretched, of
+    # each side
     margin: float = above(-0.5, 10, 0.1)
     body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height of the box
     # stretched: a loose crop has the aspect ratio of the box, and is stretched to a square
@@ -161,7 +161,7 @@ class AutoK:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """RMSprop (Implementation Details)."""
+    """RMSprop, the optimizer of both stages (Sec. 4.2)."""
 
     lr: float = between(0, 1, 2e-4)  # learning rate
     weight_decay: float = between(0, 1, 1e-5)  # weight decay of all parameters
@@ -299,8 +299,8 @@ class Guards:
     familiar_images: int = between(2, 10_000, 128)
     # number of new images that are compared with the training images
     compared_images: int = between(1, 10_000, 24)
-    # new images are unfamiliar if they are farther from the mean of the training images, relative to the
-    # training images themselves
+    # new images are unfamiliar if they are more than this many times as far from the mean of the training
+    # images as training images are
     max_unfamiliarity: float = above(0, 1_000_000, 1.0)
 
 
@@ -412,7 +412,7 @@ class Tracking:
     max_side: int = between(16, 2_048, 480)  # maximum longer side at which frames are analyzed, pixels
     # minimum difference between animal and background, gray levels
     min_contrast: float = between(0, 255, 12.0)
-    # parts thinner than twice this fraction of an animal's length are removed
+    # parts thinner than twice this fraction of the square root of an animal's area are removed
     opening_fraction: float = between(0, 1, 0.07)
     min_area: float = between(0, 1_000, 0.25)  # minimum area of a blob, as a fraction of an animal's area
     max_step: float = between(0, 1_000, 2.0)  # maximum movement between two frames, animal lengths

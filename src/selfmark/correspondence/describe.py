@@ -19,7 +19,7 @@ from selfmark.images.feed import PixelFeed
 from selfmark.model.heatmaps import find_peaks, to_pixels
 from selfmark.model.network import Phi, bytes_per_image
 from selfmark.points import Keypoints, concatenate_keypoints
-from selfmark.run.devices import free_memory, images_per_pass
+from selfmark.run.devices import images_per_pass, measure_free_memory
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 
@@ -96,6 +96,6 @@ def _allocate_descriptors(num_images: int, config: Config, device: torch.device)
     num_views = 1 + config.flip.finds_partners
     shape = (num_views, num_images * config.heatmaps.max_points, config.network.descriptor)
     size = torch.float32.itemsize * math.prod(shape)
-    if device.type == "cuda" and size > config.runtime.device_fraction * free_memory(device):
+    if device.type == "cuda" and size > config.runtime.device_fraction * measure_free_memory(device):
         device = torch.device("cpu")
     return torch.empty(shape, dtype=torch.float32, device=device)

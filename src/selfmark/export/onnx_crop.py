@@ -104,7 +104,7 @@ def add_to_original(xy: Value, regions: CropRegions, size: int) -> Value:
 
 
 def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> CropRegions:
-    """Return the regions, as `images.crop.crop_regions`."""
+    """Return the regions, as `images.crop.compute_crop_regions`."""
     x, y, w, h = (boxes.apply("Gather", integers([axis]), axis=1) for axis in range(4))
     has_box = w.apply("Greater", 0.0).apply("And", h.apply("Greater", 0.0))  # NaN is not greater
     factor, whole = 1 + 2 * settings.margin, width.apply("Max", height)

@@ -19,7 +19,7 @@ from selfmark.errors import InputError
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
-from selfmark.run.devices import free_memory, uses_bf16
+from selfmark.run.devices import measure_free_memory, uses_bf16
 from selfmark.run.guarded_files import allocate, create_file, remove_file
 
 _FILES = "features-*.f16"  # pattern of the feature files in the run folder
@@ -158,7 +158,7 @@ def _allocate(channels: int, feed: PixelFeed, rows: slice, runtime: Runtime, pat
     grid = feed.pixels.shape[-1] // CELL
     shape = (rows.stop - rows.start, channels, grid, grid)
     num_bytes = int(np.prod(shape)) * torch.float16.itemsize
-    if feed.device.type == "cuda" and num_bytes <= runtime.device_fraction * free_memory(feed.device):
+    if feed.device.type == "cuda" and num_bytes <= runtime.device_fraction * measure_free_memory(feed.device):
         return torch.empty(shape, dtype=torch.float16, device=feed.device)
     if num_bytes <= runtime.store_gigabytes * 1e9:
         return torch.empty(shape, dtype=torch.float16)

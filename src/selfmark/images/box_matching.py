@@ -56,7 +56,7 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
 def check_tracks(refs: Sequence[ImageRef]) -> None:
     """Raise if only some objects of a video have tracks, or if a frame contains the same track twice.
 
-    All still images together count as one video here. Output formats cannot tell such objects apart.
+    Otherwise, output formats could not tell the objects apart. All still images together count as one video.
     """
     first_of: dict[Path | None, ImageRef] = {}
     seen: set[tuple[str, int]] = set()

@@ -20,15 +20,15 @@ Floats = npt.NDArray[np.float64]
 SNAP = 1e-3  # pixels; an edge this close to a pixel boundary counts as on it, to absorb rounding errors
 
 
-def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
-    """Compute the region that each image is cropped to (paper, Datasets).
+def compute_crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
+    """Compute the region that each image is cropped to (Sec. 4.1).
 
     Without a box, the region is the smallest square around the whole image. With the rule "loose", it is a
     square whose side is the longer side of the box plus a margin on each side. With the rule "body", it is
     the paper's square for s = c*H/200: its side is 200*s = c*H for a box of height H.
 
-    With the aspect "stretched", the region without a box is the image itself, and the rule "loose" adds its
-    margins to the box, which need not be a square. The rule "body" does not change.
+    With the aspect "stretched", regions need not be squares: without a box, the region is the image itself,
+    and the rule "loose" adds margins to the box. The rule "body" does not change.
 
     Args:
         sizes: [N, 2], width and height of the originals, pixels.
@@ -38,11 +38,13 @@ def crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> 
     Returns:
         Regions [N, 4] x, y, w, h, pixels of the originals.
 
-    >>> crop_regions([[640, 480]], [[np.nan] * 4], Images()).tolist()
+    >>> compute_crop_regions([[640, 480]], [[np.nan] * 4], Images()).tolist()
     [[0.0, -80.0, 640.0, 640.0]]
-    >>> crop_regions([[640, 480]], [[100, 100, 50, 200]], Images(box_rule="body", body_scale=1.5)).tolist()
+    >>> body = Images(box_rule="body", body_scale=1.5)
+    >>> compute_crop_regions([[640, 480]], [[100, 100, 50, 200]], body).tolist()
     [[-25.0, 50.0, 300.0, 300.0]]
-    >>> crop_regions([[640, 480]], [[100, 100, 50, 200]], Images(aspect="stretched", margin=0.1)).tolist()
+    >>> stretched = Images(aspect="stretched", margin=0.1)
+    >>> compute_crop_regions([[640, 480]], [[100, 100, 50, 200]], stretched).tolist()
     [[95.0, 80.0, 60.0, 240.0]]
     """
     extents = _fill_missing_boxes(sizes, boxes)
@@ -165,7 +167,7 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
 
 
 def _interpolate(values: npt.NDArray[np.number], positions: Floats) -> npt.NDArray[np.float32]:
-    """Interpolate [A, B, 3] linearly at fractional positions along the first axis; its ends are repeated."""
+    """Interpolate [A, B, 3] linearly at fractional positions along the first axis; repeat its end values."""
     last = len(values) - 1
     positions = np.clip(positions, 0, last)
     lower = positions.astype(np.int64)

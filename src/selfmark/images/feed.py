@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.run.devices import free_memory
+from selfmark.run.devices import measure_free_memory
 
 _PREFETCH = 3  # batches to fetch before they are needed
 
@@ -32,7 +32,7 @@ class PixelFeed:
         """Move the pixels to the device if they take at most `device_fraction` of its free memory."""
         self.device = device
         self.pixels = pixels
-        if device.type == "cuda" and pixels.numel() <= device_fraction * free_memory(device):
+        if device.type == "cuda" and pixels.numel() <= device_fraction * measure_free_memory(device):
             self.pixels = pixels.to(device)
 
     def __len__(self) -> int:

@@ -84,7 +84,7 @@ def sample_nearby_frames(
         first = np.minimum(first, np.maximum(index - 1, 0))
         last = np.searchsorted(frames, frames + settings.max_frame_gap, side="right") - 1
         last = np.maximum(last, np.minimum(index + 1, len(frames) - 1))
-        # Draw from first..last without the frame itself: numbers from its own position on move up by 1.
+        # Draw from first..last without the frame itself: draws at or above its own position move up by 1.
         count = (last - first)[position]
         drawn = first[position][:, None] + rng.integers(
             count[:, None], size=(len(members), settings.neighbors)

@@ -34,8 +34,8 @@ def split_images(
     [8, 9]
     """
     fraction = min(fraction, max_images / max(len(refs), 1))
-    # A group is a video, or all still images (None). Its members are pairs of a unit, which is not split, and
-    # a row of `refs`. A unit is a frame of the video, or a file of the still images.
+    # Group the rows of `refs` by video; all still images form the group None. Each row is stored with its
+    # unit, which is not split: a frame of a video, or a file of a still image.
     groups: dict[str | None, list[tuple[int | str, int]]] = {}
     for row, ref in enumerate(refs):
         video, frame = ref.source_frame or (None, None)

@@ -22,7 +22,7 @@ import torch
 from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.images.crop import crop_regions, extract_crop, keypoint_bounds
+from selfmark.images.crop import compute_crop_regions, extract_crop, keypoint_bounds
 from selfmark.images.decode import DecodedImage, Pixels, UnreadableImage, decode_image
 from selfmark.images.video import read_frames
 from selfmark.run.guarded_files import allocate, create_file, make_folders, remove_file
@@ -223,7 +223,7 @@ def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_O
     def max_reduction(size: tuple[int, int]) -> float:
         if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # Small originals are not reduced.
             return 1.0
-        sides = crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2:]
+        sides = compute_crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2:]
         return float(sides.min()) / (_MIN_OVERSAMPLING * images.size)
 
     try:
@@ -236,7 +236,7 @@ def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_O
 def _crop_all(original: DecodedImage, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
     """Crop one decoded original for every reference to it."""
     size = original.size
-    regions = crop_regions([size] * len(refs), _stack_boxes(refs), images)
+    regions = compute_crop_regions([size] * len(refs), _stack_boxes(refs), images)
     return [
         _Crop(extract_crop(original.pixels, region / original.factor, images.size), size, region)
         if _has_overlap(ref, size)

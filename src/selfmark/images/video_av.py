@@ -96,8 +96,8 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                 if target == current:
                     # Reuse the converter, because creating one takes longer than decoding a frame.
                     rgb = converter.reformat(frame, format="rgb24").to_ndarray()
-                    # PyAV frames whose side data was read stay in memory until a garbage collection, so only
-                    # the first frame is asked; the display matrix is the same for the whole file.
+                    # Read the display matrix of the first frame only; it is the same in the whole file. PyAV
+                    # keeps a frame whose side data was read in memory until the next garbage collection.
                     if turn is None:
                         turn = _read_turn(frame)
                     yield current, _rotate_upright(rgb, turn)

@@ -36,10 +36,10 @@ from selfmark.model.heatmaps import find_maxima
 from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.pipeline import (
     build_landmark_table,
+    plan_stage2_phase,
     prepare_images,
     recover_round,
     run_stage1,
-    stage2_phase,
     start_psi,
     train_on_landmarks,
 )
@@ -90,7 +90,7 @@ def merge_phases(config: Config) -> list[Phase]:
     inner = {round(fraction * length) for fraction in fractions} - {0, length}
     edges = [0, *sorted(inner), length]
     return [
-        stage2_phase(config, index, start, stop)
+        plan_stage2_phase(config, index, start, stop)
         for index, (start, stop) in enumerate(pairwise(edges), start=1)
     ]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.config import STRIDE, Features, Student
-from selfmark.config.memory import ENCODER_CHANNELS, feature_bytes
+from selfmark.config.memory import ENCODER_CHANNELS, estimate_feature_bytes
 from selfmark.features.cells import append_places
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
@@ -114,7 +114,7 @@ def sharpen_similarity(similarity: Tensor, sharpness: float) -> Tensor:
 
 def bytes_per_feature_image(size: int) -> int:
     """Return the bytes that one image of `size` pixels takes in a pass of an encoder without gradients."""
-    return feature_bytes(ENCODER_CHANNELS, size // STRIDE)
+    return estimate_feature_bytes(ENCODER_CHANNELS, size // STRIDE)
 
 
 def enlarge_maps(maps: Tensor) -> Tensor:

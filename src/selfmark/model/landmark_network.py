@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from selfmark.config import DEFAULT_FEATURES, STRIDE, Runtime
-from selfmark.config.memory import heatmap_bytes
+from selfmark.config.memory import estimate_heatmap_bytes
 from selfmark.features.cells import described_channels
 from selfmark.features.direction import template_shape
 from selfmark.features.encoder import Encoder
@@ -133,7 +133,7 @@ def bytes_per_network_image(card: ModelCard) -> int:
 
     Usually, the feature maps take the most memory. With very many landmarks, the heatmaps take more.
     """
-    return max(_network_bytes(card), heatmap_bytes(len(card.names), card.images.size // STRIDE))
+    return max(_network_bytes(card), estimate_heatmap_bytes(len(card.names), card.images.size // STRIDE))
 
 
 def _network_bytes(card: ModelCard) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.config import STRIDE, Network, Runtime
-from selfmark.config.memory import feature_bytes
+from selfmark.config.memory import estimate_feature_bytes
 from selfmark.model.backend import Backend
 from selfmark.model.plain_backend import PLAIN_BACKEND, create_plain_backend
 from selfmark.run.devices import uses_bf16
@@ -227,7 +227,7 @@ class Psi(nn.Module):
 
 def bytes_per_image(settings: Network, size: int) -> int:
     """Return the bytes that one image of `size` pixels takes in a pass without gradients."""
-    return feature_bytes(settings.channels, size // STRIDE)
+    return estimate_feature_bytes(settings.channels, size // STRIDE)
 
 
 def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:

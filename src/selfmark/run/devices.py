@@ -34,7 +34,7 @@ CPU_PASS_BYTES = 128 << 20  # memory for one forward pass on the CPU, where larg
 GPU_PASS_FRACTION = 0.5  # fraction of the free GPU memory for one forward pass
 
 
-def free_memory(device: torch.device) -> int:
+def measure_free_memory(device: torch.device) -> int:
     """Return the free memory of a GPU in bytes, including memory that torch has reserved but does not use."""
     reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + reserved
@@ -54,7 +54,9 @@ def images_per_pass(max_images: int, image_bytes: int, device: torch.device) -> 
     Returns:
         A number from 1 to `max_images`.
     """
-    available = CPU_PASS_BYTES if device.type == "cpu" else int(GPU_PASS_FRACTION * free_memory(device))
+    available = (
+        CPU_PASS_BYTES if device.type == "cpu" else int(GPU_PASS_FRACTION * measure_free_memory(device))
+    )
     return max(1, min(max_images, available // image_bytes))
 
 

@@ -32,7 +32,7 @@ from selfmark.run.json_schema import is_list_of, is_number, is_object, require_f
 FORMAT = 1  # version of run folders and models; increased if older versions of selfmark cannot read them
 
 _MAX_VIEWS = 100
-_VIEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a view names a folder
+_VIEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the name of a view is the name of its folder
 
 
 # --- atomic writes -----------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def is_view_name(value: Any) -> bool:
 
 
 def read_view_list(folder: Path) -> list[dict[str, Any]]:
-    """Return name and box of each view from views.json; empty if a folder has no such file."""
+    """Read name and box of each view from the views.json of a folder; empty if it has no such file."""
     path = folder / VIEWS_FILE
     if not os.path.lexists(path):
         return []

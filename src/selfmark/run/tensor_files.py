@@ -56,8 +56,8 @@ def write_tensors(
 def _serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, memoryview]:
     """Return the header and the content of a safetensors file, with sorted metadata.
 
-    The safetensors library writes metadata in a random order, so the header is written again here. Its length
-    may change, because the offsets in it count from the start of the content.
+    The safetensors library writes metadata in a random order, so the header is written again here. The new
+    header may have another length, because offsets count from the start of the content.
     """
     serialized = memoryview(save(tensors, metadata))
     start = 8 + int.from_bytes(serialized[:8], "little")

@@ -14,7 +14,7 @@ import scipy.io
 from selfmark.config import Config, override
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
-from selfmark.images.crop import crop_regions
+from selfmark.images.crop import compute_crop_regions
 from selfmark.images.sources import list_images
 from selfmark.images.video import read_frames
 from selfmark.paper.datasets.dataset import Dataset, write_coco_dataset
@@ -139,7 +139,7 @@ def test_bodies_are_cropped_by_their_height(tmp_path: Path) -> None:
         images = override(Config(), data.settings).images
         x, y, w, h = data.test.boxes[0]
         side = scale * h
-        region = crop_regions([[96, 80]], data.test.boxes[:1], images)[0]
+        region = compute_crop_regions([[96, 80]], data.test.boxes[:1], images)[0]
         np.testing.assert_allclose(region, [x + w / 2 - side / 2, y + h / 2 - side / 2, side, side])
 
 

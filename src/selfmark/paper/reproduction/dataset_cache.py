@@ -18,7 +18,7 @@ from PIL import Image
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, used_image_settings
 from selfmark.errors import InputError
-from selfmark.images.crop import crop_regions, region_sides
+from selfmark.images.crop import compute_crop_regions, region_sides
 from selfmark.paper.datasets import registry
 from selfmark.paper.datasets.dataset import Dataset, write_coco_split
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
@@ -145,7 +145,7 @@ class CachedDataset:
         for row in np.flatnonzero(uses_whole_image):
             with Image.open(self.data.root / train.paths[row]) as image:  # This reads only the header.
                 sizes[row] = image.size
-        sides: FloatArray = region_sides(crop_regions(sizes, train.boxes, config.images))
+        sides: FloatArray = region_sides(compute_crop_regions(sizes, train.boxes, config.images))
         return sides
 
     def _write_coco_file(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:

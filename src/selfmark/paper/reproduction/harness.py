@@ -52,7 +52,7 @@ from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_text
 from selfmark.run.guarded_files import make_folders
-from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, license_notice
+from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, pop_license_notice
 
 Log = Callable[[str], None]
 
@@ -253,7 +253,7 @@ def _require_weights(plan: ExperimentPlan, can_choose_detector: bool, log: Log) 
                     f"the weights of the keypoint detector '{name}' are not installed; get them with "
                     f"'selfmark weights {name}'{hint}"
                 )
-            notice = license_notice(name)
+            notice = pop_license_notice(name)
             if notice:
                 log(notice)
 

@@ -50,7 +50,7 @@ def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tm
     video = write_arena_video(wander(60, 3, seed=3), tmp_path / "arena.mp4")
     tracks = track_animals(video, 1, SETTINGS)
     assert tracks.outside == pytest.approx(2 / 3, abs=0.1)  # two of three animals are not tracked
-    assert "of what moves is outside the squares" in explain_implausible_tracks(tracks, SETTINGS)
+    assert "of the moving pixels are outside the squares" in explain_implausible_tracks(tracks, SETTINGS)
     center = np.zeros((10, 1, 2))
     center[:4] = np.nan
     assert explain_implausible_tracks(AnimalTracks(center, 9.0), SETTINGS) == (

@@ -1,4 +1,4 @@
-"""What is compared: the images, the labels, the methods, and the training time of each."""
+"""Describe a comparison: the images, the labels, the methods, and the training time of each method."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from selfmark.run.devices import select_device
 
 DEFAULT_METHODS: tuple[Method, ...] = get_args(Method)
 RowName = Method | Literal["untrained"]
-"""A row of a comparison: a method, or its network before any training."""
-DEFAULT_BUDGETS = {"cpu": 30.0, "cuda": 240.0}  # seconds
-# The network of the methods of other papers with its first weights: one iteration that changes nothing.
+"""Name of a row of a comparison: a method, or "untrained" for a network with random weights."""
+DEFAULT_BUDGETS = {"cpu": 30.0, "cuda": 240.0}  # training time of each method, in seconds
+# Settings of the row "untrained": one iteration with learning rate 0 keeps the initial weights.
 UNTRAINED_SETTINGS: dict[str, Any] = {
     "methods.iterations": 1,
     "equivariance.lr": 0.0,
     "guards.min_point_spread": 0.0,
     "guards.min_score": 0.0,
 }
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}  # in seconds
 
-
-# On a CPU, with the preset `auto`: as in the demo, so that a comparison of all methods takes minutes.
+# Settings on a CPU with the preset `auto`. They are those of the demo, so that a comparison of all methods
+# takes only minutes.
 _CPU_SETTINGS: dict[str, Any] = {"features.max_images": 300, "evaluation.num_samples": 80}
-_CPU_FEATURE_SIZE = 192  # side of the images of methods with features, pixels
+_CPU_FEATURE_SIZE = 192  # pixels; side of the images for methods that use features
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison as the user asked for it.
+    """Inputs and settings of a comparison.
 
     Attributes:
-        images: Inputs of discovery.
-        labels: Label file that errors are measured with.
+        images: Images to train on, as for `discover`.
+        labels: Label file with which errors are measured.
         landmarks: Number of landmarks K of every method.
-        budget: Training time of every method, seconds.
+        budget: Training time of every method, in seconds.
         methods: Names of the methods.
         label_images: Images of the labels; empty if they are among `images`.
-        train_labels: Labels that regressors are fitted on; None fits on a random half of `labels`.
-        normalizer: Length that errors are divided by; empty for that of the labels.
+        train_labels: Labels on which regressors are fitted; None to fit on a random half of `labels`.
+        normalizer: Length that errors are divided by; empty for the default of the labels.
         preset: Preset that decides the size of the network.
         seed: Seed of all methods.
         settings: Settings of all methods by dotted name.
@@ -63,18 +63,18 @@ class Comparison:
 
     @property
     def evaluated_images(self) -> list[str]:
-        """Images that the labels belong to."""
+        """Return the images that the labels belong to."""
         return list(self.label_images or self.images)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One row of a comparison, on one device.
+    """Work for one row of a comparison, on one device.
 
     Attributes:
-        comparison: What is compared.
+        comparison: The comparison.
         name: Name of the row.
-        folder: Folder of its run and its result.
+        folder: Folder of the row's run and result.
         device: Device to compute on.
     """
 
@@ -85,12 +85,12 @@ class Job:
 
     @property
     def method(self) -> Method:
-        """The method of the run."""
+        """Return the method of the run."""
         return "equivariance" if self.name == "untrained" else self.name
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the run by dotted name, without its iterations; those of the user have priority."""
+        """Return the settings of the run by dotted name, without iterations; the user's settings win."""
         comparison, reduced = self.comparison, {}
         if comparison.preset == "auto" and select_device(self.device).type == "cpu":
             reduced = dict(_CPU_SETTINGS)
@@ -100,22 +100,22 @@ class Job:
 
     @property
     def run_folder(self) -> Path:
-        """The run of the method."""
+        """Return the run folder of the method."""
         return self.folder / "run"
 
     @property
     def result_file(self) -> Path:
-        """The row of the method; it exists once the method is done."""
+        """Return the file with the row of the method; it exists once the method is done."""
         return self.folder / "result.json"
 
     @property
     def uses_features(self) -> bool:
-        """Whether the method is one of ours, which use pretrained features."""
+        """Return True for selfmark's own methods, which use pretrained features."""
         return self.method in ("self-training", "zero-shot")
 
 
 def parse_methods(text: str) -> tuple[Method, ...]:
-    """Parse a list of methods such as "self-training,autolink"; an empty text means all.
+    """Parse a list of methods such as "self-training,autolink"; an empty text means all methods.
 
     >>> parse_methods("zero-shot, autolink")
     ('zero-shot', 'autolink')
@@ -135,7 +135,7 @@ def parse_methods(text: str) -> tuple[Method, ...]:
 
 
 def parse_budget(text: str, device_type: str) -> float:
-    """Parse a budget into seconds; "auto" gives less time to each method on a CPU than on a GPU.
+    """Parse a budget into seconds; "auto" means 30 seconds per method on a CPU and 4 minutes on a GPU.
 
     >>> parse_budget("auto", "cpu"), parse_budget("2min", "cuda")
     (30.0, 120.0)
@@ -152,7 +152,7 @@ def parse_duration(text: str) -> float:
     (240.0, 5400.0)
 
     Raises:
-        InputError: if it is not a positive duration.
+        InputError: if the text is not a positive duration.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
     if match is None or float(match[1]) == 0:

@@ -1,4 +1,4 @@
-"""Train and measure one method of a comparison, in a process of its own."""
+"""Train one method of a comparison and measure its errors, in a separate process."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from selfmark.run.json_schema import (
 )
 
 Row = dict[str, Any]
-# Curves are not shown, and the checks without labels are those of the discovery.
+# The page shows no curves, and `discover` has already run the checks without labels, so both are kept short.
 _EVALUATION: dict[str, Any] = {"fit_images": [], "draws": 1, "num_samples": 6, "deformations": 1}
-_TOLERANCE = 0.02  # landmarks this far outside of the object are on it, as a fraction of the image side
+_TOLERANCE = 0.02  # fraction of the image side; landmarks at most this far outside the object are on it
 _NUMBERS = (
     *("forward", "guessing_forward", "backward", "guessing_backward", "hits", "on_object"),
     *("minutes", "training_minutes", "memory_gigabytes"),
@@ -55,7 +55,7 @@ _ROW: dict[str, Check] = {
 
 
 def run_job(job: Job, listener: Listener | None = None) -> Row:
-    """Train and measure a method, unless its result exists; an interrupted training is resumed."""
+    """Train and measure a method, unless its result exists; resume an interrupted training."""
     if job.result_file.exists():
         return _read_row(job)
     make_folders(job.folder)
@@ -71,7 +71,7 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
 
 
 def _read_row(job: Job) -> Row:
-    """Read the row of a method that is done."""
+    """Read the row of a finished method; raise an InputError if the file is not such a row."""
     row = read_json(job.result_file)
     try:
         require_fields(row, _ROW)
@@ -87,6 +87,7 @@ def _read_row(job: Job) -> Row:
 
 
 def _train_and_measure(job: Job, device: torch.device, listener: Listener | None) -> Row:
+    """Plan the schedule, train, evaluate, and return the row of the method."""
     comparison = job.comparison
     plan_file = job.folder / "schedule.json"
     if not plan_file.exists():
@@ -138,6 +139,7 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
 
 
 def _empty_row(job: Job) -> Row:
+    """Return a row in which all measured values are None."""
     comparison = job.comparison
     return {
         "method": job.name,
@@ -149,6 +151,7 @@ def _empty_row(job: Job) -> Row:
 
 
 def _measure_on_object(job: Job, detector: Detector) -> float | None:
+    """Return the fraction of landmarks on the object in the labeled images, see `fraction_on_object`."""
     comparison = job.comparison
     truth = read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
     found = detector.predict_network_pixels(truth.refs)
@@ -159,21 +162,21 @@ def _measure_on_object(job: Job, detector: Detector) -> float | None:
 
 
 def _training_seconds(run: Run) -> float:
-    """Return the seconds of all training phases, over all attempts at a run."""
-    longest: dict[tuple[str, int, int], float] = {}
+    """Return the seconds of all training phases, including those before a run was resumed."""
+    seconds: dict[tuple[str, int, int], float] = {}
     attempt = 0
     for event in run.events():
         attempt += event["event"] == "plan"
-        if event["event"] == "train":
-            longest[event["stage"], event["round"], attempt] = event["seconds"]
-    return sum(longest.values())
+        if event["event"] == "train":  # `seconds` counts from the start of the phase; keep the last value
+            seconds[event["stage"], event["round"], attempt] = event["seconds"]
+    return sum(seconds.values())
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return the largest memory that this process has used on its device, bytes."""
+    """Return the largest memory that this process has used on its device, in bytes; 0 if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":  # which has no module `resource`
+    if sys.platform == "win32":  # Windows has no module `resource`
         return 0
     import resource
 

@@ -1,4 +1,4 @@
-"""Find out how many iterations a method can do in a given time: time a few training steps of every stage."""
+"""Find out how many iterations a method can do in a given time, by timing a few steps of every stage."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from selfmark.inspection.step_timing import measure_steps
 from selfmark.run_plan import RunInputs, RunOptions, resolve_config
 from selfmark.sampling import evenly_spaced
 
-_TIMED_IMAGES = 64
-_TIMED_FRACTION = 0.1  # of the budget that timing may take, at least `_MIN_TIMED_SECONDS`
-_MIN_TIMED_SECONDS = 5.0
-_MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the change of the schedule
+_TIMED_IMAGES = 64  # images on which steps are timed
+_TIMED_FRACTION = 0.1  # fraction of the budget that timing may take
+_MIN_TIMED_SECONDS = 5.0  # timing may always take this long
+_MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the factor on the iterations of the preset
 
 
 def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
-    """Return the iterations of all phases such that the training takes the budget, by dotted name.
+    """Return the iterations of all phases, by dotted name, with which training takes as long as the budget.
 
-    Self-training may leave out Stage 1 if its landmarks are not confirmed. It then takes less time than the
-    budget. For the untrained network, these are the settings that leave it untrained.
+    Self-training omits Stage 1 if its landmarks are not confirmed. Training then takes less time than the
+    budget. For the row "untrained", return the settings that leave the network untrained.
 
     Args:
         job: the method and its budget.
@@ -68,13 +68,13 @@ def resolve_job_config(job: Job, num_images: int, device: torch.device) -> Confi
 def predict_seconds(
     config: Config, refs: list[ImageRef], device: torch.device, timed_seconds: float
 ) -> float:
-    """Return how long all training iterations of a run take, if none of its stages is left out.
+    """Return how many seconds all training iterations of a run take, if no stage is omitted.
 
     Args:
         config: settings of the run.
-        refs: its images.
+        refs: images of the run.
         device: device to compute on.
-        timed_seconds: time to spend on timing; slow steps may take longer.
+        timed_seconds: seconds to spend on timing; slow steps may take longer.
     """
     # Use the first images, because later frames of a video take longer to reach.
     store = load_store(refs[:_TIMED_IMAGES], config.images, float("inf"), None)
@@ -87,9 +87,9 @@ def predict_seconds(
 
 
 def _settle_orientation(config: Config, refs: list[ImageRef], device: torch.device) -> Config:
-    """Return the settings with the orientation on which it depends whether Stage 1 runs.
+    """Replace the orientation "auto" by the one that the run will choose, which decides if Stage 1 runs.
 
-    The images and the check are those of the run itself (see `feature_images`), so the decision is the same.
+    The images and the check are those of the run (see `feature_images`), so the decision is the same.
     """
     features = config.features
     if not config.uses_features or features.orientation != "auto":

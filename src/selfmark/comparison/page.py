@@ -1,4 +1,4 @@
-"""The page of a comparison: the table, and the same images side by side, method by method."""
+"""Write the page of a comparison: the table, and the landmarks of all methods in the same images."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ COLUMNS = {
     "on_object": "on the object, %",
     "verdict": "verdict",
     "training_minutes": "training, min",
-    "minutes": "in all, min",
+    "minutes": "total, min",
     "memory_gigabytes": "memory, GB",
 }
-# The columns that fit into a terminal of 80 letters.
+# The columns that fit into a terminal of 80 characters.
 TERMINAL_COLUMNS = {
     "method": "method",
     "forward": "forward",
@@ -48,7 +48,7 @@ _SHOWN_IMAGES = 8
 
 
 def table_cells(row: Row, columns: Iterable[str] = COLUMNS) -> list[str]:
-    """Return the cells of a method, in the order of the columns.
+    """Return the table cells of a method's row, in the order of the columns.
 
     >>> table_cells({"method": "autolink", "failure": "", "k": 10, "forward": 6.049, "on_object": 0.9})[:3]
     ['autolink', '10', '6.05']
@@ -59,6 +59,7 @@ def table_cells(row: Row, columns: Iterable[str] = COLUMNS) -> list[str]:
 
 
 def _format(name: str, value: Any) -> str:
+    """Format a value for the table; fractions become percentages."""
     if value is None:
         return ""
     if name == "on_object":

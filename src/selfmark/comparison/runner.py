@@ -1,4 +1,4 @@
-"""Run all methods of a comparison, one process each, on one or several devices; then write the results."""
+"""Run each method of a comparison in its own process, on one or several devices, and write the results."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def run_comparison(
     on_start: OnStart = lambda method, device: None,
     on_done: OnDone = lambda row: None,
 ) -> list[Row]:
-    """Train and measure every method, and an untrained network; write compare.json and index.html.
+    """Train and measure every method and an untrained network; write compare.json and index.html.
 
-    Methods that are done already are not repeated, and interrupted ones are resumed.
+    Finished methods are not repeated, and interrupted methods are resumed.
 
     Args:
         comparison: what to compare.
@@ -48,12 +48,12 @@ def run_comparison(
         on_done: called with the row of a method when it is done.
 
     Returns:
-        One row per method and one of the untrained network, ordered by forward error.
+        One row per method and one for the untrained network, ordered by forward error.
 
     Raises:
         InputError: if images or labels cannot be used, or the folder contains another comparison.
     """
-    # Labels are checked before minutes of training.
+    # Check the labels now, not after minutes of training.
     read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
     _require_same_comparison(comparison, output)
     with exclusive(output):
@@ -63,6 +63,7 @@ def run_comparison(
 def _run_methods(
     comparison: Comparison, output: Path, devices: Sequence[str], on_start: OnStart, on_done: OnDone
 ) -> list[Row]:
+    """Run the jobs of `run_comparison` on the devices and write the results."""
     wanted: tuple[RowName, ...] = (*comparison.methods, "untrained")
     names: queue.Queue[RowName] = queue.Queue()
     for name in wanted:
@@ -79,7 +80,7 @@ def _run_methods(
 
     with ThreadPoolExecutor(len(devices)) as pool:
         for worker in [pool.submit(work, device) for device in devices]:
-            worker.result()  # raises what the worker raised
+            worker.result()  # raises the exception of a worker that failed
     ordered = order_rows(rows)
     write_json({"selfmark": __version__, **describe(comparison), "rows": ordered}, output / "compare.json")
     write_page(comparison, ordered, output)
@@ -87,14 +88,14 @@ def _run_methods(
 
 
 def find_devices(device: str) -> list[str]:
-    """Return all GPUs for `auto` and `cuda`, and the device itself otherwise."""
+    """Return all GPUs if `device` is auto or cuda and there are several; otherwise only `device`."""
     if device in ("auto", "cuda") and torch.cuda.device_count() > 1:
         return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return [device]
 
 
 def describe(comparison: Comparison) -> dict[str, Any]:
-    """Return what all methods of a comparison share, ready for JSON."""
+    """Return the inputs and settings that all methods of a comparison share, as JSON values."""
     return {
         "images": list(comparison.images),
         "labels": str(comparison.labels),
@@ -110,23 +111,26 @@ def describe(comparison: Comparison) -> dict[str, Any]:
 
 
 def _require_same_comparison(comparison: Comparison, output: Path) -> None:
-    """Store what is compared; raise if the folder belongs to a comparison of something else."""
+    """Write comparison.json; raise if the folder contains a comparison with other inputs or settings."""
     path = output / COMPARISON_FILE
     described = describe(comparison)
     if path.exists():
         stored = read_json(path)
         if not isinstance(stored, dict) or {**_ADDED_FIELDS, **stored} != described:
-            raise InputError(f"{output} contains another comparison: choose another folder with -o")
+            raise InputError(
+                f"{output} contains another comparison, with other inputs or settings; choose another folder "
+                "with -o"
+            )
         return
     if output.exists() and any(output.iterdir()):
-        raise InputError(f"{output} is not empty and contains no comparison: choose another folder with -o")
+        raise InputError(f"{output} is not empty and contains no comparison; choose another folder with -o")
     make_folders(output)
     write_json(described, path)
 
 
 def _run_in_process(job: Job) -> Row:
-    """Run a job in a new process, so that its memory can be measured and a crash ends only this method."""
-    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    """Run a job in a new process, so that its memory can be measured and it cannot crash this process."""
+    context = multiprocessing.get_context("spawn")  # CUDA cannot be used in a forked process
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(job, sender), daemon=True)
     process.start()
@@ -135,7 +139,9 @@ def _run_in_process(job: Job) -> Row:
         received = receiver.recv()
     except EOFError:
         process.join()
-        raise InputError(f"the process of {job.name} ended with {process.exitcode}") from None
+        raise InputError(
+            f"the process of method {job.name} ended unexpectedly with exit code {process.exitcode}"
+        ) from None
     process.join()
     if isinstance(received, BaseException):
         raise received
@@ -144,6 +150,7 @@ def _run_in_process(job: Job) -> Row:
 
 
 def _work(job: Job, sender: Connection) -> None:
+    """Run a job, and send its row or its exception to the parent process."""
     try:
         sender.send(run_job(job))
     except BaseException as error:

@@ -12,7 +12,7 @@ from selfmark.demo.shape import Array
 
 
 def draw_clutter(rng: np.random.Generator, size: int) -> Array:
-    """Draw a background [size, size, 3] in 0..1: gradient, soft ellipses, sharp shapes, lines and grain."""
+    """Draw a background [size, size, 3] in 0..1 from a gradient, ellipses, polygons, lines and grain."""
     scale = size / 128
     ends = np.array([_random_color(rng), _random_color(rng)])
     angle = rng.uniform(0, 2 * np.pi)
@@ -39,11 +39,13 @@ def draw_clutter(rng: np.random.Generator, size: int) -> Array:
 
 
 def _random_color(rng: np.random.Generator) -> tuple[float, float, float]:
+    """Draw a color of low saturation, RGB in about 0..1."""
     red, green, blue = rng.uniform(0.1, 0.9) + rng.uniform(-0.22, 0.22, 3)
     return float(red), float(green), float(blue)
 
 
 def _draw_ellipse(canvas: npt.NDArray[np.float32], rng: np.random.Generator, scale: float) -> None:
+    """Draw a random ellipse with radii of 6 to 40 pixels times `scale`."""
     center = rng.integers(0, canvas.shape[0], 2).tolist()
     radii = np.maximum(1, rng.uniform(6, 40, 2) * scale).astype(int).tolist()
     cv2.ellipse(
@@ -53,16 +55,15 @@ def _draw_ellipse(canvas: npt.NDArray[np.float32], rng: np.random.Generator, sca
 
 @dataclass(frozen=True)
 class Occluder:
-    """An object in front of the animal, from a straight bar to a lumpy blob.
+    """An object in front of the animal: a straight bar, or a blob with three lobes.
 
-    A pixel p is covered if the norm of q = inverse @ (p - center) is below
-    1 + waviness * cos(3 * angle of q), an outline with three lobes.
+    The pixel p is covered if norm(q) < 1 + waviness * cos(3 * angle of q), where q = inverse @ (p - center).
 
     Attributes:
         center: [2] pixels.
-        inverse: [2, 2], maps pixel offsets from the center to coordinates in which the outline has norm 1,
-            without lobes.
-        power: Exponent of the norm.
+        inverse: [2, 2], maps pixel offsets from the center to coordinates in which the outline has norm 1 if
+            the waviness is 0.
+        power: Exponent of the norm: 2 for an ellipse, larger for a rectangle with round corners.
         waviness: Amplitude of the lobes.
         colors: [2, 3] colors of the stripes, RGB in 0..1.
     """
@@ -74,7 +75,7 @@ class Occluder:
     colors: Array
 
     def covers(self, xy: Array) -> npt.NDArray[np.bool_]:
-        """Return which of the positions [..., 2] in pixels are covered."""
+        """Return whether each position [..., 2], in pixels, is covered."""
         q = (xy - self.center) @ self.inverse.T
         norm = np.sum(np.abs(q) ** self.power, axis=-1) ** (1.0 / self.power)
         lobes = self.waviness * np.cos(3.0 * np.arctan2(q[..., 1], q[..., 0]))
@@ -82,14 +83,14 @@ class Occluder:
         return covered
 
     def color(self, xy: Array) -> Array:
-        """Return the color [..., 3] at positions [..., 2] in pixels."""
+        """Return the color [..., 3] at positions [..., 2], in pixels."""
         along = ((xy - self.center) @ self.inverse.T)[..., :1]
         striped: Array = np.where(np.sin(9.0 * along) > 0.0, self.colors[0], self.colors[1])
         return striped
 
 
 def random_occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
-    """Return a random occluder near the position `around` ([2] pixels)."""
+    """Draw a random occluder near the position `around` ([2] pixels)."""
     is_bar = rng.random() < 0.5
     radii = np.array([1.2, rng.uniform(0.03, 0.07)] if is_bar else rng.uniform(0.08, 0.18, 2)) * size
     angle = rng.uniform(0, np.pi)

@@ -16,10 +16,10 @@ from selfmark.run.folder import Listener, Run
 
 TRAIN_IMAGES, TEST_IMAGES, SIZE = 750, 200, 96
 TRAIN_SEED, TEST_SEED = 1, 2
-REQUIRED_FACTOR = 2.0  # the mean shape's error must be this many times larger than that of the landmarks
+REQUIRED_FACTOR = 2.0  # the error of the mean shape must be at least this many times that of the landmarks
 
-# The preset tiny with features, but with fewer and smaller images and shorter rounds, so that the demo takes
-# less than five minutes on two CPU cores.
+# The preset is `tiny`. Features are used, and fewer and smaller images and shorter rounds keep the demo below
+# five minutes on two CPU cores.
 SETTINGS: dict[str, Any] = {
     "K": 16,
     "M": 48,
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Errors of the demo in percent of the object's size, and its report.
+    """Errors of the demo, in percent of the object's size, and the path of its report.
 
     Attributes:
         forward: Error of predicting the true points from the landmarks.
@@ -53,8 +53,8 @@ class DemoResult:
         """Raise if the landmarks are not clearly better than the mean shape."""
         if not self.forward * REQUIRED_FACTOR <= self.mean_shape:
             raise TrainingError(
-                f"the demo failed: the forward error {self.forward:.2f} is not {REQUIRED_FACTOR:g} times "
-                f"smaller than the mean shape's {self.mean_shape:.2f}"
+                f"the demo failed: the forward error is {self.forward:.2f} %, but must be at most "
+                f"1/{REQUIRED_FACTOR:g} of the error of the mean shape, which is {self.mean_shape:.2f} %"
             )
 
 
@@ -70,7 +70,7 @@ def run_demo(output: Path, device: str, listener: Listener | None) -> DemoResult
         InputError: If the folder is not empty.
     """
     if output.exists() and any(output.iterdir()):
-        raise InputError(f"{output} is not empty: remove it or choose another folder with --output")
+        raise InputError(f"{output} is not empty; remove it or choose another folder with --output")
     data, folder = output / "data", output / "run"
     write_scene(generate_scene(TRAIN_IMAGES, SIZE, TRAIN_SEED), data / "train")
     write_scene(generate_scene(TEST_IMAGES, SIZE, TEST_SEED), data / "test")
@@ -90,7 +90,7 @@ def run_demo(output: Path, device: str, listener: Listener | None) -> DemoResult
 def measure_errors(run: Path, data: Path, device: str) -> DemoResult:
     """Measure the errors on the test pictures, with regressors fitted on the training pictures.
 
-    Occluded points are left out, because the pictures do not show where they are.
+    Hidden points are ignored, because the pictures do not show where they are.
     """
     metrics = evaluate_run(
         run,

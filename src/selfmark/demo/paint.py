@@ -1,8 +1,8 @@
-"""Colors of the animal: the palette color at each point of a part's unit sphere.
+"""Paint the parts of the animal: choose a palette color for each point of a part's unit sphere.
 
 Every landmark has a sharp mark, painted at its anchor (see `shape`). Marks are at the same positions on all
-animals; only the palette differs. Only the left half is painted (x >= 0 on middle parts): the renderer
-mirrors the right half onto it.
+animals; only the palette differs. Functions paint only the left side: left limbs, and x >= 0 on middle parts.
+The renderer mirrors points of the right side first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from selfmark.demo.shape import Array, landmark_anchor
 
-Colors = npt.NDArray[np.int8]  # rows of the palette
+Colors = npt.NDArray[np.int8]  # [n] row of the palette for each point
 Mask = npt.NDArray[np.bool_]
 
 # Rows of the palette, an array [6, 3] of RGB colors in 0..1.
@@ -22,11 +22,12 @@ FUR, PALE, DARK, ACCENT, WHITE, BLACK = range(6)
 
 
 def _coat(xyz: Array, color: int) -> Colors:
+    """Return the same color for all points [3, n]."""
     return np.full(xyz.shape[1], color, np.int8)
 
 
 def _disc(xyz: Array, center: Array, radius: float) -> Mask:
-    """Return which of the points are within `radius` of `center`, [n]."""
+    """Return whether each of the points [3, n] is within `radius` of `center` [3]."""
     x, y, z = xyz - center[:, None]
     inside: Mask = x * x + y * y + z * z < radius * radius
     return inside
@@ -136,7 +137,7 @@ _PAINTERS: dict[str, Callable[[Array], Colors]] = {
 
 
 def paint(kind: str, xyz: Array, palette: Array) -> Array:
-    """Return the color of a part, with slightly uneven fur.
+    """Return the colors of points on a part, with slightly uneven fur.
 
     Args:
         kind: Name of the part.

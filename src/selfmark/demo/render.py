@@ -1,4 +1,4 @@
-"""Ray casting of the animal: visible parts, shading, and which landmarks are hidden."""
+"""Render the animal by ray casting, and find out which landmarks are hidden."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy.typing as npt
 from selfmark.demo.paint import paint
 from selfmark.demo.shape import FLIP, MIDDLE, Array, Body
 
-OVERSAMPLE = 2  # rays per pixel and axis; their mean is the pixel, which smooths outlines and marks
+OVERSAMPLE = 2  # rays per pixel along each axis; a pixel is the mean of its rays, so that edges are smooth
 
 
 @dataclass(frozen=True)
 class Camera:
     """A pinhole camera at the origin: (x, y, z) is projected to focal * (x, y) / z + center."""
 
-    focal: float
-    center: Array  # [2]
+    focal: float  # in pixels
+    center: Array  # [2], in pixels
 
     def project(self, points: Array) -> Array:
         """Project points [..., 3] of the camera frame to pixels [..., 2]."""
@@ -27,7 +27,7 @@ class Camera:
         return projected
 
     def rays(self, xy: Array) -> Array:
-        """Return the rays [..., 3] of pixels [..., 2], with z = 1 so that a ray's parameter is depth."""
+        """Return the rays [..., 3] of pixels [..., 2]; z is 1, so that the distance along a ray is depth."""
         return np.concatenate([(xy - self.center) / self.focal, np.ones_like(xy[..., :1])], axis=-1)
 
 
@@ -51,23 +51,25 @@ class Light:
 
 
 def part_boxes(body: Body) -> Array:
-    """Compute the exact bounding box of each part, for a camera of focal length 1 centered at 0.
+    """Compute the exact bounding box of each part, for a camera with focal length 1 and center 0.
 
-    A line l (the points with l @ (x, y, 1) = 0) is tangent to the image of an ellipsoid if
-    l' (axes axes' - center center') l = 0. For a vertical line, l = (1, 0, -x), this is a quadratic equation
-    in x; horizontal lines are analogous.
+    The sides of a box are tangents. A line with coefficients l, whose points satisfy l @ (x, y, 1) = 0, is
+    tangent to the image of an ellipsoid if l' D l = 0, where D = axes axes' - center center'. For a vertical
+    line, l = (1, 0, -x), this is a quadratic equation in x. Horizontal lines are analogous.
 
     Returns:
         [P, 4]: x0, y0, x1, y1.
     """
     dual = body.axes @ body.axes.transpose(0, 2, 1) - body.centers[:, :, None] * body.centers[:, None, :]
-    half = dual[:, :2, 2] / dual[:, 2:, 2]
-    root = np.sqrt(half**2 - np.diagonal(dual, axis1=1, axis2=2)[:, :2] / dual[:, 2:, 2])
-    return np.concatenate([half - root, half + root], axis=1)
+    middle = dual[:, :2, 2] / dual[:, 2:, 2]
+    root = np.sqrt(middle**2 - np.diagonal(dual, axis1=1, axis2=2)[:, :2] / dual[:, 2:, 2])
+    return np.concatenate([middle - root, middle + root], axis=1)
 
 
 def intersect_ellipsoid(rays: Array, center: Array, axes: Array) -> Array:
     """Compute the depth [...] at which rays [..., 3] first hit an ellipsoid; infinite if they miss it."""
+    # Map the ellipsoid to the unit sphere. A ray is then start + depth * step, and its squared norm is 1 at
+    # the surface: a quadratic equation in depth.
     inverse = np.linalg.inv(axes)
     start = -inverse @ center
     step = rays @ inverse.T
@@ -99,7 +101,7 @@ def pixel_grid(size: int, oversample: int) -> Array:
 
 
 def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
-    """Cast a ray through every (x, y) of grid x grid; parts are only tested inside their bounding boxes."""
+    """Cast a ray through every (x, y) of grid x grid; test a part only for rays inside its bounding box."""
     part = np.full((len(grid), len(grid)), -1, np.int8)
     depth = np.full((len(grid), len(grid)), np.inf)
     boxes = camera.focal * part_boxes(body) + np.tile(camera.center, 2)
@@ -116,7 +118,12 @@ def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
 
 
 def _creases(depth: Array, radius: float) -> Array:
-    """Compute how far each pixel [H, W] lies behind its surroundings, 0..1; creases receive less light."""
+    """Compute how far each pixel [H, W] is behind its surroundings, 0..1; creases receive less light.
+
+    Args:
+        depth: [H, W], infinite where nothing is hit.
+        radius: standard deviation of the surroundings, in rays.
+    """
     is_hit = np.isfinite(depth)
     filled = np.where(is_hit, depth, depth[is_hit].max()).astype(np.float32)
     surroundings = cv2.GaussianBlur(filled, (0, 0), radius)
@@ -145,6 +152,7 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
         rows, columns = np.divmod(np.flatnonzero(hits.part == row), len(grid))
         rays = camera.rays(np.stack([grid[columns], grid[rows]], axis=-1)).T
         inverse = np.linalg.inv(body.axes[row])
+        # Points on the unit sphere of the part.
         sphere = inverse @ (rays * hits.depth[rows, columns] - body.centers[row][:, None])
         albedo = paint(kind, _fold_to_left(sphere, body.sides[row]), palette)
         lit = _shade(albedo, _unit(inverse.T @ sphere), _unit(rays), light)
@@ -157,23 +165,31 @@ def average_rays(grid_values: Array, size: int) -> Array:
     return cv2.resize(grid_values, (size, size), interpolation=cv2.INTER_AREA).astype(np.float64)
 
 
-# In the functions below, vectors are columns, [3, n]: numpy is several times faster along the long axis.
+# In the functions below, vectors are columns, [3, n], because numpy is much faster along a long axis.
 
 
 def _fold_to_left(sphere: Array, side: int) -> Array:
-    """Mirror points of the right half onto the left half, the only one that `paint` defines."""
+    """Mirror points of the right side to the left side, because `paint` covers only the left side."""
     x, y, z = sphere
     return np.stack([np.abs(x) if side == MIDDLE else side * x, y, z])
 
 
 def _unit(vectors: Array) -> Array:
+    """Scale vectors [3, n] to length 1."""
     x, y, z = vectors
     unit: Array = vectors / np.sqrt(x * x + y * y + z * z)
     return unit
 
 
 def _shade(albedo: Array, normal: Array, view: Array, light: Light) -> Array:
-    """Compute the shaded color [3, n]: soft diffuse light, light from above, and a highlight."""
+    """Compute the shaded color [3, n] from soft diffuse light, light from above, and a highlight.
+
+    Args:
+        albedo: [3, n] colors of the surface.
+        normal: [3, n] unit normals.
+        view: [3, n] unit vectors from the camera to the surface.
+        light: The light.
+    """
     diffuse = np.clip((light.direction @ normal + 0.35) / 1.35, 0.0, 1.0)
     from_above = 0.75 - 0.25 * normal[1]
     halfway = _unit(light.direction[:, None] - view)
@@ -183,7 +199,7 @@ def _shade(albedo: Array, normal: Array, view: Array, light: Light) -> Array:
 
 
 def project_landmarks(body: Body, camera: Camera) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Project the landmarks and find those that the animal does not hide.
+    """Project the landmarks, and find out which of them the animal itself hides.
 
     Returns:
         Positions [L, 2] in pixels, and whether each landmark is visible [L].
@@ -193,5 +209,5 @@ def project_landmarks(body: Body, camera: Camera) -> tuple[Array, npt.NDArray[np
     rays = camera.rays(xy)
     parts = zip(body.centers, body.axes, strict=True)
     first_hit = np.min([intersect_ellipsoid(rays, center, axes) for center, axes in parts], axis=0)
-    # A landmark lies on a surface; it is hidden if its ray hits another surface or its own part first.
+    # A landmark is on a surface. It is hidden if its ray hits any surface before that.
     return xy, points[:, 2] <= first_hit + 1e-6

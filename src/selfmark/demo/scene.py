@@ -1,7 +1,7 @@
 """The generated data set: pictures of a jointed toy animal with exact landmarks.
 
-Each picture shows an animal with random proportions, colors, pose, view, light and background; in one
-picture out of five, an object occludes a part of it. Picture i depends only on i and the seed.
+Each picture shows an animal with random proportions, colors, pose, view, light and background. In one of five
+pictures, an object may hide a part of the animal. Picture i depends only on i, the seed and the size.
 
 >>> scene = generate_scene(2, size=64)
 >>> scene.images.shape, scene.xy.shape == (2, len(scene.names), 2)
@@ -25,10 +25,10 @@ from selfmark.images.picture_files import write_png
 from selfmark.run.files import write_text
 from selfmark.run.guarded_files import make_folders
 
-DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 tall, for a mild perspective
+DISTANCE = 9.0  # from the camera to the animal, which is about 3.5 tall: a mild perspective
 COAT_HUES = (0.02, 0.14)  # from reddish brown to sand
-OCCLUDED_FRACTION = 0.2  # of the pictures
-FILL = (0.58, 0.88)  # longer side of the animal's bounding box, as a fraction of the picture's side
+OCCLUDED_FRACTION = 0.2  # fraction of the pictures with an occluder
+FILL = (0.58, 0.88)  # range of the longer side of the animal's bounding box, relative to the picture's side
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Scene:
     Attributes:
         images: [N, S, S, 3] uint8, RGB.
         xy: [N, L, 2] float32, exact projections of the landmarks in pixels, with pixel centers at integers.
-        visible: [N, L] bool, inside the picture, and hidden neither by the animal nor by an occluder.
-        names: L names; left is the animal's own left.
+        visible: [N, L] bool, True if inside the picture and hidden neither by the animal nor by an occluder.
+        names: L names; "left" is the animal's own left.
         flip_idx: Mirror partner of each landmark.
     """
 
@@ -133,7 +133,7 @@ def write_scene(scene: Scene, folder: Path) -> Path:
 def _draw_picture(
     rng: np.random.Generator, size: int
 ) -> tuple[npt.NDArray[np.uint8], Array, npt.NDArray[np.bool_]]:
-    """Return one image [S, S, 3], its landmarks [L, 2] and which of them are visible [L]."""
+    """Draw one image [S, S, 3]; also return its landmarks [L, 2] and whether each is visible [L]."""
     subject = random_subject(rng, size)
     color, coverage = render.render(subject.body, subject.camera, subject.light, subject.palette, size)
     xy, visible = render.project_landmarks(subject.body, subject.camera)
@@ -153,7 +153,7 @@ def _draw_picture(
 
 
 def random_subject(rng: np.random.Generator, size: int) -> Subject:
-    """Return a random animal whose bounding box lies inside the picture."""
+    """Draw a random animal whose bounding box is inside the picture, with a random camera and light."""
     body = build_body(_proportions(rng), _pose(rng), DISTANCE)
     boxes = render.part_boxes(body)
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
@@ -168,6 +168,7 @@ def random_subject(rng: np.random.Generator, size: int) -> Subject:
 
 
 def _proportions(rng: np.random.Generator) -> Proportions:
+    """Draw random proportions."""
     return Proportions(
         head=rng.uniform(0.93, 1.07, 3),
         torso=rng.uniform(0.90, 1.12, 3),
@@ -179,6 +180,8 @@ def _proportions(rng: np.random.Generator) -> Proportions:
 
 
 def _pose(rng: np.random.Generator) -> Pose:
+    """Draw a random pose."""
+
     def random_angles(low: list[float], high: list[float], rows: int | None = None) -> Array:
         """Draw uniform angles in radians between limits in degrees: [A], or [rows, A]."""
         shape = (len(low),) if rows is None else (rows, len(low))
@@ -195,7 +198,7 @@ def _pose(rng: np.random.Generator) -> Pose:
 
 
 def _palette(rng: np.random.Generator) -> Array:
-    """Draw the six colors of `paint`: the hues vary little, and which colors are light or dark is fixed."""
+    """Draw the six colors of `paint`, [6, 3]. Hues vary little; each color is always light or always dark."""
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)

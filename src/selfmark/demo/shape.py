@@ -1,9 +1,9 @@
-"""The demo animal: a seated, jointed toy made of ellipsoids, with landmarks on them.
+"""The demo animal: a seated, jointed toy made of ellipsoids, with landmarks on its surface.
 
-Axes of the animal and of the camera: x to the right of the picture, y down, z away from the viewer. The
-animal faces the viewer (-z), so its own left is +x. Angles are in radians.
+For the animal and for the camera, x points to the right of the picture, y down, and z away from the viewer.
+The animal faces the viewer (-z), so its own left is +x. Angles are in radians.
 
-The animal is symmetric under x -> -x: limbs are defined for the left side and mirrored for the right.
+The animal is symmetric under x -> -x. Limbs are defined for the left side and mirrored for the right side.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 LEFT, MIDDLE, RIGHT = 1, 0, -1
-FLIP = np.array([-1.0, 1.0, 1.0])  # multiply coordinates by it to mirror them
+FLIP = np.array([-1.0, 1.0, 1.0])  # multiply coordinates by this to mirror them
 
-# Anchors: positions of both a painted mark and a landmark, as (part, direction in the part's unit sphere).
-# Paired anchors are given for the left side.
+# An anchor is the position of a landmark and of its painted mark, as (part, direction in the part's unit
+# sphere). Paired anchors are given for the left side.
 PAIRED: dict[str, tuple[str, tuple[float, float, float]]] = {
     "eye": ("head", (0.42, -0.06, -0.90)),
     "cheek": ("head", (0.80, 0.38, -0.47)),
@@ -39,13 +39,14 @@ SINGLE: dict[str, tuple[str, tuple[float, float, float]]] = {
 
 
 def landmark_anchor(name: str) -> Array:
-    """Return the position of a mark on its part, as a unit vector [3]."""
+    """Return the anchor of a landmark on its part's unit sphere, as a unit vector [3]."""
     direction = np.array({**PAIRED, **SINGLE}[name][1])
     unit: Array = direction / np.linalg.norm(direction)
     return unit
 
 
 NAMES: tuple[str, ...] = (*(f"{side}_{name}" for name in PAIRED for side in ("left", "right")), *SINGLE)
+# Mirror partner of each landmark. Left and right landmarks alternate, so index ^ 1 is the partner.
 FLIP_IDX: tuple[int, ...] = (
     *(index ^ 1 for index in range(2 * len(PAIRED))),
     *range(2 * len(PAIRED), len(NAMES)),
@@ -54,13 +55,13 @@ FLIP_IDX: tuple[int, ...] = (
 
 @dataclass(frozen=True)
 class Pose:
-    """Joint angles; rows of paired joints are left and right, each relative to its own side.
+    """Joint angles in radians. Paired joints have two rows, left and right; mirrored angles are equal.
 
     Attributes:
         view: [3] yaw, pitch, roll of the whole animal.
         head: [3] yaw, pitch, roll relative to the body.
         ears: [2, 2] outward tilt, rotation about the ear's axis.
-        arms: [2, 3] sideways lift, forward swing, bend of the elbow.
+        arms: [2, 3] sideways lift, forward swing, elbow bend.
         legs: [2, 2] spread, tilt of the sole.
         tail: [2] swing to the left, lift.
     """
@@ -99,7 +100,7 @@ class Proportions:
 
 @dataclass(frozen=True)
 class Body:
-    """P ellipsoids in the camera frame: center + axes @ u for u on the unit sphere.
+    """P ellipsoids in the camera frame; their points are center + axes @ u for all u on the unit sphere.
 
     Attributes:
         kinds: P part names, e.g. "ear".
@@ -123,7 +124,7 @@ class Body:
             base = rest if rest in PAIRED else name
             side = {"left": LEFT, "right": RIGHT}.get(side_name, MIDDLE)
             part = {**PAIRED, **SINGLE}[base][0]
-            # Paired landmarks lie on separate limbs, or both on a middle part, like the eyes on the head.
+            # Paired landmarks are on separate limbs, or both on a middle part, like the eyes on the head.
             row = row_of[part, side] if (part, side) in row_of else row_of[part, MIDDLE]
             direction = landmark_anchor(base) * (FLIP if side == RIGHT else 1.0)
             rows.append(row)
@@ -143,24 +144,28 @@ def rotation(yaw: float = 0.0, pitch: float = 0.0, roll: float = 0.0) -> Array:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A coordinate frame: x -> rotation @ x + origin."""
+    """A coordinate frame, which maps a local point x to rotation @ x + origin."""
 
     rotation: Array
     origin: Array
 
     def child(self, rotation: Array, origin: tuple[float, float, float] | Array) -> _Frame:
-        """Return a frame given relative to this one."""
+        """Return the frame that has this rotation and origin relative to this frame."""
         position = self.origin + self.rotation @ np.asarray(origin, dtype=float)
         return _Frame(self.rotation @ rotation, position)
 
     def mirrored(self) -> _Frame:
+        """Return the frame mirrored at x = 0."""
         return _Frame(FLIP[:, None] * self.rotation * FLIP, FLIP * self.origin)
 
 
-# An ellipsoid: its kind, the frame of its center, its radii.
+# An ellipsoid: its kind, the frame at its center, and its radii.
 _Part = tuple[str, _Frame, tuple[float, float, float]]
 _ROOT = _Frame(np.eye(3), np.zeros(3))
 _NO_ROTATION = np.eye(3)
+
+
+# The functions below build the left limbs and the middle parts, relative to the head or the torso.
 
 
 def _face(radii: Array, snout: float) -> list[_Part]:
@@ -221,9 +226,8 @@ def build_body(proportions: Proportions, pose: Pose, distance: float) -> Body:
 
     view = _Frame(rotation(*pose.view), np.array([0.0, 0.0, distance]))
     torso = view.child(_NO_ROTATION, (0.0, 0.75, 0.0))  # animals rotate about a point between head and torso
-    head = torso.child(rotation(*pose.head), (0.0, -0.62 * proportions.torso[1], -0.05)).child(
-        _NO_ROTATION, (0.0, -0.72 * proportions.head[1], -0.10)
-    )
+    neck = torso.child(rotation(*pose.head), (0.0, -0.62 * proportions.torso[1], -0.05))
+    head = neck.child(_NO_ROTATION, (0.0, -0.72 * proportions.head[1], -0.10))
     attach(head, MIDDLE, _face(np.array([1.06, 0.92, 0.90]) * proportions.head, proportions.muzzle))
     attach(torso, MIDDLE, [("torso", _ROOT, tuple(np.array([0.74, 0.84, 0.62]) * proportions.torso))])
     attach(torso, MIDDLE, _tail(pose.tail))

@@ -1,1 +1,1 @@
-"""Discovery methods of other papers, behind the contract of `discovery.discover`."""
+"""Discovery methods of other papers, which `discovery.discover` runs like selfmark's own method."""

@@ -1,4 +1,4 @@
-"""Landmarks connected by learned edges, from which a masked image is completed.
+"""AutoLink: learned edges between landmarks form an edge map, from which a masked image is completed.
 
 He, Wandt and Rhodin: AutoLink: Self-supervised learning of human skeletons and object outlines by linking
 keypoints (NeurIPS 2022).
@@ -24,8 +24,8 @@ from selfmark.train.batch_plan import BatchSlice
 from selfmark.train.engine import Losses
 
 _CHUNK = 2**23  # distances from pixels to edges that are computed at a time, to save memory
-_CPU_CHUNK = 2**20  # the same on a CPU, whose cache is small
-_MIN_SQUARED_LENGTH = 1e-8  # of an edge, so that two equal landmarks do not divide by 0
+_CPU_CHUNK = 2**20  # distances computed at a time on a CPU, whose cache is small
+_MIN_SQUARED_LENGTH = 1e-8  # of an edge; avoids a division by 0 if two landmarks are equal
 
 
 class AutoLink(TrainedMethod):
@@ -37,31 +37,32 @@ class AutoLink(TrainedMethod):
         """Create the network, the edge weights and the decoder.
 
         Raises:
-            InputError: if there are fewer than two landmarks, which leaves no edge.
+            InputError: if there are fewer than two landmarks, and so no edge.
         """
         super().__init__(config)
         if config.K < 2:
-            raise InputError(f"method autolink connects landmarks: -k must be at least 2, not {config.K}")
+            raise InputError(f"method autolink connects landmarks, so -k must be at least 2, not {config.K}")
         settings, network = config.autolink, config.network
         self.register_buffer("pairs", torch.triu_indices(config.K, config.K, 1), persistent=False)
-        mean = math.log(math.expm1(settings.edge_weight))  # its softplus is the weight
-        start = mean + settings.edge_deviation * torch.randn(self.pairs.shape[1])
-        self.edges = nn.Parameter(start / settings.edge_speed)
+        mean = math.log(math.expm1(settings.edge_weight))  # the inverse of softplus, see `edge_weights`
+        initial = mean + settings.edge_deviation * torch.randn(self.pairs.shape[1])
+        self.edges = nn.Parameter(initial / settings.edge_speed)
         self.image_scale = nn.Parameter(torch.ones(1))
         groups = network.norm_groups
         width = groups * max(1, round(network.channels * settings.decoder_width / groups))
         self.decoder = Decoder(3 + 1, 3, width, groups)
-        init_like_authors(self.psi.head.last)  # larger than torch's weights, so landmarks start further apart
+        # These weights are larger than torch's default, so that landmarks start farther apart.
+        init_like_authors(self.psi.head.last)
         self._features: PerceptualFeatures | None = None
 
     @property
     def lr(self) -> float:
-        """Learning rate of Adam."""
+        """Return the learning rate of Adam."""
         return self.config.autolink.lr
 
     @property
     def edge_weights(self) -> Tensor:
-        """Weights [E] of the edges, greater than 0."""
+        """Return the weights [E] of the edges, greater than 0."""
         return F.softplus(self.edges * self.config.autolink.edge_speed)
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
@@ -82,7 +83,9 @@ class AutoLink(TrainedMethod):
         return {"total": torch.stack(terms).sum()}
 
     def _complete(self, images: Tensor, visible: Tensor, edge_map: Tensor) -> Tensor:
-        """Return images [B, 3, S, S] in about 0..1 from what is visible of them and the edge maps.
+        """Reconstruct images [B, 3, S, S] from their visible pixels and the edge maps.
+
+        The values of the result are in 0..1, except for errors of the decoder.
 
         Args:
             images: [B, 3, S, S], values in 0..1.
@@ -96,6 +99,7 @@ class AutoLink(TrainedMethod):
         return (completed.float() + 1) / 2
 
     def _load_features(self, device: torch.device) -> PerceptualFeatures:
+        """Return the perceptual features; the first call loads them."""
         if self._features is None:
             self._features = load_perceptual_features(self.settings.vgg16_weights, device)
         return self._features
@@ -104,10 +108,11 @@ class AutoLink(TrainedMethod):
 def squared_distance_to_segment(points: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return the squared distance of points [..., 2] to segments from start [..., 2] to end [..., 2].
 
-    The nearest point of a segment is treated as a constant fraction of it. The gradient is exact all the
-    same, because the distance does not change if the nearest point moves a little along the segment.
+    The position of the nearest point along the segment is computed without gradients. The gradient of the
+    distance is exact nevertheless: moving the nearest point a little along the segment does not change the
+    distance.
     """
-    # Both axes are computed apart, because sums over a last dimension of 2 are slow.
+    # The axes are computed separately, because sums over a last dimension of 2 are slow.
     (along_x, along_y), (offset_x, offset_y) = (end - start).unbind(-1), (points - start).unbind(-1)
     with torch.no_grad():
         length = (along_x.square() + along_y.square()).clamp(min=_MIN_SQUARED_LENGTH)
@@ -116,24 +121,25 @@ def squared_distance_to_segment(points: Tensor, start: Tensor, end: Tensor) -> T
 
 
 def draw_edges(landmarks: Tensor, pairs: Tensor, weights: Tensor, thickness: float, side: int) -> Tensor:
-    """Return edge maps [B, 1, side, side]: the largest weight x exp(-distance^2 / thickness) of all edges.
+    """Draw edge maps [B, 1, side, side]: at each pixel, the maximum of the values of all edges.
 
-    Only the edge with the maximum at a pixel has a gradient there. Therefore the best edge of each pixel is
-    found without gradients, a few edges at a time, and only this edge is drawn with gradients. The memory
-    does not grow with the number of edges.
+    The value of an edge at a pixel is weight * exp(-distance^2 / thickness). Only the edge with the maximum
+    has a gradient at the pixel. So the best edge of each pixel is found without gradients, a few edges at a
+    time, and only this edge is drawn with gradients. The memory does not grow with the number of edges.
 
     Args:
         landmarks: [B, K, 2], in units of half the image side.
         pairs: [2, E] int64, the landmarks that each edge connects.
         weights: [E], weights of the edges, greater than 0.
-        thickness: squared distance at which an edge map falls to 1/e, in units of half the image side.
+        thickness: squared distance at which the value of an edge falls to 1/e of its weight; distances are in
+            units of half the image side.
         side: width and height of the map in pixels.
     """
     count = len(landmarks)
     pixels = cell_positions(side, side, landmarks.device)
     segments = torch.cat([landmarks[:, pairs[0]], landmarks[:, pairs[1]]], dim=-1)  # [B, E, 4]
     best = _find_best_edges(segments.detach(), weights.detach(), thickness, pixels)
-    edges = torch.cat([segments, weights[:, None].expand(count, -1, -1)], dim=-1)
+    edges = torch.cat([segments, weights[:, None].expand(count, -1, -1)], dim=-1)  # [B, E, 5]
     drawn = edges.gather(1, best[..., None].expand(-1, -1, 5))  # [B, P, 5]
     distance = squared_distance_to_segment(pixels, drawn[..., :2], drawn[..., 2:4])
     maps = drawn[..., 4] * torch.exp(-distance / thickness)
@@ -144,7 +150,7 @@ def draw_edges(landmarks: Tensor, pairs: Tensor, weights: Tensor, thickness: flo
 def _find_best_edges(segments: Tensor, weights: Tensor, thickness: float, pixels: Tensor) -> Tensor:
     """Return the edge [B, P] int64 with the largest value at each pixel; see `draw_edges`.
 
-    Logarithms are compared, because far from all edges their values are too small for float32.
+    Logarithms of the values are compared, because far from all edges the values are too small for float32.
 
     Args:
         segments: [B, E, 4], start and end of each edge.
@@ -168,7 +174,7 @@ def _find_best_edges(segments: Tensor, weights: Tensor, thickness: float, pixels
 
 
 def random_patches(grid: int, masked: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
-    """Draw which patches stay visible: [B, 1, grid, grid], 0 for hidden patches and 1 for the others.
+    """Choose visible patches at random: [B, 1, grid, grid], 0 for hidden patches and 1 for the others.
 
     Args:
         grid: number of patches along each axis.
@@ -181,13 +187,13 @@ def random_patches(grid: int, masked: float, part: BatchSlice, generator: torch.
 
 
 def mirror_some(images: Tensor, mirrored: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
-    """Mirror a random fraction of images [B, 3, S, S]; arguments as in `random_patches`."""
+    """Mirror each image [B, 3, S, S] with probability `mirrored`; see `random_patches` for `part`."""
     draws = part.take(torch.rand((part.total, 1, 1, 1), generator=generator, device=generator.device))
     return torch.where(draws < mirrored, images.flip(-1), images)
 
 
 def _resize(images: Tensor, side: int) -> Tensor:
-    """Resize images [B, C, S, S] to [B, C, side, side]; smaller images average pixels."""
+    """Resize images [B, C, S, S] to [B, C, side, side], without aliasing."""
     if side == images.shape[-1]:
         return images
     return F.interpolate(images, size=(side, side), mode="bilinear", antialias=side < images.shape[-1])

@@ -1,4 +1,4 @@
-"""Decoder of AutoLink: a U-Net from a masked image and an edge map to the whole image."""
+"""Decoder of AutoLink: a U-Net that completes a masked image with the help of an edge map."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_SLOPE = 0.2  # of the leaky ReLUs, as in the authors' program
-_MULTIPLES = (1, 2, 4, 8, 8)  # channels at each resolution, from fine to coarse, as in the authors' program
+_SLOPE = 0.2  # of the leaky ReLUs, as in the authors' code
+# Channels at each resolution, divided by `width`, from fine to coarse, as in the authors' code.
+_MULTIPLES = (1, 2, 4, 8, 8)
 
 
 class Decoder(nn.Module):
-    """U-Net with five resolutions, each half of the one before."""
+    """U-Net with five resolutions, each half of the previous one."""
 
     def __init__(self, inputs: int, outputs: int, width: int, groups: int) -> None:
         """Create the convolutions.
@@ -28,7 +29,8 @@ class Decoder(nn.Module):
         widths = [multiple * width for multiple in _MULTIPLES]
         self.first = nn.Conv2d(inputs, width, 3, padding=1)
         self.down = nn.ModuleList(_Block(fine, coarse, groups) for fine, coarse in pairwise(widths))
-        # Each upward block but the first reads the maps of the block before and those of the same resolution.
+        # The input of each upward block, except the first, is the output of the previous upward block and the
+        # map of the downward path at the same resolution.
         upward = [_Block(widths[-1], widths[-2], groups)]
         upward += [_Block(2 * coarse, fine, groups) for coarse, fine in pairwise(widths[-2::-1])]
         self.up = nn.ModuleList(upward)
@@ -40,14 +42,14 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, inputs, S, S] to [B, outputs, S, S], for any S of at least 16."""
         x = F.leaky_relu(self.first(x), _SLOPE)
-        skipped = []
+        skips = []
         for block in self.down:
-            skipped.append(x)
+            skips.append(x)
             x = F.avg_pool2d(block(x), 2)
         for block in self.up:
-            same = skipped.pop()
-            x = F.interpolate(x, size=same.shape[-2:], mode="bilinear", align_corners=False)
-            x = torch.cat([block(x), same], dim=1)
+            skip = skips.pop()
+            x = F.interpolate(x, size=skip.shape[-2:], mode="bilinear", align_corners=False)
+            x = torch.cat([block(x), skip], dim=1)
         result: Tensor = self.last(x)
         return result
 
@@ -69,7 +71,7 @@ class _Block(nn.Module):
 
 
 def init_like_authors(conv: nn.Conv2d) -> None:
-    """Draw the weights of a convolution from the normal distribution of He et al. and set its bias to 0."""
+    """Initialize a convolution like the authors: weights by He initialization (normal), bias 0."""
     nn.init.kaiming_normal_(conv.weight, a=_SLOPE)
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)

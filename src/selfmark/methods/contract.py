@@ -1,4 +1,4 @@
-"""What a method of another paper provides: a network with K maps, and the losses of a batch of images."""
+"""Interface of the methods of other papers: a network with K maps, and the losses of a batch of images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from selfmark.train.engine import Losses
 
 @dataclass(frozen=True)
 class RandomChanges:
-    """Random warps and colors of a batch; every process draws those of the whole batch and takes its part.
+    """Source of random warps and color changes for a batch.
+
+    Every process draws the changes of the whole batch and uses its part of them.
 
     config:    settings
     part:      the images of this process
@@ -41,7 +43,7 @@ class RandomChanges:
         return random_warps(self.config.methods, self.part, self.generator)
 
     def change_colors(self, images: Tensor) -> Tensor:
-        """Return images [B, 3, S, S], values in 0..1, with random colors, contrast, blur and noise."""
+        """Change colors, contrast, blur and noise of images [B, 3, S, S] in 0..1 at random."""
         total, size = self.part.total, images.shape[-1]
         drawn = random_color_changes(total, self.config.augment, self.generator)
         changes = ColorChanges(*(self.part.take(getattr(drawn, item.name)) for item in fields(drawn)))
@@ -50,10 +52,11 @@ class RandomChanges:
 
 
 class TrainedMethod(nn.Module, ABC):
-    """A network with K maps and whatever else its training needs, such as a decoder.
+    """A network with K maps, and everything else that its training needs, such as a decoder.
 
     softmax:          how the maps become distributions
-    uses_frame_pairs: whether the second image of a pair may be another frame of the same video
+    uses_frame_pairs: whether the second image of a pair is another frame of the same video, for images that
+                      are video frames
     """
 
     softmax: ClassVar[Softmax] = "space"
@@ -72,13 +75,13 @@ class TrainedMethod(nn.Module, ABC):
 
     @property
     def settings(self) -> Methods:
-        """Settings that all methods share."""
+        """Return the settings that all methods share."""
         return self.config.methods
 
     @property
     @abstractmethod
     def lr(self) -> float:
-        """Learning rate of Adam."""
+        """Return the learning rate of Adam."""
 
     @abstractmethod
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
@@ -86,12 +89,15 @@ class TrainedMethod(nn.Module, ABC):
 
         Args:
             images: [B, 3, S, S], values in 0..1.
-            others: the second images of the pairs: other frames of the same videos, or the same images.
-            changes: random warps and colors.
+            others: [B, 3, S, S], the second images of the pairs: other frames of the same videos if
+                `uses_frame_pairs`, else the same images.
+            changes: source of random warps and color changes.
         """
 
     def choose_landmarks(self, feed: PixelFeed, generator: torch.Generator) -> None:
-        """Choose what the K maps show once the training is done; most methods learn it in the training.
+        """Choose the landmarks of the K maps after training; does nothing unless a subclass overrides it.
+
+        Most methods learn the landmarks during training.
 
         Args:
             feed: the training images.

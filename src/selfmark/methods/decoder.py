@@ -1,4 +1,4 @@
-"""Plain convolutional blocks for methods that generate images."""
+"""Convolutional blocks for methods that generate images."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def conv_norm_relu(inputs: int, outputs: int, groups: int, kernel: int = 3, stri
     Args:
         inputs: channels of the input.
         outputs: channels of the output.
-        groups: norm groups; fewer if the channels cannot be divided by them.
+        groups: norm groups; if they do not divide `outputs`, the greatest common divisor is used.
         kernel: side of the convolution's kernel, odd.
-        stride: the output has 1 / stride of the input's side.
+        stride: stride of the convolution.
     """
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False),

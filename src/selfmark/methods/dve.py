@@ -1,4 +1,4 @@
-"""Dense embeddings of object parts, trained by matching two views through another image.
+"""DVE: a dense embedding of object parts, trained by matching two views of an image through another image.
 
 Thewlis, Albanie, Bilen and Vedaldi: Unsupervised learning of landmarks by descriptor vector exchange (ICCV
 2019). The landmarks are clusters of the embeddings; docs/methods.md explains why.
@@ -23,29 +23,29 @@ from selfmark.train.engine import Losses
 
 
 class Dve(TrainedMethod):
-    """Learn a unit vector per cell that is the same for an object part in warped images and other objects."""
+    """Learn an embedding of each cell that is the same for an object part in all views and all objects."""
 
     @classmethod
     def build_psi(cls, config: Config) -> EmbeddingPsi:
-        """Create the embedding network; its K reference vectors are chosen after the training."""
+        """Create the embedding network; `choose_landmarks` sets its K reference vectors after training."""
         return EmbeddingPsi(config.network, config.K)
 
     @property
     def lr(self) -> float:
-        """Learning rate of Adam."""
+        """Return the learning rate of Adam."""
         return self.config.dve.lr
 
     @property
     def embedding(self) -> EmbeddingPsi:
-        """The embedding network."""
+        """Return the embedding network."""
         assert isinstance(self.psi, EmbeddingPsi)
         return self.psi
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
-        """Match the cells of a warped view with the cells of the view that was warped.
+        """Match the cells of a warped view with the cells of the view before warping.
 
-        Before matching, each embedding of the warped view is replaced by similar embeddings of another image
-        of the batch.
+        Before matching, each embedding of the warped view is replaced by a mean of similar embeddings of
+        another image of the batch, see `exchange`.
         """
         settings = self.config.dve
         first = changes.warps().apply(images)
@@ -70,20 +70,20 @@ class Dve(TrainedMethod):
         rows = evenly_spaced(len(feed), config.dve.max_images)
         sample = PixelFeed(feed.pixels[torch.from_numpy(rows)], feed.device)
         self.eval()
-        batch, everything = config.runtime.predict_batch, slice(0, len(sample))
+        batch, all_rows = config.runtime.predict_batch, slice(0, len(sample))
         embedded = [
             F.avg_pool2d(self.embedding.embed(pixels.float() / 255), CELL // STRIDE).half()
-            for pixels in sample.sequential_batches(batch, everything)
+            for pixels in sample.sequential_batches(batch, all_rows)
         ]
         cells = F.normalize(torch.cat(embedded), dim=1)
-        colors = describe_colors(sample, everything, batch)
+        colors = describe_colors(sample, all_rows, batch)
         foreground = find_foreground(cells, colors, config.features, generator)
         centroids = find_part_centroids(cells, foreground, config.K, config.features, generator)
         self.embedding.references.copy_(config.dve.landmark_sharpness * centroids)
 
 
 def exchange(source: Tensor, auxiliary: Tensor, sharpness: float) -> Tensor:
-    """Replace each vector by a mean of the vectors of another image, weighted by a softmax of similarities.
+    """Replace each vector by the mean of all vectors of another image, weighted by a softmax of similarity.
 
     Args:
         source: [B, P, D] unit vectors to replace.
@@ -91,7 +91,7 @@ def exchange(source: Tensor, auxiliary: Tensor, sharpness: float) -> Tensor:
         sharpness: inverse temperature of the softmax over Q.
 
     Returns:
-        [B, P, D] vectors; their norm is below 1 where several different vectors are similar to the source.
+        [B, P, D] vectors; the norm of a vector is below 1 if several different vectors resemble the source.
     """
     similarity = source @ auxiliary.transpose(1, 2)
     return (sharpness * similarity).softmax(dim=-1) @ auxiliary
@@ -100,18 +100,18 @@ def exchange(source: Tensor, auxiliary: Tensor, sharpness: float) -> Tensor:
 def matching_loss(
     source: Tensor, target: Tensor, places: Tensor, cells: Tensor, sharpness: float, power: float
 ) -> Tensor:
-    """Return the expected distance, raised to a power, between the matched and the correct positions.
+    """Return the expectation of a power of the distance between the matched and the correct position.
 
-    The probabilities that a source matches the cells are the softmax of its dot products with the targets.
-    Sources whose correct position is outside the image are left out.
+    The probability that a source matches a cell is a softmax of its dot products with the targets. Sources
+    whose correct position is outside the image are ignored.
 
     Args:
         source: [B, P, D] vectors to match.
         target: [B, Q, D] unit vectors, one for each cell.
-        places: [B, P, 2] correct positions of the sources; -1 to 1 is the image.
+        places: [B, P, 2] correct positions of the sources; the image is from -1 to 1.
         cells: [Q, 2] positions of the cells, in the same unit.
         sharpness: inverse temperature of the softmax over Q.
-        power: power of the distance.
+        power: exponent of the distance.
     """
     probability = (sharpness * (source @ target.transpose(1, 2))).softmax(dim=-1)
     with torch.no_grad():

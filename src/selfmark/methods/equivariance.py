@@ -1,4 +1,4 @@
-"""Landmarks that follow random warps and differ from each other.
+"""Equivariance: learn landmarks that follow random warps and are at different places.
 
 Thewlis, Bilen and Vedaldi: Unsupervised learning of object landmarks by factorized spatial embeddings (ICCV
 2017).
@@ -16,20 +16,21 @@ from selfmark.train.engine import Losses
 
 
 class Equivariance(TrainedMethod):
-    """K distributions that must follow the warp between two views, each on another place."""
+    """K distributions that must follow the warp between two views and be at different places."""
 
     @property
     def lr(self) -> float:
-        """Learning rate of Adam."""
+        """Return the learning rate of Adam."""
         return self.config.equivariance.lr
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
-        """Warp each image once, and the result once more; compare the landmarks of both."""
+        """Warp each image, warp the result again, and compare the landmarks of the two views."""
         settings = self.config.equivariance
         first = changes.warps().apply(images)
         warps = changes.warps()
         second = warps.apply(first)
         given, warped = self.psi.distributions(torch.cat([first, second])).chunk(2)
+        # Convert units of half the image side to units in which the image has the side `settings.side`.
         alignment = alignment_loss(given, warped, warps) * (settings.side / 2) ** 2
         diversity = (diversity_loss(given, settings.pool) + diversity_loss(warped, settings.pool)) / 2
         total = alignment + settings.diversity_weight * diversity
@@ -37,10 +38,10 @@ class Equivariance(TrainedMethod):
 
 
 def alignment_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
-    """Return the expected squared distance between a landmark and where the warp moves its counterpart.
+    """Return the expected squared distance between landmarks and the mapped landmarks of the warped images.
 
-    The paper sums |u - g(v)|^2 p(u) q(v) over all pairs of cells u and v. The square separates into moments
-    of p and of q, so no pair is ever formed.
+    The paper sums |u - g(v)|^2 p(u) q(v) over all pairs of cells u and v. Expanding the square leaves only
+    moments of p and of q, so that pairs need not be formed.
 
     Args:
         given: [B, K, h, w], distributions p of the given images.
@@ -58,17 +59,18 @@ def alignment_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
 
 
 def diversity_loss(distributions: Tensor, pool: int) -> Tensor:
-    """Return the fraction of landmarks that could be lost because several share a place.
+    """Penalize landmarks that share a place: 0 if no square contains two landmarks, at most 1 - 1/K.
 
-    The paper's loss is K minus the sum over squares of the largest probability of any landmark in them; it is
-    0 if no square contains two landmarks. Here squares start at every cell, because landmarks would otherwise
-    meet at the corner of four squares, and the loss is divided by K.
+    The paper divides the image into squares. Its loss is K minus the sum, over squares, of the largest
+    probability of any landmark in the square. Here squares start at every cell, because landmarks would
+    otherwise meet at the corner of four squares. The loss is also divided by K.
 
     Args:
         distributions: [B, K, h, w].
-        pool: side of the squares whose probabilities are added, cells.
+        pool: side of a square, in cells.
     """
-    margin = pool - 1  # so that cells at the border are in as many squares as all others
+    margin = pool - 1  # so that cells at the border are in as many squares as all other cells
     padded = F.pad(distributions, (margin, margin, margin, margin))
-    shares = F.avg_pool2d(padded, pool, stride=1)  # a landmark counts in pool^2 squares
-    return 1 - shares.amax(dim=1).sum(dim=(1, 2)).mean() / distributions.shape[1]
+    # Each cell is in pool^2 squares; the average divides by this number.
+    probabilities = F.avg_pool2d(padded, pool, stride=1)
+    return 1 - probabilities.amax(dim=1).sum(dim=(1, 2)).mean() / distributions.shape[1]

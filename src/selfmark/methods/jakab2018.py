@@ -1,4 +1,4 @@
-"""Landmarks from which, together with the appearance of another view, an image can be generated.
+"""Jakab et al. 2018: generate an image from its landmarks and the appearance of another view.
 
 Jakab, Gupta, Bilen and Vedaldi: Unsupervised learning of object landmarks through conditional image
 generation (NeurIPS 2018).
@@ -21,13 +21,16 @@ from selfmark.methods.warps import cell_positions
 from selfmark.model.soft_argmax import mean_positions
 from selfmark.train.engine import Losses
 
-_LAYERS = ("pixels", "features 1", "features 2", "features 3", "features 4")  # compared, from fine to coarse
+# Names of the compared layers, from fine to coarse.
+_LAYERS = ("pixels", "features 1", "features 2", "features 3", "features 4")
 
 
 class Jakab2018(TrainedMethod):
     """Generate a target image from the appearance of a source image and the target's landmarks.
 
-    error_sums:   [5], sums of the past errors of each layer with exponentially falling weights
+    The error of each layer is divided by its running mean, so that all layers count equally.
+
+    error_sums:   [5], sum of the past errors of each layer, with exponentially decaying weights
     error_weight: sum of these weights; the running means are error_sums / error_weight
     """
 
@@ -40,7 +43,8 @@ class Jakab2018(TrainedMethod):
         """Create the network with K maps, the encoder of the source and the decoder."""
         super().__init__(config)
         settings = config.jakab2018
-        # The means of rows and columns of random maps are flat, so all landmarks would start at the center.
+        # The row and column means of random maps are almost constant, so all landmarks would start at the
+        # center. Larger weights prevent this.
         with torch.no_grad():
             self.psi.head.last.weight.mul_(settings.head_gain)
         halvings = count_halvings(config.images.size, settings.grid)
@@ -53,11 +57,11 @@ class Jakab2018(TrainedMethod):
 
     @property
     def lr(self) -> float:
-        """Learning rate of Adam."""
+        """Return the learning rate of Adam."""
         return self.config.jakab2018.lr
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
-        """Generate warped images from their landmarks and from another warp of the second images."""
+        """Generate warped images from their landmarks and from the second images, which are warped twice."""
         settings = self.config.jakab2018
         first, second = changes.warps(), changes.warps()
         target, moved = first.apply(torch.cat([images, others], dim=1)).chunk(2, dim=1)
@@ -84,7 +88,7 @@ class Jakab2018(TrainedMethod):
         return result
 
     def _compare(self, generated: Tensor, target: Tensor) -> Tensor:
-        """Return the mean squared difference of the pixels and of each layer of features [5]."""
+        """Return the mean squared differences of the pixels and of each layer of features, [5]."""
         if self._perceptual is None:
             self._perceptual = load_perceptual_features(self.settings.vgg16_weights, target.device)
         errors = self._perceptual.compare(generated, target, squared=True)
@@ -92,7 +96,7 @@ class Jakab2018(TrainedMethod):
 
 
 def gaussian_maps(positions: Tensor, height: int, width: int, sigma: float) -> Tensor:
-    """Return maps [B, K, height, width] with a Gaussian of height 1 at each landmark.
+    """Draw maps [B, K, height, width] with a Gaussian of height 1 at each landmark.
 
     Args:
         positions: [B, K, 2], x and y in units of half the image side.
@@ -106,9 +110,9 @@ def gaussian_maps(positions: Tensor, height: int, width: int, sigma: float) -> T
 
 
 def count_halvings(size: int, grid: int) -> int:
-    """Return how often to halve images of `size` pixels for maps of about `grid` cells per side.
+    """Return how often to halve images of `size` pixels to get maps of about `grid` cells per side.
 
-    At most 5 times, because images have a multiple of 32 pixels.
+    The result is at most 5, because sides are multiples of 32 = 2^5 pixels.
 
     >>> count_halvings(128, 16), count_halvings(256, 16), count_halvings(96, 16)
     (3, 4, 3)
@@ -117,7 +121,7 @@ def count_halvings(size: int, grid: int) -> int:
 
 
 def block_channels(first: int, halvings: int) -> list[int]:
-    """Return the channels of the encoder's blocks: twice as many after each halving, up to 8 times the first.
+    """Return the channels of the encoder's blocks: doubled after each halving, up to 8 times the first.
 
     >>> block_channels(32, 4)
     [32, 64, 128, 256, 256]
@@ -126,7 +130,7 @@ def block_channels(first: int, halvings: int) -> list[int]:
 
 
 def _build_encoder(channels: list[int], groups: int) -> nn.Sequential:
-    """Create blocks of two convolutions; every block but the first one halves the resolution."""
+    """Create blocks of two convolutions; every block except the first halves the resolution."""
     layers = [
         conv_norm_relu(3, channels[0], groups, kernel=7),
         conv_norm_relu(channels[0], channels[0], groups),

@@ -1,4 +1,4 @@
-"""Parts with a shape and an appearance, which together must reconstruct the image.
+"""Lorenz et al. 2019: reconstruct the image from parts, each with a shape and an appearance.
 
 Lorenz, Bereska, Milbich and Ommer: Unsupervised part-based disentangling of object shape and appearance (CVPR
 2019). Positions are in units of half the image side, as in `warps`.
@@ -22,7 +22,7 @@ _SMALL = 1e-12  # keeps the gradient of a norm finite where the norm is 0
 
 
 class Lorenz2019(TrainedMethod):
-    """Part maps of a recolored image and appearances of a warped image reconstruct the image."""
+    """Reconstruct an image from the part shapes of a recolored copy and the appearances of a warped copy."""
 
     softmax: ClassVar[Softmax] = "space"
 
@@ -30,7 +30,7 @@ class Lorenz2019(TrainedMethod):
         """Create the networks; the perceptual network is loaded with the first batch."""
         super().__init__(config)
         settings = config.lorenz2019
-        # From nearly uniform maps, the equivariance losses pull all parts to the same place.
+        # If the maps were almost uniform at first, the equivariance losses would pull all parts to one place.
         with torch.no_grad():
             self.psi.head.last.weight.mul_(settings.initial_sharpness)
         self.appearance = AppearanceNetwork(config.network, config.K, settings.appearance_features)
@@ -40,7 +40,7 @@ class Lorenz2019(TrainedMethod):
 
     @property
     def lr(self) -> float:
-        """Learning rate of Adam."""
+        """Return the learning rate of Adam."""
         return self.config.lorenz2019.lr
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
@@ -77,7 +77,14 @@ class Lorenz2019(TrainedMethod):
         }
 
     def _reconstruct(self, means: Tensor, covariances: Tensor, appearance: Tensor, size: int) -> Tensor:
-        """Return images [B, 3, size, size] of parts with these moments and appearances [B, K, F]."""
+        """Reconstruct images [B, 3, size, size] from the moments and appearances of their parts.
+
+        Args:
+            means: [B, K, 2].
+            covariances: [B, K, 2, 2].
+            appearance: [B, K, F].
+            size: side of the images, in pixels.
+        """
         settings = self.config.lorenz2019
         precision = settings.bell_scale**2 * invert_covariances(covariances, settings.min_variance)
         bells = [bell_maps(means, precision, size // stride) for stride in DECODER_STRIDES]
@@ -102,14 +109,14 @@ def part_moments(distributions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unwarped_moments(distributions: Tensor, warps: Warps) -> tuple[Tensor, Tensor]:
-    """Return the moments that the part maps of warped images have in the given images.
+    """Map the part maps of warped images back to the given images, and return their moments there.
 
-    A part map is moved like an image, so a cell that the warp enlarges counts more: each cell is weighted by
-    the area that it covers in the given image.
+    Each cell is weighted by the area that it covers in the given image, as if the part map were warped like
+    an image.
 
     Args:
-        distributions: [B, K, h, w], of the warped images.
-        warps: maps positions of the warped images to the given ones.
+        distributions: [B, K, h, w], part maps of the warped images.
+        warps: maps positions of the warped images to positions of the given images.
 
     Returns:
         Means [B, K, 2] and covariances [B, K, 2, 2] in the given images.
@@ -126,7 +133,7 @@ def _moments(weights: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return weighted means [B, K, 2] and covariances [B, K, 2, 2].
 
     Args:
-        weights: [B, K, P], sum to 1 over P.
+        weights: [B, K, P]; their sum over P is 1.
         positions: [P, 2] or [B, P, 2].
     """
     means = weights @ positions
@@ -146,17 +153,17 @@ def _cell_areas(targets: Tensor) -> Tensor:
 
 
 def invert_covariances(covariances: Tensor, min_variance: float) -> Tensor:
-    """Return the inverses of covariances [..., 2, 2] whose variances are enlarged by `min_variance`."""
+    """Add `min_variance` to the variances of covariances [..., 2, 2], and return the inverse matrices."""
     xx, xy, yy, determinant = _enlarge(covariances, min_variance)
     adjugate = torch.stack([yy, -xy, -xy, xx], dim=-1) / determinant[..., None]
     return adjugate.view_as(covariances)
 
 
 def covariance_roots(covariances: Tensor, min_variance: float) -> Tensor:
-    """Return the symmetric roots of covariances [..., 2, 2] whose variances are enlarged by `min_variance`.
+    """Add `min_variance` to the variances of covariances [..., 2, 2], and return the symmetric square roots.
 
-    With the root d of the determinant, the root of a matrix A is (A + d I) / sqrt(trace A + 2 d), by the
-    theorem of Cayley and Hamilton.
+    The square root of a 2x2 matrix A is (A + d I) / sqrt(trace A + 2 d), where d is the square root of the
+    determinant of A (by the Cayley-Hamilton theorem).
     """
     xx, xy, yy, determinant = _enlarge(covariances, min_variance)
     d = determinant.sqrt()
@@ -165,13 +172,14 @@ def covariance_roots(covariances: Tensor, min_variance: float) -> Tensor:
 
 
 def _enlarge(covariances: Tensor, min_variance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return both variances, enlarged, with the covariance between them and the determinant, all [...].
+    """Add `min_variance` to the variances of covariances [..., 2, 2].
 
-    The determinant of the given matrix is not negative except for rounding.
+    Returns:
+        The entries xx, xy and yy of the new matrices, and their determinants, all [...].
     """
     xx, xy, yy = covariances[..., 0, 0], covariances[..., 0, 1], covariances[..., 1, 1]
-    given = (xx * yy - xy.square()).clamp(min=0)
-    determinant = given + min_variance * (xx + yy) + min_variance**2
+    determinant_before = (xx * yy - xy.square()).clamp(min=0)  # negative only because of rounding
+    determinant = determinant_before + min_variance * (xx + yy) + min_variance**2
     return xx + min_variance, xy, yy + min_variance, determinant
 
 
@@ -181,7 +189,7 @@ def bell_maps(means: Tensor, precision: Tensor, size: int) -> Tensor:
     Args:
         means: [B, K, 2].
         precision: [B, K, 2, 2], inverse covariances.
-        size: side of the map, cells.
+        size: side of the map, in cells.
 
     Returns:
         Maps [B, K, size, size].
@@ -194,16 +202,18 @@ def bell_maps(means: Tensor, precision: Tensor, size: int) -> Tensor:
 
 
 def pixel_weights(means: Tensor, size: int, radius: float, floor: float) -> Tensor:
-    """Return how much each pixel counts in the reconstruction; pixels near parts count most.
+    """Return the weight of each pixel in the reconstruction loss; pixels near parts count most.
+
+    The weight of a pixel is a sum over parts, at most 1. Weights below `floor` become 0.
 
     Args:
-        means: [B, K, 2].
-        size: side of the image, pixels.
-        radius: distance from a part at which its weight is one half.
-        floor: sums of the parts' weights below this count as 0, those above 1 as 1.
+        means: [B, K, 2], positions of the parts.
+        size: side of the image, in pixels.
+        radius: distance from a part at which its contribution is one half.
+        floor: minimum weight.
 
     Returns:
-        Weights [B, size, size]; those of an image sum to 1.
+        Weights [B, size, size], divided by their sum over each image.
     """
     precision = torch.eye(2, device=means.device).expand(*means.shape[:2], 2, 2) / radius**2
     weights = bell_maps(means, precision, size).sum(dim=1).clamp(max=1)

@@ -1,4 +1,4 @@
-"""Networks of Lorenz et al. 2019 beside the part maps: the appearance of parts, and images from parts."""
+"""Networks of Lorenz et al. 2019 that compute the appearances of parts, and images from parts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from selfmark.model.network import Hourglass, ResidualBlock
 _HOURGLASS_DEPTH = 2  # levels of the hourglass that computes appearance features, as in the authors' code
 
 DECODER_STRIDES = (32, 16, 8, 4, 2, 1)
-"""Side of the decoder's cells at each of its resolutions, pixels of the image."""
+"""Image pixels per cell at each resolution of the decoder, from coarse to fine."""
 
-_APPEARANCE_STRIDES = (32, 16, 8)  # where the decoder is given appearance; at the others, only shape
-_WIDTH_DIVISORS = {32: 1, 16: 1, 8: 1, 4: 2, 2: 4, 1: 8}  # channels at a stride: the largest number over this
+_APPEARANCE_STRIDES = (32, 16, 8)  # strides at which the decoder gets appearances; at all, it gets shapes
+_WIDTH_DIVISORS = {32: 1, 16: 1, 8: 1, 4: 2, 2: 4, 1: 8}  # stride: divisor of the number of channels
 
 
 class AppearanceNetwork(nn.Module):
-    """Computes features of an image, from its colors and its part maps, that are pooled into appearances."""
+    """Network that computes features from an image and its part maps, and pools them into appearances."""
 
     def __init__(self, settings: Network, parts: int, features: int) -> None:
         """Create a stem, a small hourglass and an output layer.
 
         Args:
-            settings: channels and norm groups of the landmark network, used here too.
+            settings: channels and norm groups, the same as in the landmark network.
             parts: number of part maps K.
             features: length of an appearance vector.
         """
@@ -54,14 +54,14 @@ class AppearanceNetwork(nn.Module):
         """
         x = F.relu(self.stem_norm(self.stem(images - 0.5)))
         x = self.block(F.avg_pool2d(x, 2))
-        # The values of a distribution depend on the number of cells; those relative to its maximum do not.
+        # Divide by the maximum, because the values of a distribution depend on the number of cells.
         x = x + self.parts(part_maps / part_maps.amax(dim=(2, 3), keepdim=True))
         x = self.last(F.relu(self.norm(self.hourglass(x))))
         return pool_appearance(x, part_maps)
 
 
 class PartDecoder(nn.Module):
-    """Reconstructs an image from coarse to fine, from where parts are and what they look like."""
+    """Network that reconstructs an image from the positions and appearances of parts, coarse to fine."""
 
     def __init__(self, parts: int, features: int, channels: int, groups: int) -> None:
         """Create one block per resolution and an output layer.
@@ -69,8 +69,8 @@ class PartDecoder(nn.Module):
         Args:
             parts: number of parts K.
             features: length of an appearance vector.
-            channels: channels at the coarse resolutions; fewer at the fine ones.
-            groups: norm groups, fewer where they do not divide the channels.
+            channels: channels at the coarse resolutions; fine resolutions have fewer.
+            groups: norm groups; if they do not divide the channels, the greatest common divisor is used.
         """
         super().__init__()
         blocks = []
@@ -96,7 +96,7 @@ class PartDecoder(nn.Module):
             bells: bell-shaped maps of the parts [B, K, S/stride, S/stride], one for each of DECODER_STRIDES.
             appearance: [B, K, F].
         """
-        x = bells[0][:, :0]
+        x = bells[0][:, :0]  # the first block has no input from a coarser block
         for stride, block, maps in zip(DECODER_STRIDES, self.blocks, bells, strict=True):
             given = [F.interpolate(x, size=maps.shape[-2:], mode="nearest"), maps] if x.shape[1] else [maps]
             if stride in _APPEARANCE_STRIDES:
@@ -121,7 +121,7 @@ def pool_appearance(features: Tensor, part_maps: Tensor) -> Tensor:
 def spread_appearance(bells: Tensor, appearance: Tensor) -> Tensor:
     """Place the appearance of each part where its bell-shaped map is high.
 
-    At each cell the maps are divided by 1 plus their sum, so that overlapping parts share the cell.
+    At each cell, the maps are divided by 1 plus their sum, so that overlapping parts share the cell.
 
     Args:
         bells: [B, K, h, w].
@@ -130,5 +130,5 @@ def spread_appearance(bells: Tensor, appearance: Tensor) -> Tensor:
     Returns:
         Feature maps [B, F, h, w].
     """
-    shares = bells / (1 + bells.sum(dim=1, keepdim=True))
-    return torch.einsum("bkhw,bkf->bfhw", shares, appearance)
+    weights = bells / (1 + bells.sum(dim=1, keepdim=True))
+    return torch.einsum("bkhw,bkf->bfhw", weights, appearance)

@@ -1,13 +1,13 @@
-"""The authors' earlier self-training: Stage 2 merges clusters, and those that remain are the landmarks.
+"""The authors' earlier method: Stage 2 merges clusters, and the remaining clusters are the landmarks.
 
 Mallis, Sanchez, Bell and Tzimiropoulos: Unsupervised learning of object landmarks via self-training
-correspondence (NeurIPS 2020). Stage 1 is the one in `pipeline`, with the settings from `settings_of_method`:
+correspondence (NeurIPS 2020). Stage 1 is that of `pipeline`, with the settings from `settings_of_method`:
 
     no warm-up: the first clusters come from the descriptors of the first keypoints
-    rounds: group keypoints into M clusters (Hungarian assignment), remove points far from their centroid,
-         and train Phi
-      -> Stage 2: train Psi with one heatmap per cluster, and merge clusters predicted at the same place
-      -> detector with the heatmaps of the remaining clusters
+    rounds:     group keypoints into M clusters (Hungarian assignment), remove points far from their centroid,
+                and train Phi
+    Stage 2:    train Psi with one heatmap per cluster, and merge clusters predicted at the same place
+    detector:   keep the heatmaps of the remaining clusters
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def train_with_merging(run: Run, device: torch.device, is_new: bool) -> tuple[De
 
 
 def merge_phases(config: Config) -> list[Phase]:
-    """Return the parts of Stage 2, between which clusters are merged.
+    """Return the phases of Stage 2; clusters are merged between phases.
 
     >>> from selfmark.config import Config, Mallis2020
     >>> [phase.stop for phase in merge_phases(Config(mallis2020=Mallis2020(first_merge=0.5, merges=2)))]
@@ -96,7 +96,7 @@ def merge_phases(config: Config) -> list[Phase]:
 
 
 def keep_maps(psi: Psi, config: Config, maps: torch.Tensor) -> Psi:
-    """Return a copy of the network that has only these K of its maps; `maps` [K] holds their indices."""
+    """Return a copy of the network that computes only the maps with the indices `maps` [K]."""
     kept = Psi(config.network, len(maps))
     weights = psi.state_dict()
     for name in ("head.last.weight", "head.last.bias"):
@@ -109,7 +109,7 @@ def _drop_rare_clusters(run: Run, labeled: LabeledPoints, num_images: int) -> La
     """Remove the points of clusters that are found in too few images to be learned.
 
     Raises:
-        CollapsedTraining: if no points are left.
+        CollapsedTraining: if no points remain.
     """
     sizes = cluster_sizes(labeled)
     minimum = max(run.config.mallis2020.min_found * num_images, 1)
@@ -117,8 +117,8 @@ def _drop_rare_clusters(run: Run, labeled: LabeledPoints, num_images: int) -> La
     kept = labeled.select(~is_rare[labeled.label])
     if len(kept.points) == 0:
         raise CollapsedTraining(
-            f"no cluster is found in {minimum:.0f} images or more: lower mallis2020.min_found or M, or give "
-            "more images"
+            f"no cluster is found in {minimum:.0f} images or more. Lower mallis2020.min_found or M, or add "
+            "images"
         )
     return kept
 
@@ -128,7 +128,7 @@ def _train_and_merge(
 ) -> tuple[Psi, LabeledPoints]:
     """Train Psi with one heatmap per cluster, and merge clusters between the phases.
 
-    The network keeps all M maps. Those of merged clusters have no points and are no longer trained.
+    The network keeps all M maps. The maps of merged clusters have no points and are no longer trained.
     """
     psi, state = start_psi(run, phi, clusters.clusters)
     labeled = clusters
@@ -150,14 +150,14 @@ def _merge(run: Run, psi: Psi, feed: PixelFeed, labeled: LabeledPoints, iteratio
     sizes = cluster_sizes(labeled)
     counts = _predict_places(run, psi, feed)
     merged = merge_clusters(labeled, find_leaders(counts, sizes, run.config.mallis2020.overlap))
-    left = cluster_sizes(merged)
-    run.log("merge", iteration=iteration, before=int((sizes > 0).sum()), after=int((left > 0).sum()))
+    new_sizes = cluster_sizes(merged)
+    run.log("merge", iteration=iteration, before=int((sizes > 0).sum()), after=int((new_sizes > 0).sum()))
     return merged
 
 
 @torch.no_grad()
 def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
-    """Count the images in which clusters are predicted, and in which two are at the same place."""
+    """Count the images in which each cluster is predicted, and in which two are at the same place."""
     settings, batch = run.config.mallis2020, run.config.runtime.predict_batch
     psi.eval()
     maps = psi.head.last.out_channels
@@ -178,7 +178,7 @@ def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
 
 def _describe_count(run: Run, clusters: LabeledPoints, merged: LabeledPoints, kept: int) -> dict[str, Any]:
     """Return the content of landmark_count.json."""
-    first, left = (int((cluster_sizes(labeled) > 0).sum()) for labeled in (clusters, merged))
-    why = f"{first} clusters of keypoints were merged into {left}"
-    why += f"; the {kept} largest ones are the landmarks" if kept < left else " landmarks"
+    before, after = (int((cluster_sizes(labeled) > 0).sum()) for labeled in (clusters, merged))
+    why = f"{before} clusters of keypoints were merged into {after}"
+    why += f"; the {kept} largest ones are the landmarks" if kept < after else " landmarks"
     return {"why": why, "K": kept}

@@ -1,6 +1,6 @@
 """Compare images by the features of a network trained on ImageNet, for methods that reconstruct images.
 
-VGG16 is used if the user gives its weights (`methods.vgg16_weights`), EfficientNet-Lite0 otherwise.
+The network is VGG16 if the setting `methods.vgg16_weights` names its weights, otherwise EfficientNet-Lite0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
 from selfmark.features.loading import load_encoder
 from selfmark.weights_cache import load_weights
 
-_VGG_BLOCKS = (2, 2, 3, 3)  # convolutions per block; a 2x2 maximum pooling follows each block but the last
+_VGG_BLOCKS = (2, 2, 3, 3)  # convolutions per block; 2x2 max pooling between blocks
 _VGG_CHANNELS = (64, 128, 256, 512)
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's colors
 
@@ -26,7 +26,7 @@ _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet'
 class PerceptualFeatures:
     """Frozen features of images at four resolutions, from fine to coarse.
 
-    This is no module, so that the features are neither trained nor stored in checkpoints.
+    This class is not an nn.Module, so that the weights are neither trained nor stored in checkpoints.
 
     name: name of the network
     """
@@ -41,12 +41,12 @@ class PerceptualFeatures:
         return self._compute(images)
 
     def compare(self, predicted: Tensor, target: Tensor, squared: bool) -> list[Tensor]:
-        """Return the mean difference at each resolution, absolute or squared.
+        """Return the mean absolute or squared difference of the features at each resolution.
 
         Args:
             predicted: [B, 3, S, S], values in 0..1.
-            target: [B, 3, S, S]; gradients do not reach it.
-            squared: mean of squares instead of absolute values.
+            target: [B, 3, S, S], values in 0..1; it gets no gradients.
+            squared: whether to average squared instead of absolute differences.
         """
         with torch.no_grad():
             expected = self(target)
@@ -109,6 +109,7 @@ class Vgg16(nn.Module):
 
 
 def _load_vgg16(path: Path) -> Vgg16:
+    """Load frozen weights with the names of torchvision's VGG16; raise an InputError if they do not match."""
     vgg = Vgg16()
     published = load_weights(path, "vgg16")
     own = vgg.state_dict()

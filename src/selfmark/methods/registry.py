@@ -22,5 +22,5 @@ METHODS: dict[str, type[TrainedMethod]] = {
 
 
 def build_method(config: Config) -> TrainedMethod:
-    """Create the networks of the method that the config names."""
+    """Create the networks of the method named in the config."""
     return METHODS[config.method](config)

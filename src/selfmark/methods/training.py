@@ -1,4 +1,4 @@
-"""Train a method of another paper: from images to a detector, in one phase, resumable like every run."""
+"""Train a method of another paper, from images to a detector, in one phase that can be resumed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def train_method(run: Run, device: torch.device, is_new: bool) -> tuple[Detector
 
 
 def _train_network(run: Run, feed: PixelFeed, video: IntArray) -> SoftArgmaxPsi:
-    """Train until the last iteration, from the last checkpoint if there is one."""
+    """Train from the last checkpoint, if there is one, to the last iteration; return the landmark network."""
     config = run.config
     with seed_weights(config, config.method):
         network = build_method(config)
@@ -102,14 +102,14 @@ def build_task(
     video: IntArray,
     generator: torch.Generator,
 ) -> TrainingTask:
-    """Return the task that minimizes the losses of a method over planned images.
+    """Return the task that minimizes the losses of a method.
 
     Args:
         config: settings.
         group: the processes that share a batch.
         network: the networks of the method.
         feed: the training images.
-        video: [N] number of the video of each image, -1 for single images.
+        video: [N] number of the video of each image, -1 for still images.
         generator: source of the random numbers of warps and colors.
     """
     part = BatchSlice.for_process(config.methods.batch, group, "methods.batch")
@@ -138,23 +138,25 @@ def build_task(
 
 
 def _plan_frame_pairs(video: IntArray, seed: int) -> Callable[[IntArray, int], IntArray]:
-    """Return a function from the images of an iteration to other frames of the same videos.
+    """Return a function that maps the images and number of an iteration to random frames of the same videos.
 
-    Single images are paired with themselves.
+    Still images are paired with themselves.
 
     Args:
-        video: [N] number of the video of each image, -1 for single images.
+        video: [N] number of the video of each image, -1 for still images.
         seed: decides which frames are chosen.
     """
     frames = {number: np.flatnonzero(video == number) for number in np.unique(video[video >= 0])}
 
+    def find_other(row: int, draw: float) -> int:
+        if video[row] < 0:
+            return row
+        candidates = frames[video[row]]
+        return int(candidates[int(draw * len(candidates))])
+
     def find_others(rows: IntArray, iteration: int) -> IntArray:
         draws = iteration_rng(seed + 1, iteration).random(len(rows))
-        chosen = [
-            frames[video[row]][int(draw * len(frames[video[row]]))] if video[row] >= 0 else row
-            for row, draw in zip(rows, draws, strict=True)
-        ]
-        return np.array(chosen, dtype=np.int64)
+        return np.array([find_other(*pair) for pair in zip(rows, draws, strict=True)], dtype=np.int64)
 
     return find_others
 
@@ -163,7 +165,10 @@ def _plan_frame_pairs(video: IntArray, seed: int) -> Callable[[IntArray, int], I
 def _locate_landmarks(
     run: Run, psi: SoftArgmaxPsi, feed: PixelFeed
 ) -> tuple[LabeledPoints, LandmarkPartners]:
-    """Return the landmarks of the training images with the centroids of their descriptors, and partners."""
+    """Find the landmarks of the training images and the mirror partners of the landmarks.
+
+    The centroid of a landmark is the normalized mean of its descriptors in all images.
+    """
     config = run.config
     batch, K = config.runtime.predict_batch, config.K
     psi.eval()
@@ -186,6 +191,5 @@ def _locate_landmarks(
     points = Keypoints(located.reshape(-1, 2), index, torch.cat(score).flatten())
     mirror = torch.tensor(partners.mirror, device=feed.device)
     mirror[list(partners.unpaired)] = -1
-    return LabeledPoints(
-        points, label, mirror[label], K, F.normalize(torch.stack(sums).sum(0), dim=-1)
-    ), partners
+    centroids = F.normalize(torch.stack(sums).sum(0), dim=-1)
+    return LabeledPoints(points, label, mirror[label], K, centroids), partners

@@ -1,7 +1,8 @@
 """Random smooth warps of images: a similarity transform and a thin-plate spline.
 
 Positions are in units of half the image side: -1 and 1 are the outer edges of the border pixels, as in
-`grid_sample`. A warp g maps a position of the warped image to the position of the given image that it shows.
+`grid_sample`. A warp g maps a position in the warped image to the position in the given image from which the
+pixel is taken.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ class Warps:
         return _basis(positions, self.control) @ self.weight
 
     def apply(self, images: Tensor) -> Tensor:
-        """Warp images [B, C, H, W]; what lies outside repeats their border."""
+        """Warp images [B, C, H, W]; outside an image, its border is repeated."""
         count, _, height, width = images.shape
         cells = cell_positions(height, width, images.device)
-        # All images have the same cells, so the radial functions are computed once.
+        # The cells are the same in all images, so the radial functions are computed once.
         grid = (_basis(cells[None], self.control) @ self.weight).view(count, height, width, 2)
         return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
 def random_warps(settings: Methods, part: BatchSlice, generator: torch.Generator) -> Warps:
-    """Draw one warp for each image of a process's part of a batch.
+    """Draw one random warp for each image of this process.
 
     Args:
         settings: strength of the warps.
@@ -61,6 +62,7 @@ def random_warps(settings: Methods, part: BatchSlice, generator: torch.Generator
     rotation = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
     moved = control @ rotation + settings.warp_shift * normal(1, 2)
     is_chosen = torch.rand((count, len(control), 1), generator=generator, device=device) < 0.5
+    # Move all control points a little, and a random half of them more.
     moved = moved + settings.warp_all * normal(len(control), 2)
     moved = moved + settings.warp_some * normal(len(control), 2) * is_chosen
     return Warps(control, solution @ part.take(moved))
@@ -82,9 +84,9 @@ def _solve_splines(control: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _regular_grid(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the control points [G, 2] of a grid of points x points, and their `_solve_splines`.
+    """Return the control points [G, 2] of a grid of points x points, and the result of `_solve_splines`.
 
-    They are computed once, because solving equations would make a GPU wait in every iteration.
+    The result is cached, because solving equations would make a GPU wait in every iteration.
     """
     side = torch.linspace(-1, 1, points, dtype=torch.float64)
     control = torch.stack(torch.meshgrid(side, side, indexing="xy"), dim=-1).reshape(-1, 2)
@@ -92,13 +94,18 @@ def _regular_grid(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def cell_positions(height: int, width: int, device: torch.device) -> Tensor:
-    """Return the positions [height x width, 2] of the centers of all cells, row by row."""
+    """Return the positions [height * width, 2] of the centers of all cells, row by row."""
     y, x = ((torch.arange(n, device=device) + 0.5) * (2 / n) - 1 for n in (height, width))
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
 
 
 def _basis(positions: Tensor, control: Tensor) -> Tensor:
-    """Return the values [B, P, G + 3] of the radial functions r^2 log r^2, x, y and 1."""
+    """Return the values [B, P, G + 3] of the basis functions: r^2 log r^2 for each control point, x, y and 1.
+
+    Args:
+        positions: [B, P, 2].
+        control: [G, 2] control points; r is the distance from a control point.
+    """
     squared = (positions[:, :, None] - control).square().sum(-1)
     radial = torch.xlogy(squared, squared)
     return torch.cat([radial, positions, torch.ones_like(positions[..., :1])], dim=-1)

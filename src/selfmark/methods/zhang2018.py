@@ -1,7 +1,7 @@
-"""Landmarks as the bottleneck of an autoencoder.
+"""Zhang et al. 2018: landmarks are the bottleneck of an autoencoder.
 
 Zhang, Guo, Jin, Luo, He and Lee: Unsupervised discovery of object landmarks as structural representations
-(CVPR 2018). What the paper leaves open follows the authors' program; docs/methods.md compares both.
+(CVPR 2018). Details that the paper does not specify follow the authors' code; docs/methods.md compares both.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Zhang2018(TrainedMethod):
 
     @property
     def lr(self) -> float:
-        """Learning rate of Adam."""
+        """Return the learning rate of Adam."""
         return self.config.zhang2018.lr
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
-        """Find the landmarks of each image and of its warped copy; reconstruct the image from its own."""
+        """Find the landmarks of each image and of its warped copy, and reconstruct the image."""
         settings = self.config.zhang2018
         images = changes.change_colors(images)
         warps = changes.warps()
@@ -66,24 +66,25 @@ class Zhang2018(TrainedMethod):
         }
 
     def describe(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the decoder needs to know about images, in float32.
+        """Return the features and distributions of images, in float32.
 
         Args:
             images: [B, 3, S, S], values in 0..1.
 
         Returns:
-            Features [B, channels, h, w] of the cells, and distributions [B, K + 1, h, w] over the cells of
-            the landmarks and of the background, which is last.
+            Features [B, channels, h, w], and distributions [B, K + 1, h, w] over the cells: one per landmark,
+            then that of the background.
         """
         features, scores = self.psi.describe_and_score(images)
         return features.float(), share_cells(scores)
 
 
 def share_cells(scores: Tensor) -> Tensor:
-    """Return distributions over the cells of all channels, the background included.
+    """Turn scores into distributions over the cells, [B, K + 1, h, w], including the background.
 
-    These are the channels' shares of each cell, divided by the sum of each map. A softmax of the logarithms
-    computes that without dividing by sums that may be 0.
+    A softmax over the channels distributes each cell over the landmarks and the background. Then each map is
+    divided by its sum over the cells. A softmax of the logarithms does this without dividing by a sum that
+    may be 0.
 
     Args:
         scores: [B, K + 1, h, w].
@@ -92,10 +93,10 @@ def share_cells(scores: Tensor) -> Tensor:
 
 
 def concentration_loss(distributions: Tensor) -> Tensor:
-    """Return the area over which the distributions of an image spread, summed over its landmarks.
+    """Return the area that the distributions of an image cover, summed over its landmarks.
 
-    The area is 2 pi e s^2, the exponential of the entropy of an isotropic Gaussian whose variance s^2 is the
-    mean of the distribution's variances along both axes, in units of the image side.
+    The area of a distribution is 2 pi e s^2, the exponential of the entropy of an isotropic Gaussian. Its
+    variance s^2 is the mean of the distribution's variances along both axes, in units of the image side.
 
     Args:
         distributions: [B, K, h, w], each sums to 1.
@@ -104,26 +105,27 @@ def concentration_loss(distributions: Tensor) -> Tensor:
     mean = mean_positions(distributions)
     y, x = ((torch.arange(n, device=mean.device) + 0.5) * (2 / n) - 1 for n in (height, width))
     second = torch.stack([distributions.sum(2) @ x.square(), distributions.sum(3) @ y.square()], dim=-1)
-    variance = (second - mean.square()) / 4  # half sides to sides
+    variance = (second - mean.square()) / 4  # converts squared half sides to squared sides
     return 2 * math.pi * math.e * variance.mean(dim=-1).sum(dim=-1).mean()
 
 
 def separation_loss(positions: Tensor, sigma: float) -> Tensor:
-    """Return how close the landmarks of an image are to each other, summed over its ordered pairs.
+    """Sum exp(-d^2 / (2 sigma^2)) over the ordered pairs of different landmarks of an image.
 
-    A pair at distance d adds exp(-d^2 / (2 sigma^2)).
+    Here d is the distance between the two landmarks of a pair. The result is the mean over the images.
 
     Args:
         positions: [B, K, 2], in units of half the image side.
-        sigma: distance at which landmarks begin to count as close, in units of the image side.
+        sigma: standard deviation of the Gaussian, in units of the image side.
     """
     difference = (positions[:, :, None] - positions[:, None]) / 2
     closeness = torch.exp(-difference.square().sum(dim=-1) / (2 * sigma**2))
-    return closeness.sum(dim=(1, 2)).mean() - positions.shape[1]  # each landmark is at distance 0 of itself
+    # The pairs of a landmark with itself contribute 1 each; subtract them.
+    return closeness.sum(dim=(1, 2)).mean() - positions.shape[1]
 
 
 def equivariance_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
-    """Return the squared distances between landmarks and where the warp moves their counterparts, summed.
+    """Sum the squared distances between landmarks and the mapped landmarks of the warped images.
 
     Args:
         given: [B, K, 2], positions in the given images, in units of half the image side.
@@ -134,7 +136,7 @@ def equivariance_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
 
 
 def pool_features(features: Tensor, distributions: Tensor) -> Tensor:
-    """Return the mean features [B, K, C] of each distribution.
+    """Return the means [B, K, C] of the features, weighted by each distribution.
 
     Args:
         features: [B, C, h, w].

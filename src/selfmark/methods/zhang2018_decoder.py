@@ -1,4 +1,4 @@
-"""Decoder of Zhang et al. 2018: from the positions and the descriptors of landmarks to an image.
+"""Decoder of Zhang et al. 2018, which computes an image from the positions and descriptors of landmarks.
 
 Positions are in units of half the image side, as everywhere in `selfmark.methods`; standard deviations are in
 units of the image side.
@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from selfmark.config import Zhang2018 as Settings
 from selfmark.methods.warps import cell_positions
 
-_LEVELS = (1, 2, 4, 8, 8)  # channels at each resolution of the decoder, from fine to coarse, times the width
+_LEVELS = (1, 2, 4, 8, 8)  # channels per resolution, divided by the decoder's width, from fine to coarse
 
 
 class LandmarkDecoder(nn.Module):
-    """Reconstruct images from Gaussian maps of the landmarks, filled with their descriptors."""
+    """Decoder that reconstructs images from Gaussian maps of the landmarks, filled with their descriptors."""
 
     def __init__(self, settings: Settings, landmarks: int, channels: int, norm_groups: int) -> None:
         """Create the layers of the descriptors and the hourglass.
@@ -29,7 +29,8 @@ class LandmarkDecoder(nn.Module):
             settings: sizes of the decoder.
             landmarks: number of landmarks K.
             channels: channels of the features that are pooled.
-            norm_groups: groups of GroupNorm; fewer where they do not divide the channels.
+            norm_groups: groups of GroupNorm; if they do not divide the channels, the greatest common divisor
+                is used.
         """
         super().__init__()
         self.settings = settings
@@ -64,7 +65,7 @@ class LandmarkDecoder(nn.Module):
 
 
 class SeparateLinear(nn.Module):
-    """A linear layer with weights of its own for each landmark."""
+    """A linear layer with separate weights for each landmark."""
 
     def __init__(self, count: int, inputs: int, outputs: int) -> None:
         """Create `count` layers from `inputs` to `outputs` numbers."""
@@ -92,10 +93,10 @@ class ConvBlock(nn.Module):
 
 
 def draw_landmarks(positions: Tensor, side: int, sigmas: list[float]) -> Tensor:
-    """Return what fraction of each pixel belongs to each landmark and to the background.
+    """Return the fraction of each pixel that belongs to each landmark and to the background.
 
-    A landmark is a Gaussian density and the background has density 1, both with respect to the area of the
-    image; the fractions are the densities divided by their sum.
+    A landmark has a Gaussian density and the background a density of 1 per image area. The fractions are the
+    densities divided by their sum.
 
     Args:
         positions: [B, K, 2], in units of half the image side.
@@ -103,7 +104,7 @@ def draw_landmarks(positions: Tensor, side: int, sigmas: list[float]) -> Tensor:
         sigmas: L standard deviations, in units of the image side.
 
     Returns:
-        Maps [B, L, K + 1, side, side] that sum to 1 over the landmarks and the background, which is last.
+        Maps [B, L, K + 1, side, side]; the background is last, and the K + 1 maps sum to 1 at each pixel.
     """
     line = cell_positions(1, side, positions.device)[:, 0]
     squared = ((positions[..., None] - line) / 2).square()  # [B, K, 2, side]
@@ -117,7 +118,7 @@ def draw_landmarks(positions: Tensor, side: int, sigmas: list[float]) -> Tensor:
 
 
 def fill_maps(maps: Tensor, descriptors: Tensor) -> Tensor:
-    """Return feature maps [B, L, C, h, w]: at each pixel the mean of the descriptors of its landmarks.
+    """Return feature maps [B, L, C, h, w]: at each pixel, the mean descriptor, weighted by the fractions.
 
     Args:
         maps: [B, L, K + 1, h, w], fractions of each pixel.

@@ -25,12 +25,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class AnimalTracks:
-    """Tracks of the A animals of a video.
+    """Tracks of the A animals of a video; lengths are in pixels of the video.
 
-    center: [frames, A, 2], pixels of the video, pixel centers at integers; NaN where an animal is not visible
-    side:   side of the square around an animal, pixels of the video; the same for all animals and frames
-    unread: number of frames that could not be read
-    outside: fraction of the moving pixels that belong to no animal, median over the frames
+    center:  [frames, A, 2], pixel centers at integers; NaN where an animal is not visible
+    side:    side of the square around an animal; the same for all animals and frames
+    unread:  number of frames that could not be read
+    outside: fraction of the foreground pixels that are far from all animals; median over the frames
     """
 
     center: Floats
@@ -42,7 +42,7 @@ class AnimalTracks:
 def track_animals(
     path: Path, animals: int, settings: Tracking, on_progress: Progress | None = None
 ) -> AnimalTracks:
-    """Track a given number of animals through a video of a fixed camera, one frame in memory at a time.
+    """Track a given number of animals through a video of a fixed camera; one frame is in memory at a time.
 
     Args:
         path: the video.
@@ -80,33 +80,26 @@ def track_animals(
     if len(missing):
         raise InputError(
             f"{path}: only {animals - len(missing)} of {animals} animals were found; track fewer animals, or "
-            "pass their boxes with --boxes"
+            "provide their boxes with --boxes"
         )
-    rate = video.rate or 30.0
+    rate = video.rate or 30.0  # frames per second; 30 if the file does not say
     if animals > 1:
         order = restore_identities(description, rate, settings)
         center = np.take_along_axis(center, order[..., None], axis=1)
         radius = np.take_along_axis(radius, order, axis=1)
-    smooth = np.stack(
-        [
-            smooth_track(
-                fill_gaps(center[:, animal], round(settings.max_gap * rate)), settings.smoothing * rate
-            )
-            for animal in range(animals)
-        ],
-        axis=1,
-    )
+    max_gap, sigma = round(settings.max_gap * rate), settings.smoothing * rate
+    smooth = [smooth_track(fill_gaps(center[:, animal], max_gap), sigma) for animal in range(animals)]
     side = 2 * float(np.nanquantile(radius, settings.size_fraction)) * (1 + 2 * settings.margin)
-    return AnimalTracks(smooth, side, unread, float(np.nanmedian(outside)))
+    return AnimalTracks(np.stack(smooth, axis=1), side, unread, float(np.nanmedian(outside)))
 
 
 def explain_implausible_tracks(tracks: AnimalTracks, settings: Tracking) -> str:
-    """Return what suggests that something else than the animals was tracked; empty if nothing does."""
+    """Return why the tracks may not be those of the animals; empty if they are plausible."""
     missing = float(np.isnan(tracks.center[..., 0]).mean())
     reasons = []
     if tracks.outside > settings.max_outside:
         reasons.append(
-            f"{tracks.outside:.0%} of what moves is outside the squares of {tracks.side:.0f} pixels"
+            f"{tracks.outside:.0%} of the moving pixels are outside the squares of {tracks.side:.0f} pixels"
         )
     if missing > settings.max_missing:
         reasons.append(f"no animal is found in {missing:.0%} of the frames")
@@ -117,9 +110,9 @@ def _fraction_outside(mask: Mask, positions: AnimalPositions, extent: float) -> 
     """Return the fraction of the pixels of a mask that are far from all animals; NaN for an empty mask.
 
     Args:
-        mask: [h, w], what differs from the background.
-        positions: the animals.
-        extent: a pixel is far from an animal beyond this many radii of its body.
+        mask: [h, w], pixels that differ from the background.
+        positions: positions of the animals.
+        extent: a pixel is far from an animal if its distance exceeds this many radii of the animal's body.
     """
     y, x = np.nonzero(mask)
     if not len(x):
@@ -130,9 +123,9 @@ def _fraction_outside(mask: Mask, positions: AnimalPositions, extent: float) -> 
 
 
 def build_square_refs(path: Path, tracks: AnimalTracks, every: int) -> list[ImageRef]:
-    """Return one reference per visible animal and frame, for every n-th frame, frame by frame.
+    """Return one reference per visible animal in every n-th frame (`every`), sorted by frame.
 
-    Tracks are numbered from 1, because some programs read track 0 as "no track" in output files.
+    Tracks are numbered from 1, because some programs read track 0 as "no track".
     """
     corner = tracks.center + 0.5 - tracks.side / 2
     return [
@@ -159,7 +152,7 @@ def fill_gaps(positions: Floats, max_gap: int) -> Floats:
 
 
 def smooth_track(positions: Floats, sigma: float) -> Floats:
-    """Smooth positions [T, 2] over time by a Gaussian of `sigma` frames, separately between gaps (NaN)."""
+    """Smooth positions [T, 2] over time by a Gaussian of `sigma` frames; parts between gaps separately."""
     known = ~np.isnan(positions[:, 0])
     smooth = positions.copy()
     if sigma <= 0 or not known.any():

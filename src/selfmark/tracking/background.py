@@ -1,7 +1,7 @@
 """Background subtraction for a fixed camera.
 
-The background is the median of frames sampled from the whole video, since a moving animal covers each pixel
-in fewer than half of them. Frames are first converted to gray and downscaled.
+The background is the median of frames sampled from the whole video. This works because a moving animal covers
+a pixel in fewer than half of the frames. Frames are first converted to gray and reduced in size.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Gray = npt.NDArray[np.uint8]  # [h, w]
 Mask = npt.NDArray[np.uint8]  # [h, w] of 0 and 1
 
 _BLUR_SIGMA = 1.0  # pixels; suppresses the noise of single pixels
-_MAX_FOREGROUND = 0.5  # fraction of the frame; if more differs from the background, the camera moves
+_MAX_FOREGROUND = 0.5  # fraction of the pixels; if more differ from the background, the camera is not fixed
 
 
 @dataclass(frozen=True)
 class Background:
     """Background of a video, and the parameters that separate animals from it.
 
-    gray:      [h, w] uint8, the scene without animals, `scale` times the size of the video
+    gray:      [h, w] uint8, the scene without animals
     scale:     size of `gray` relative to the video, at most 1
-    threshold: minimum difference of an animal's pixels from the background, gray levels
+    threshold: minimum difference of an animal's pixels from the background, in gray levels
     opening:   kernel of the morphological opening that removes thin parts
-    area:      area of one animal without its thin parts, pixels of `gray`; the median over the sampled frames
+    area:      area of one animal without thin parts, in pixels of `gray`; median over the sampled frames
     """
 
     gray: Gray
@@ -44,20 +44,20 @@ class Background:
     area: float
 
     def foreground(self, frame: Pixels) -> Mask:
-        """Return a mask [h, w] of the animals, without tails and legs, in a frame [H, W, 3] of the video."""
+        """Mark the animals, without thin parts such as tails, in a frame [H, W, 3]; return [h, w]."""
         return _open(_difference(_shrink(frame, self.scale), self.gray) > self.threshold, self.opening)
 
     def shrink_colors(self, frame: Pixels) -> Pixels:
-        """Return the frame [H, W, 3] in color at the size of the background, [h, w, 3]."""
+        """Reduce a color frame [H, W, 3] to the size of the background, [h, w, 3]."""
         size = self.gray.shape[::-1]
         return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
 def learn_background(path: Path, animals: int, settings: Tracking) -> Background:
-    """Compute the background of a video, and the threshold and area of its animals.
+    """Compute the background of a video, and the threshold, opening and area of its animals.
 
     Raises:
-        InputError: if no animals are found, or if most of the frame changes.
+        InputError: if no animals are found, or if more than half of the pixels change.
     """
     video = probe_video(path)
     numbers = evenly_spaced(video.frames, settings.num_samples, nearest=True).tolist()
@@ -80,14 +80,14 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
     foreground = float(np.median([_open(change > threshold, opening).sum() for change in differences]))
     if not 0 < foreground < _MAX_FOREGROUND * gray.size:
         raise InputError(
-            f"{path}: no animals were found; the camera must be fixed and the animals must move, otherwise "
-            "pass their boxes with --boxes"
+            f"{path}: no animals were found. The camera must be fixed and the animals must move; otherwise, "
+            "provide their boxes with --boxes"
         )
     return Background(gray, scale, threshold, opening, foreground / animals)
 
 
 def check_frame_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:
-    """Raise if a frame differs in size from the first, because a background has a single size."""
+    """Raise if the size of a frame is not `size` (width, height), because the background has that size."""
     if frame.shape[:2] != (size[1], size[0]):
         raise InputError(
             f"frame {number} of {path} differs in size from the first frame; split the video there"
@@ -95,6 +95,7 @@ def check_frame_size(path: Path, number: int, frame: Pixels, size: tuple[int, in
 
 
 def _shrink(frame: Pixels, scale: float) -> Gray:
+    """Convert a frame [H, W, 3] to gray and reduce it by `scale`, [h, w]."""
     gray = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
     if scale < 1:
         gray = cv2.resize(gray, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
@@ -111,4 +112,5 @@ def _difference(gray: Gray, background: Gray) -> Gray:
 
 
 def _open(mask: npt.NDArray[np.bool_], kernel: Mask) -> Mask:
+    """Apply a morphological opening to a mask [h, w]."""
     return np.asarray(cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_OPEN, kernel), dtype=np.uint8)

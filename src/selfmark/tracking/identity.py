@@ -1,8 +1,9 @@
 """Tell animals apart by their appearance after they were in contact.
 
-While animals touch or cover each other, their paths may be exchanged. An animal that is alone in its blob is
-described by its colors and its size. After a contact, these descriptions decide which path belongs to which
-animal; the Hungarian method finds the best assignment of all animals that took part.
+A path is a sequence of positions from the tracker. While animals touch or cover each other, two animals may
+exchange paths. An animal that is alone in its blob is described by its colors and its size. After a contact,
+these descriptions decide which path belongs to which animal; the Hungarian method finds the best assignment
+of all animals that took part in the contact.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ Ints = npt.NDArray[np.int64]
 _BINS = 16  # of the histogram of each color channel
 DESCRIPTION_LENGTH = 3 * _BINS
 """Length of the description of an animal."""
-_BLUR_SIGMA = 1.0  # bins; noise moves pixels between neighboring bins
-_HISTORY = 10  # what came before a contact is compared over this many times what follows
-_MIN_FRAMES = 5  # shorter parts of a track are not compared
-_VARIANCE_FLOOR = 0.02  # fraction of the largest variance, for bins that hardly vary
+_BLUR_SIGMA = 1.0  # bins; the blur reduces the effect of noise, which moves pixels to neighboring bins
+_HISTORY = 10  # ratio of the number of frames compared before and after a contact
+_MIN_FRAMES = 5  # shorter parts of a path are not compared
+_VARIANCE_FLOOR = 0.02  # fraction of the largest variance; added to all variances, as some bins hardly vary
 
 
 def describe_animal(frame: Pixels, pixels: Floats, area: float) -> Floats:
-    """Return a histogram [3 * bins] of an animal's colors, in fractions of a typical animal's area.
+    """Return a histogram [3 * bins] of an animal's colors, in units of a typical animal's area.
 
-    Its sum is proportional to the size of the animal, so animals of the same color but another size differ.
+    The sum of the histogram is proportional to the size of the animal. So animals of the same color, but of
+    different sizes, have different histograms.
 
     Args:
         frame: [h, w, 3] uint8.
         pixels: [P, 2] x and y of the animal's pixels.
-        area: area of a typical animal, pixels.
+        area: area of a typical animal, in pixels.
     """
     x, y = pixels.astype(np.int64).T
     colors = frame[y, x].astype(np.int64) * _BINS // 256  # [P, 3]
@@ -48,21 +50,22 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
     """Decide after each contact which path belongs to which animal.
 
     Args:
-        description: [T, A, D] of each animal in each frame; NaN while it is not alone or not visible.
+        description: [T, A, D] description of the animal on each path in each frame; NaN while the animal is
+            not alone or not visible.
         rate: frames per second.
-        settings: how sure an exchange must be, and how many seconds are compared.
+        settings: how clear an exchange must be, and how many seconds are compared.
 
     Returns:
-        [T, A] path that each animal follows in each frame; a permutation of the A paths per frame.
+        [T, A] path of each animal in each frame; each row is a permutation of the A paths.
     """
     frames, animals = description.shape[:2]
     order = np.empty((frames, animals), np.int64)
-    paths = np.arange(animals)  # path that each animal follows since the last contact
-    decided = 0  # frames for which `order` is known
+    paths = np.arange(animals)  # path of each animal since the last contact
+    decided = 0  # number of frames whose `order` is final
 
     def describe(first: int, last: int, group: Ints) -> Floats:
-        """Return the descriptions of some animals in frames that `order` is known for."""
-        # Descriptions of a day take gigabytes, so only those that are compared are copied.
+        """Return descriptions [F, G, D] of a group of animals in frames `first` to `last` - 1."""
+        # Descriptions of a day of video take gigabytes, so only the compared frames are copied.
         part = np.take_along_axis(description[first:last], order[first:last, group, None], axis=1)
         return part.astype(np.float64)
 
@@ -73,42 +76,45 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
         group = np.flatnonzero(np.isnan(description[start:stop, paths, 0]).any(axis=0))
         if len(group) < 2:
             continue
-        following = describe(stop, stop + window, group)
-        alone = np.asarray(np.isfinite(following[..., 0]).all(axis=1))
-        following = following[: len(alone) if alone.all() else int(alone.argmin())]
+        after = describe(stop, stop + window, group)
+        # Use the frames until an animal of the group is no longer alone.
+        all_alone = np.asarray(np.isfinite(after[..., 0]).all(axis=1))
+        after = after[: len(all_alone) if all_alone.all() else int(all_alone.argmin())]
         before = describe(max(0, start - _HISTORY * window), start, group)
-        chosen = assign_identities(before, following, settings.max_appearance_ratio)
+        chosen = assign_identities(before, after, settings.max_appearance_ratio)
         paths[group] = paths[group[chosen]]
     order[decided:] = paths
     return order
 
 
 def find_contacts(alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the first frame, and the frame after the last, of each time in which animals are not alone.
+    """Find the intervals in which not all animals are alone; return the first frame and the frame after each.
 
     Args:
-        alone: [T, A] whether each animal is visible and alone in its blob.
+        alone: [T, A] bool, whether each animal is visible and alone in its blob.
 
     >>> find_contacts(np.array([[1, 1], [0, 0], [0, 1], [1, 1], [1, 0]], bool))
     [(1, 3), (4, 5)]
     """
-    busy = ~alone.all(axis=1)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], busy, [False]]).astype(int)))
+    in_contact = ~alone.all(axis=1)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], in_contact, [False]]).astype(int)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
 def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
-    """Return the path after a contact that continues each animal from before it.
+    """Return the path on which each animal continues after a contact.
+
+    Animals are exchanged only under two conditions. First, the appearances must differ at most `max_ratio`
+    times as much as if no animal were exchanged. Second, the appearance of an animal must change over time at
+    most `max_ratio` times as much as it differs from the animal with which it is exchanged.
 
     Args:
-        before: [T, A, D] descriptions before the contact; NaN where an animal was not alone.
-        after: [S, A, D] descriptions of the paths after it, without NaN.
-        max_ratio: animals are exchanged only if the difference of the best assignment is at most this
-            fraction of the difference of the paths, and if an animal's appearance changes over time by at
-            most this fraction of its difference from the others.
+        before: [T, A, D] descriptions of the animals before the contact; NaN where an animal was not alone.
+        after: [S, A, D] descriptions on the paths after the contact, without NaN.
+        max_ratio: see above.
 
     Returns:
-        [A] path of each animal; 0, 1, ... if the appearance does not tell the animals apart.
+        [A] path of each animal; 0, 1, ... if no animals are exchanged.
     """
     animals = before.shape[1]
     unchanged = np.arange(animals)
@@ -123,7 +129,7 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     animal, path = linear_sum_assignment(cost)
     if cost[animal, path].sum() > max_ratio * cost[unchanged, unchanged].sum():
         return unchanged
-    # Animals that look alike differ by chance, as much as an animal from itself at another time.
+    # Animals that look alike differ only by chance. An animal differs as much from itself at another time.
     halves = [np.array_split(descriptions, 2) for descriptions in own]
     change = max(
         float(((first.mean(axis=0) - second.mean(axis=0)) ** 2 / variance).sum()) for first, second in halves
@@ -136,5 +142,5 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
 
 
 def _differences(first: Floats, second: Floats, variance: Floats) -> Floats:
-    """Return the squared differences [A, B] of descriptions [A, D] and [B, D], relative to their variance."""
+    """Return the squared differences [A, B] of descriptions [A, D] and [B, D], divided by variances [D]."""
     return np.asarray(((first[:, None] - second) ** 2 / variance).sum(axis=2), dtype=np.float64)

@@ -21,9 +21,9 @@ Notes = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Regions:
-    """Where the objects are in images and videos.
+    """Positions of the objects in images and videos.
 
-    Set at most one field. If you set none, each object fills its image.
+    Set at most one field. If you set none, each image shows one object that fills it.
 
     boxes:   path of a file with boxes: COCO (.json), a table (.csv), or YOLO (a .txt file or a folder)
     crop:    x, y, width and height in pixels of the part to use, the same for every image
@@ -71,7 +71,7 @@ def locate_objects(
         regions: where the objects are; None if each object fills its image.
         settings: how to track animals.
         on_progress: called with the number of frames processed and their total number, for each video.
-        on_note: called with a sentence about images, frames or videos that were left out.
+        on_note: called with a message about images, frames or videos that were omitted or look wrong.
 
     Raises:
         InputError: if an input cannot be used, or if no object is found.
@@ -106,6 +106,7 @@ def parse_crop(text: str) -> Box:
 
 
 def _crop_all(refs: Sequence[ImageRef], crop: Box) -> list[ImageRef]:
+    """Set the same box for all images; raise if it is outside the frames of a video."""
     for path in dict.fromkeys(ref.path for ref in refs if ref.frame is not None):
         try:
             width, height = probe_video(path).size
@@ -124,7 +125,7 @@ def _track_all(
     on_progress: Progress | None,
     on_note: Notes,
 ) -> list[ImageRef]:
-    """Track the animals of all videos; leave out videos that fail, and raise if all of them do."""
+    """Track the animals of all videos; omit videos that fail, and raise if all of them fail."""
     stills = [ref.path for ref in refs if ref.frame is None]
     if stills:
         raise InputError(

@@ -19,10 +19,10 @@ from selfmark.tracking.background import Mask
 
 Floats = npt.NDArray[np.float64]
 
-_MAX_DIVISION_ROUNDS = 8  # when dividing a blob; three or four usually suffice
+_MAX_DIVISION_ROUNDS = 8  # iterations that divide the pixels of a blob; three or four usually suffice
 _VELOCITY_GAIN = 0.5  # weight of the latest step in the expected step
-_CONTACT_DAMPING = 0.9  # reduction of that weight while animals touch, because positions are uncertain
-# Fraction of the animals' total area; if the blob that they share is smaller, one animal covers another.
+_CONTACT_DAMPING = 0.9  # reduction of this weight while animals touch, because positions are uncertain then
+# If the shared blob is smaller than this fraction of the animals' total area, one animal covers another.
 _MIN_VISIBLE = 0.82
 _RADIUS_PERCENTILE = 97  # percentile of the distances between an animal's pixels and its center
 
@@ -32,8 +32,8 @@ class AnimalPositions:
     """Positions of the A animals in one frame, in pixels of the mask; NaN for animals that are not visible.
 
     center: [A, 2]
-    radius: [A], extent of the body from its center
-    pixels: [P, 2] of each animal that is alone in its blob, None for the others
+    radius: [A], extent of the body from its center; NaN also for animals that may be covered by another
+    pixels: pixels [P, 2] of each animal that is alone in its blob, None for the others
     """
 
     center: Floats
@@ -47,7 +47,7 @@ class AnimalState:
 
     center: [2]
     shape:  [2, 2], covariance of the pixels
-    radius: extent of the body from its center; NaN while another animal covers it
+    radius: extent of the body from its center; NaN while one animal of its blob covers another
     step:   [2], expected motion per frame
     unseen: number of frames since the animal was last visible
     """
@@ -60,7 +60,7 @@ class AnimalState:
 
     @property
     def expected(self) -> Floats:
-        """Expected center [2] in the next frame."""
+        """Return the expected center [2] in the next frame."""
         return self.center + self.step if self.unseen == 0 else self.center
 
 
@@ -72,7 +72,7 @@ class AnimalTracker:
 
         Args:
             animals: number of animals.
-            area: area of one animal, pixels of the mask.
+            area: area of one animal, in pixels of the mask.
             settings: limits on the area and the motion of animals.
         """
         self._animals: list[AnimalState | None] = [None] * animals
@@ -102,13 +102,18 @@ class AnimalTracker:
         return AnimalPositions(center, radius, tuple(pixels))
 
     def _locate(self, pixels: Floats, animals: list[int]) -> list[AnimalState | None]:
-        """Return the new states of the animals that share a blob; None for those with too few pixels."""
+        """Return the new states of the animals of a blob; None for animals with too few pixels.
+
+        Args:
+            pixels: [P, 2] pixels of the blob.
+            animals: numbers of the animals in the blob.
+        """
         states = [self._animals[animal] for animal in animals]
         if len(animals) == 1:
             return [_update_state(states[0], pixels)]
         visible = [state for state in states if state is not None and state.unseen == 0]
         if len(visible) == len(states) and len(pixels) < _MIN_VISIBLE * len(animals) * self._area:
-            # One animal covers another, so pixels cannot tell them apart. Each takes its expected step.
+            # One animal covers another, so the pixels cannot be divided. Each animal takes its expected step.
             return [replace(state, center=state.expected, radius=float("nan")) for state in visible]
         return [
             _update_state(state, own_pixels, _CONTACT_DAMPING)
@@ -129,15 +134,19 @@ class AnimalTracker:
         return sorted(blobs, key=len, reverse=True)
 
     def _assign(self, blobs: list[Floats]) -> dict[int, int]:
-        """Assign animals to blobs; a blob with the area of two animals takes two."""
+        """Assign animals to blobs; return the blob of each assigned animal.
+
+        A blob has as many slots as animals fit into its area. Each animal gets a slot, at a minimum sum of
+        distances. An animal without a slot is assigned to the blob in which it is expected, if any.
+        """
         if not blobs:
             return {}
-        slots = [
+        slots = [  # the blob of each slot
             blob
             for blob, pixels in enumerate(blobs)
             for _ in range(max(1, min(len(self._animals), round(len(pixels) / self._area))))
         ]
-        # In the first frame, animals without a blob of their own are taken to be in the largest blob.
+        # In the first frame, animals without a slot are assumed to be in the largest blob.
         if all(state is None for state in self._animals):
             slots += [0] * (len(self._animals) - len(slots))
         distance = np.array([self._distances(state, blobs) for state in self._animals])
@@ -154,10 +163,11 @@ class AnimalTracker:
         return assigned
 
     def _distances(self, state: AnimalState | None, blobs: list[Floats]) -> Floats:
-        """Return the distance [B] from an animal's expected position to each blob, pixels.
+        """Return the distance [B] from an animal's expected position to each blob, in pixels.
 
-        The distance is to the blob's center, or to its nearest pixel if it may contain several animals. For
-        an animal that was never seen, it is near 0 for every blob and slightly smaller for larger blobs.
+        The distance is measured to the blob's center, or to the blob's nearest pixel if the blob may contain
+        several animals. For an animal that was never seen, the distance is near 0 for every blob, and
+        slightly smaller for larger blobs.
         """
         if state is None:
             return np.linspace(0, 1e-3, len(blobs))
@@ -171,18 +181,18 @@ class AnimalTracker:
         return np.array(distances, dtype=np.float64)
 
     def _max_distance(self, state: AnimalState | None) -> float:
-        """Return how far an animal may have moved since it was last visible, pixels."""
+        """Return how far an animal may have moved since it was last visible, in pixels."""
         if state is None:
             return float("inf")
         return float(self._settings.max_step * self._area**0.5 * (1 + state.unseen))
 
 
 def _update_state(previous: AnimalState | None, pixels: Floats, damping: float = 0.0) -> AnimalState:
-    """Return the state of an animal that now has the given pixels [P, 2].
+    """Return the state of an animal with the given pixels.
 
     Args:
-        previous: state in the frame before, None if the animal was never seen.
-        pixels: x and y of its pixels.
+        previous: state in the previous frame, None if the animal was never seen.
+        pixels: [P, 2] x and y of the animal's pixels.
         damping: fraction by which to reduce the influence of the new position on the expected step.
     """
     center = pixels.mean(axis=0)
@@ -195,12 +205,14 @@ def _update_state(previous: AnimalState | None, pixels: Floats, damping: float =
 
 
 def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Floats]:
-    """Divide the pixels of a blob between its animals; each pixel goes to the most likely Gaussian.
+    """Divide the pixels of a blob between its animals, by fitting one Gaussian per animal.
+
+    In each iteration, each pixel goes to the Gaussian that is most likely. Animals that were never seen start
+    side by side along the long axis of the blob.
 
     Args:
         pixels: [P, 2], x and y of the blob's pixels.
-        animals: state of each animal in the frame before; None for animals that were never seen, which start
-            side by side along the blob.
+        animals: state of each animal in the previous frame; None for animals that were never seen.
 
     Returns:
         The pixels [P_i, 2] of each animal, in the order of `animals`.
@@ -219,10 +231,10 @@ def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Flo
     for _ in range(_MAX_DIVISION_ROUNDS):
         difference = pixels[:, None] - centers
         inverse = np.linalg.inv(shapes)
-        likelihood = -np.einsum("pai,aij,paj->pa", difference, inverse, difference) - np.log(
-            np.linalg.det(shapes)
-        )
-        previous, owner = owner, likelihood.argmax(axis=1)
+        # Twice the logarithm of the likelihood, without a constant: [P, A].
+        squared_distance = np.einsum("pai,aij,paj->pa", difference, inverse, difference)
+        log_likelihood = -squared_distance - np.log(np.linalg.det(shapes))
+        previous, owner = owner, log_likelihood.argmax(axis=1)
         for animal in range(len(animals)):
             own_pixels = pixels[owner == animal]
             if len(own_pixels) > 2:
@@ -234,6 +246,6 @@ def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Flo
 
 
 def _covariance(pixels: Floats) -> Floats:
-    """Return the covariance [2, 2] of pixels [P, 2]; 1 is added to the variances so that it is invertible."""
+    """Return the covariance [2, 2] of pixels [P, 2], plus 1 on the diagonal so that it is invertible."""
     centered = pixels - pixels.mean(axis=0)
     return np.asarray(centered.T @ centered / len(pixels) + np.eye(2), dtype=np.float64)

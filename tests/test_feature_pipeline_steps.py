@@ -57,7 +57,7 @@ def test_landmarks_that_are_their_own_partners_have_the_same_labels_in_mirror_im
     table = feature_pipeline._build_table(_found(), config)
     assert torch.equal(table.mirrored_xy, table.xy)
     assert torch.equal(table.mirrored_present, table.present)
-    assert feature_pipeline._find_partners(_found(), config) == LandmarkPartners.themselves(4)
+    assert feature_pipeline._find_partners(_found(), config) == LandmarkPartners.identity(4)
 
 
 # --- rounds --------------------------------------------------------------------------------------------

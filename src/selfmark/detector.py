@@ -43,7 +43,7 @@ from selfmark.model.landmark_network import (
     find_onnx_model,
     prepare_landmark_network,
     read_weights,
-    stored_weights,
+    select_stored_weights,
 )
 from selfmark.points import Landmarks
 from selfmark.run.config_file import read_config
@@ -286,7 +286,7 @@ class Detector:
         onnx_model = find_onnx_model(self.psi)
         if onnx_model is not None:
             write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
-        write_tensors(stored_weights(self.psi), {}, folder / "weights.safetensors")
+        write_tensors(select_stored_weights(self.psi), {}, folder / "weights.safetensors")
         write_card(self.card, folder)
 
     @classmethod

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from selfmark.config import Config
 from selfmark.config.schedule import stage_iterations
-from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partners, nearest_in_mirror_image
+from selfmark.correspondence.mirror import LandmarkPartners, count_nearest_in_mirror, find_mirror_partners
 from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
@@ -195,9 +195,9 @@ def _plan(config: Config) -> dict[str, int]:
 def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
     """Find the mirror partner of each landmark: the one that is nearest to it in the mirror images."""
     if config.flip.partner == "itself":
-        return LandmarkPartners.themselves(config.K)
+        return LandmarkPartners.identity(config.K)
     return find_mirror_partners(
-        nearest_in_mirror_image(found.xy.cpu().numpy(), found.mirrored_xy.cpu().numpy())
+        count_nearest_in_mirror(found.xy.cpu().numpy(), found.mirrored_xy.cpu().numpy())
     )
 
 
@@ -430,7 +430,7 @@ def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
     quantile = 1 - config.student.confident_fraction
     present = found.score >= found.score.quantile(quantile, dim=0)
     if config.flip.partner == "itself":
-        return LandmarkTable.from_partners(found.xy, present, LandmarkPartners.themselves(config.K))
+        return LandmarkTable.from_partners(found.xy, present, LandmarkPartners.identity(config.K))
     mirrored_present = found.mirrored_score >= found.mirrored_score.quantile(quantile, dim=0)
     usable = torch.nonzero((present & mirrored_present).any(dim=1)).flatten()
     return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)

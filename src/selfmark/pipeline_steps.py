@@ -18,7 +18,7 @@ from selfmark.images.flow import has_nearby_frames
 from selfmark.images.store import ImageStore, load_store
 from selfmark.images.survey import describe_survey, survey_images
 from selfmark.model.card import ModelCard, read_card
-from selfmark.model.landmark_network import LandmarkNetwork, stored_weights
+from selfmark.model.landmark_network import LandmarkNetwork, select_stored_weights
 from selfmark.run.folder import Run
 from selfmark.run.interrupts import defer_interrupts
 from selfmark.run.tensor_files import read_tensors
@@ -185,7 +185,7 @@ def keep_edits(run: Run, psi: LandmarkNetwork, card: ModelCard) -> ModelCard:
         return card
     saved = read_card(run.model_folder)
     saved_weights, _ = read_tensors(run.model_folder / "weights.safetensors")
-    weights = stored_weights(psi)
+    weights = select_stored_weights(psi)
     if saved_weights.keys() != weights.keys():
         return card
     if any(not torch.equal(saved_weights[name], weights[name].cpu()) for name in weights):

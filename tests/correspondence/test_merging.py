@@ -11,9 +11,9 @@ from selfmark.correspondence.merging import (
     PlaceCounts,
     cluster_sizes,
     count_places,
+    find_largest_clusters,
     find_leaders,
     keep_clusters,
-    largest_clusters,
     merge_clusters,
 )
 from selfmark.points import Keypoints, LabeledPoints
@@ -72,8 +72,8 @@ def test_an_image_keeps_the_point_of_its_largest_merged_cluster() -> None:
 def test_the_largest_clusters_become_landmarks() -> None:
     labeled = _label(image=[0, 1, 2, 0, 1, 0], label=[3, 3, 3, 1, 1, 0], clusters=5)
     assert cluster_sizes(labeled).tolist() == [1, 2, 0, 3, 0]
-    assert largest_clusters(labeled, 0).tolist() == [0, 1, 3]
-    kept = keep_clusters(labeled, largest_clusters(labeled, 2))
+    assert find_largest_clusters(labeled, 0).tolist() == [0, 1, 3]
+    kept = keep_clusters(labeled, find_largest_clusters(labeled, 2))
     assert kept.clusters == 2
     assert kept.label.tolist() == [1, 1, 1, 0, 0]
     assert kept.mirrored_label.tolist() == [-1] * 5

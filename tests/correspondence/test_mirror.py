@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfmark.correspondence.mirror import (
+    count_nearest_in_mirror,
     find_mirror_partners,
     mirror_cooccurrence,
-    nearest_in_mirror_image,
 )
 
 
@@ -31,7 +31,7 @@ def test_nearest_landmarks_match_a_loop() -> None:
         for k, point in enumerate(points):
             distances = [float(np.hypot(*(point - other))) for other in mirrored_points]
             expected[k, distances.index(min(distances))] += 1
-    np.testing.assert_array_equal(nearest_in_mirror_image(xy, mirrored_xy), expected)
+    np.testing.assert_array_equal(count_nearest_in_mirror(xy, mirrored_xy), expected)
 
 
 def test_partners_from_landmark_positions_in_mirror_images() -> None:
@@ -39,7 +39,7 @@ def test_partners_from_landmark_positions_in_mirror_images() -> None:
     rng = np.random.default_rng(2)
     xy = np.array([[20.0, 10.0], [44.0, 10.0], [32.0, 30.0]]) + rng.normal(0, 8, (50, 1, 2))
     mirrored_xy = xy[:, [1, 0, 2]] + rng.normal(0, 2, xy.shape)
-    assert find_mirror_partners(nearest_in_mirror_image(xy, mirrored_xy)).mirror == (1, 0, 2)
+    assert find_mirror_partners(count_nearest_in_mirror(xy, mirrored_xy)).mirror == (1, 0, 2)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.floats(0, 0.3))

@@ -126,7 +126,7 @@ def test_part_boxes_are_the_bounds_of_densely_sampled_surfaces() -> None:
     theta, phi = np.meshgrid(np.linspace(0, np.pi, 181), np.linspace(0, 2 * np.pi, 361))
     sphere = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     sphere = sphere.reshape(-1, 3)
-    boxes = render.part_boxes(body)
+    boxes = render.compute_part_boxes(body)
     for center, axes, box in zip(body.centers, body.axes, boxes, strict=True):
         points = center + sphere @ axes.T
         projected = points[:, :2] / points[:, 2:]

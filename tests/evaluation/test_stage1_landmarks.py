@@ -215,7 +215,7 @@ def feature_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def _write_source(run: Run, source: str) -> None:
-    card = build_card(run, LandmarkPartners.themselves(3), 5)
+    card = build_card(run, LandmarkPartners.identity(3), 5)
     card.provenance["landmarks"] = source
     write_card(card, run.model_folder)
 

@@ -10,7 +10,7 @@ from scipy.spatial.distance import pdist
 
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints import create_detector
-from selfmark.keypoints.opencv_detectors import merge_duplicates, root_sift, signed_bits
+from selfmark.keypoints.opencv_detectors import merge_duplicates, to_root_sift, to_signed_bits
 
 from .scenes import draw_polygons, draw_rectangles, pairwise_distances, to_batch
 
@@ -96,7 +96,7 @@ def test_merging_keeps_the_strongest_point_of_a_pixel():
 
 def test_the_root_sift_distance_is_the_hellinger_distance():
     raw = np.random.default_rng(0).integers(0, 256, (5, 128)).astype(np.float32)
-    vectors = root_sift(raw)
+    vectors = to_root_sift(raw)
     for a in range(5):
         for b in range(5):
             p, q = raw[a] / raw[a].sum(), raw[b] / raw[b].sum()
@@ -106,7 +106,7 @@ def test_the_root_sift_distance_is_the_hellinger_distance():
 
 def test_the_squared_distance_of_signed_bits_is_the_fraction_of_differing_bits():
     raw = np.random.default_rng(0).integers(0, 256, (6, 32), dtype=np.uint8)
-    vectors = signed_bits(raw)
+    vectors = to_signed_bits(raw)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     for a in range(6):
         for b in range(6):

@@ -6,7 +6,7 @@ import torch
 
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints import outliers, remove_outliers
-from selfmark.keypoints.outliers import outlier_scores
+from selfmark.keypoints.outliers import compute_outlier_scores
 from selfmark.points import Keypoints
 
 
@@ -27,7 +27,7 @@ def naive_scores(descriptor, neighbors, among):
 @pytest.mark.parametrize("neighbors", [1, 6, 7, 500])
 def test_scores_match_a_naive_loop(neighbors):
     descriptor = torch.randn(60, 8, generator=generator())
-    scores = outlier_scores(descriptor, neighbors, 1000, generator())
+    scores = compute_outlier_scores(descriptor, neighbors, 1000, generator())
     # There are at most 59 neighbors: all other points.
     expected = naive_scores(descriptor, min(neighbors, 59), range(60))
     np.testing.assert_allclose(scores.numpy(), expected, atol=1e-4)
@@ -36,15 +36,15 @@ def test_scores_match_a_naive_loop(neighbors):
 def test_neighbors_are_searched_in_the_random_sample_only():
     descriptor = torch.randn(60, 8, generator=generator())
     among = torch.randperm(60, generator=generator(5))[:20].tolist()
-    scores = outlier_scores(descriptor, 6, 20, generator(5))
+    scores = compute_outlier_scores(descriptor, 6, 20, generator(5))
     np.testing.assert_allclose(scores.numpy(), naive_scores(descriptor, 6, among), atol=1e-4)
 
 
 def test_smaller_blocks_give_the_same_scores(monkeypatch):
     descriptor = torch.randn(101, 8, generator=generator())
-    whole = outlier_scores(descriptor, 9, 50, generator(1))
+    whole = compute_outlier_scores(descriptor, 9, 50, generator(1))
     monkeypatch.setattr(outliers, "_MAX_SIMILARITIES", 7 * 50)
-    torch.testing.assert_close(outlier_scores(descriptor, 9, 50, generator(1)), whole)
+    torch.testing.assert_close(compute_outlier_scores(descriptor, 9, 50, generator(1)), whole)
 
 
 def make_points_with_outliers():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from selfmark.keypoints.peaks import BORDER, strongest_peaks
+from selfmark.keypoints.peaks import BORDER, find_strongest_peaks
 from selfmark.model.heatmaps import local_maxima, sample_descriptors
 
 
@@ -84,7 +84,7 @@ def test_strongest_peaks_are_sorted_and_exclude_the_border():
     # A peak in the border must not suppress its neighbor.
     score[2, BORDER + 1, 20], score[2, BORDER - 1, 20] = 0.4, 0.7
     maps = torch.rand(3, 7, 5, 5) + 0.1
-    points = strongest_peaks(score, maps, stride=8, radius=3, threshold=0.1, count=2)
+    points = find_strongest_peaks(score, maps, stride=8, radius=3, threshold=0.1, count=2)
     assert points.xy.tolist() == [[20, 30], [35, 20], [20, BORDER + 1]]
     assert points.image_index.tolist() == [0, 0, 2]
     torch.testing.assert_close(points.score, torch.tensor([0.9, 0.6, 0.4]))
@@ -97,7 +97,7 @@ def test_strongest_peaks_are_sorted_and_exclude_the_border():
 
 def test_without_a_threshold_the_best_peaks_are_selected_regardless_of_score():
     score = torch.rand(1, 30, 30, generator=torch.Generator().manual_seed(0)) * 1e-6
-    points = strongest_peaks(score, torch.ones(1, 2, 30, 30), 1, 2, -math.inf, 5)
+    points = find_strongest_peaks(score, torch.ones(1, 2, 30, 30), 1, 2, -math.inf, 5)
     assert len(points) == 5
     inner = score[0, BORDER:-BORDER, BORDER:-BORDER]
     assert points.score[0] == inner.max()

@@ -134,7 +134,7 @@ def test_pairs_are_two_warps_of_the_second_image_and_one_of_the_first() -> None:
     method.generate = generate  # type: ignore[method-assign]
     losses = method.compute_losses(_images(0), _images(1), _changes(config))
     changes = _changes(config)
-    first, second = changes.warps(), changes.warps()
+    first, second = changes.draw_warps(), changes.draw_warps()
     torch.testing.assert_close(seen[0], second.apply(first.apply(_images(1))))
     torch.testing.assert_close(seen[1], first.apply(_images(0)))
     assert float(losses["pixels"]) == pytest.approx(float((seen[0] - seen[1]).square().mean()), rel=1e-5)

@@ -25,7 +25,7 @@ from selfmark.model.landmark_network import (
     bytes_per_network_image,
     prepare_landmark_network,
     read_weights,
-    stored_weights,
+    select_stored_weights,
 )
 from selfmark.model.network import Psi
 from selfmark.run.tensor_files import write_tensors
@@ -184,7 +184,7 @@ def test_an_encoder_is_stored_only_if_it_was_trained(
             module.load_state_dict(published)
             if name == changed:
                 next(module.parameters()).data[0] += 1e-3
-    weights = stored_weights(network)
+    weights = select_stored_weights(network)
     write_tensors(weights, {}, path)
     assert all(any(name.startswith(prefix) for prefix in stored) for name in weights)
     assert all(any(name.startswith(prefix) for name in weights) for prefix in stored)
@@ -197,7 +197,7 @@ def test_only_the_default_encoder_may_be_missing_from_a_weights_file(tmp_path: P
     """Other encoders' weights are not installed everywhere, so the model's weights file must contain them."""
     card = replace(CARD, features=Features(name="efficientnet-lite1"))
     network = build_landmark_network(card)
-    assert stored_weights(network).keys() == network.state_dict().keys()
+    assert select_stored_weights(network).keys() == network.state_dict().keys()
     head = {name: value for name, value in network.state_dict().items() if name.startswith("head")}
     write_tensors(head, {}, tmp_path / "weights.safetensors")
     with pytest.raises(InputError, match=r"'encoder.*' is missing"):

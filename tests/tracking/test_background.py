@@ -106,7 +106,7 @@ def test_a_moving_camera_is_rejected(learn: Learn) -> None:
     """Bright and dark stripes move by half their period, so every pixel changes in every frame."""
     stripes = (np.arange(WIDTH) // 20 % 2 * 200 + 20).astype(np.uint8)
     frames = [np.roll(stripes, 20 * (number % 2))[None].repeat(HEIGHT, 0) for number in range(20)]
-    with pytest.raises(InputError, match="the camera must be fixed"):
+    with pytest.raises(InputError, match="The camera must be fixed"):
         learn(np.stack(frames)[..., None].repeat(3, 3))
 
 

@@ -241,7 +241,7 @@ def test_landmarks_outside_the_view_and_the_mean_over_landmarks(
     config = _config(K=3, flip__train=False, flip__test=False, **changes)
     xy = torch.tensor([[[30.0, 30.0], [-9.0, 30.0], [40.0, 40.0]]]).repeat(2, 1, 1)
     present = torch.tensor([[True, True, False]]).repeat(2, 1)
-    table = LandmarkTable.from_partners(xy, present, LandmarkPartners.themselves(3))
+    table = LandmarkTable.from_partners(xy, present, LandmarkPartners.identity(3))
     feed = PixelFeed(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), torch.device("cpu"))
     regression = RegressionSettings.of_stage2(config)
     task = build_regression_task(_NoHeat(), feed, table, regression, torch.Generator(), seed=0)

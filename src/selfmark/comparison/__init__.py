@@ -1,1 +1,1 @@
-"""Compare discovery methods on the same images: same K, same network, same training time."""
+"""Compare discovery methods on the same images, with the same number of landmarks and training time."""

@@ -87,7 +87,7 @@ def predict_seconds(
 
 
 def _settle_orientation(config: Config, refs: list[ImageRef], device: torch.device) -> Config:
-    """Replace the orientation "auto" by the one that the run will choose, which decides if Stage 1 runs.
+    """Replace the orientation "auto" by "upright" or "not-upright", which decides if Stage 1 runs.
 
     The images and the check are those of the run (see `feature_images`), so the decision is the same.
     """

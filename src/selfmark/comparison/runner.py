@@ -24,7 +24,7 @@ from selfmark.run.files import read_json, write_json
 from selfmark.run.guarded_files import COMPARISON_FILE, make_folders
 from selfmark.run.locks import exclusive
 
-_ADDED_FIELDS = {"label_images": [], "normalizer": ""}  # which comparisons of earlier versions lack
+_ADDED_FIELDS = {"label_images": [], "normalizer": ""}  # missing in comparisons of earlier versions
 OnStart = Callable[[str, str], None]
 OnDone = Callable[[Row], None]
 

@@ -33,7 +33,7 @@ def assign_clusters(
         [P] int64 on the centroids' device; -1 for keypoints without a cluster.
     """
     if method == "hungarian":
-        return _hungarian(vectors, image_index, centroids)
+        return _assign_hungarian(vectors, image_index, centroids)
     cluster, distance = nearest_centroid(vectors, centroids)
     group = image_index.to(cluster.device) * len(centroids) + cluster
     return torch.where(cheapest_per_group(group, distance), cluster, -1)
@@ -57,7 +57,7 @@ def cheapest_per_group(group: Tensor, cost: Tensor) -> Tensor:
     return is_cheapest
 
 
-def _hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tensor:
+def _assign_hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tensor:
     """Solve one small assignment problem per image; a loop is fast enough for this ablation."""
     centroids64 = centroids.double()
     blocks = iterate_blocks(vectors, centroids.device)

@@ -1,8 +1,8 @@
 """Merge clusters that are predicted at the same place, as in the authors' earlier paper (NeurIPS 2020).
 
 A network with one heatmap per cluster predicts the position of every cluster in every image. Two clusters are
-the same landmark if, in most of the images in which both predictions are confident, they are at the same
-place.
+the same landmark if they are predicted at the same place in most of the images in which the rarer of the two
+is predicted confidently.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
     return LabeledPoints(labeled.points, label, mirrored, len(clusters), centroids).select(label >= 0)
 
 
-def largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
+def find_largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
     """Return the numbers of the largest clusters, ascending; if `max_clusters` is 0, of all with points."""
     sizes = cluster_sizes(labeled)
     order = np.argsort(-sizes, kind="stable")

@@ -27,7 +27,7 @@ def mirror_cooccurrence(
     return table
 
 
-def nearest_in_mirror_image(
+def count_nearest_in_mirror(
     xy: npt.NDArray[np.float32], mirrored_xy: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.int64]:
     """Count how often landmark l of the mirror image is nearest to landmark k of the image, [K, K].
@@ -37,7 +37,7 @@ def nearest_in_mirror_image(
         mirrored_xy: [N, K, 2] landmarks of the mirror images, mapped back to the original images.
 
     >>> eyes = np.array([[[0.0, 0.0], [9.0, 0.0]]])
-    >>> nearest_in_mirror_image(eyes, eyes[:, ::-1]).tolist()
+    >>> count_nearest_in_mirror(eyes, eyes[:, ::-1]).tolist()
     [[0, 1], [1, 0]]
     """
     landmarks = xy.shape[1]
@@ -60,7 +60,7 @@ class LandmarkPartners:
     is_paired: tuple[bool, ...]
 
     @classmethod
-    def themselves(cls, landmarks: int) -> LandmarkPartners:
+    def identity(cls, landmarks: int) -> LandmarkPartners:
         """Return partners for K landmarks of which each is its own partner."""
         return cls(tuple(range(landmarks)), (True,) * landmarks)
 

@@ -56,8 +56,8 @@ def find_foreground(
         generator: source of the random numbers; the computation runs on its device.
         group: the processes that share the images.
     """
-    by_features = _stands_out(cells, settings.max_border_ratio, settings, generator, group)
-    by_colors = _stands_out(colors, settings.max_color_border_ratio, settings, generator, group)
+    by_features = _mark_rare_at_border(cells, settings.max_border_ratio, settings, generator, group)
+    by_colors = _mark_rare_at_border(colors, settings.max_color_border_ratio, settings, generator, group)
     by_both = by_features & by_colors
     num_by_features, num_by_both = (mask.flatten(1).sum(dim=1) for mask in (by_features, by_both))
     colors_agree = num_by_both >= settings.min_color_remainder * num_by_features  # [N], one per image
@@ -75,7 +75,7 @@ def _fraction_true(flags: Tensor, group: ProcessGroup) -> float:
     return float(num_true / num_flags)
 
 
-def _stands_out(
+def _mark_rare_at_border(
     cells: Tensor, max_ratio: float, settings: Features, generator: torch.Generator, group: ProcessGroup
 ) -> Tensor:
     """Cluster all cells and mark, [N, h, w] bool, the cells of clusters that are rare at the border.
@@ -88,7 +88,7 @@ def _stands_out(
     sample = _sample_cells(cells, all_cells, settings, generator, group)
     clusters = min(settings.foreground_clusters, sum(group.gather_counts(len(sample))))
     centroids = kmeans(sample, clusters, settings.iterations, settings.restarts, generator, group)
-    labels = torch.cat([_label_cells(block, centroids) for block in _blocks(cells, generator.device)])
+    labels = torch.cat([_label_cells(block, centroids) for block in _iterate_images(cells, generator.device)])
     margin = settings.border
     is_border = torch.ones(height, width, dtype=torch.bool, device=labels.device)
     is_border[margin:-margin, margin:-margin] = False
@@ -138,7 +138,7 @@ def place_parts(cells: Tensor, centroids: Tensor, sharpness: float) -> PlacedLan
         sharpness: inverse temperature of the soft-argmax.
     """
     xy, score = [], []
-    for block in _blocks(cells, centroids.device):
+    for block in _iterate_images(cells, centroids.device):
         peaks = heat_centroids(enlarge_maps(similarity_heat(block, centroids, sharpness)))
         xy.append(to_pixels(peaks.cells))
         score.append(peaks.score)
@@ -164,7 +164,7 @@ def _label_cells(block: Tensor, centroids: Tensor) -> Tensor:
     return nearest_centroid(vectors, centroids).cluster.view(images, height, width)
 
 
-def _blocks(cells: Tensor, device: torch.device) -> Iterator[Tensor]:
+def _iterate_images(cells: Tensor, device: torch.device) -> Iterator[Tensor]:
     """Yield the features of a few images at a time, float32 on the device."""
     for block in torch.split(cells, _BLOCK):
         yield block.to(device).float()

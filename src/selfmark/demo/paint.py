@@ -33,7 +33,7 @@ def _disc(xyz: Array, center: Array, radius: float) -> Mask:
     return inside
 
 
-def _head(xyz: Array) -> Colors:
+def _paint_head(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
     eye, blaze, cheek = landmark_anchor("eye"), landmark_anchor("forehead"), landmark_anchor("cheek")
@@ -51,7 +51,7 @@ def _head(xyz: Array) -> Colors:
     return coat
 
 
-def _muzzle(xyz: Array) -> Colors:
+def _paint_muzzle(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, WHITE)
     corner = landmark_anchor("mouth")
@@ -62,13 +62,13 @@ def _muzzle(xyz: Array) -> Colors:
     return coat
 
 
-def _nose(xyz: Array) -> Colors:
+def _paint_nose(xyz: Array) -> Colors:
     coat = _coat(xyz, BLACK)
     coat[_disc(xyz, landmark_anchor("nose"), 0.22)] = PALE
     return coat
 
 
-def _ear(xyz: Array) -> Colors:
+def _paint_ear(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
     coat[(np.hypot(x, 0.72 * (y - 0.12)) < 0.62) & (z < 0)] = ACCENT
@@ -78,7 +78,7 @@ def _ear(xyz: Array) -> Colors:
     return coat
 
 
-def _torso(xyz: Array) -> Colors:
+def _paint_torso(xyz: Array) -> Colors:
     x, y, z = xyz
     coat = _coat(xyz, FUR)
     coat[(np.hypot(x, 0.75 * (y - 0.18)) < 0.60) & (z < 0)] = PALE
@@ -92,20 +92,20 @@ def _torso(xyz: Array) -> Colors:
     return coat
 
 
-def _upper_arm(xyz: Array) -> Colors:
+def _paint_upper_arm(xyz: Array) -> Colors:
     coat = _coat(xyz, FUR)
     coat[_disc(xyz, landmark_anchor("shoulder"), 0.48)] = WHITE
     coat[_disc(xyz, landmark_anchor("shoulder"), 0.28)] = DARK
     return coat
 
 
-def _forearm(xyz: Array) -> Colors:
+def _paint_forearm(xyz: Array) -> Colors:
     coat = _coat(xyz, FUR)
     coat[np.abs(xyz[1] + 0.05) < 0.16] = DARK
     return coat
 
 
-def _pads(xyz: Array, name: str) -> Colors:
+def _paint_pads(xyz: Array, name: str) -> Colors:
     """Paint a pale sole with one large pad and three toes."""
     coat = _coat(xyz, PALE)
     coat[_disc(xyz, landmark_anchor(name), 0.40)] = DARK
@@ -114,25 +114,25 @@ def _pads(xyz: Array, name: str) -> Colors:
     return coat
 
 
-def _tail(xyz: Array) -> Colors:
+def _paint_tail(xyz: Array) -> Colors:
     coat = _coat(xyz, FUR)
     coat[np.sin(9.0 * xyz[2]) > 0] = DARK
     return coat
 
 
 _PAINTERS: dict[str, Callable[[Array], Colors]] = {
-    "head": _head,
-    "muzzle": _muzzle,
-    "nose": _nose,
-    "ear": _ear,
-    "torso": _torso,
-    "upper_arm": _upper_arm,
-    "forearm": _forearm,
-    "paw": lambda xyz: _pads(xyz, "paw"),
+    "head": _paint_head,
+    "muzzle": _paint_muzzle,
+    "nose": _paint_nose,
+    "ear": _paint_ear,
+    "torso": _paint_torso,
+    "upper_arm": _paint_upper_arm,
+    "forearm": _paint_forearm,
+    "paw": lambda xyz: _paint_pads(xyz, "paw"),
     "thigh": lambda xyz: _coat(xyz, FUR),
-    "foot": lambda xyz: _pads(xyz, "foot"),
-    "tail": _tail,
-    "tail_tip": _tail,
+    "foot": lambda xyz: _paint_pads(xyz, "foot"),
+    "tail": _paint_tail,
+    "tail_tip": _paint_tail,
 }
 
 

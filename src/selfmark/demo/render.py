@@ -50,7 +50,7 @@ class Light:
         return Light(self.direction * FLIP, self.ambient, self.gloss)
 
 
-def part_boxes(body: Body) -> Array:
+def compute_part_boxes(body: Body) -> Array:
     """Compute the exact bounding box of each part, for a camera with focal length 1 and center 0.
 
     The sides of a box are tangents. A line with coefficients l, whose points satisfy l @ (x, y, 1) = 0, is
@@ -104,7 +104,7 @@ def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
     """Cast a ray through every (x, y) of grid x grid; test a part only for rays inside its bounding box."""
     part = np.full((len(grid), len(grid)), -1, np.int8)
     depth = np.full((len(grid), len(grid)), np.inf)
-    boxes = camera.focal * part_boxes(body) + np.tile(camera.center, 2)
+    boxes = camera.focal * compute_part_boxes(body) + np.tile(camera.center, 2)
     low = np.searchsorted(grid, boxes[:, :2])
     high = np.searchsorted(grid, boxes[:, 2:])
     for row in range(len(body.kinds)):
@@ -117,7 +117,7 @@ def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
     return Hits(part, depth)
 
 
-def _creases(depth: Array, radius: float) -> Array:
+def _measure_creases(depth: Array, radius: float) -> Array:
     """Compute how far each pixel [H, W] is behind its surroundings, 0..1; creases receive less light.
 
     Args:
@@ -146,7 +146,7 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
     """
     grid = pixel_grid(size, OVERSAMPLE)
     hits = cast_rays(body, camera, grid)
-    occlusion = 1.0 - 0.55 * _creases(hits.depth, 0.03 * len(grid))
+    occlusion = 1.0 - 0.55 * _measure_creases(hits.depth, 0.03 * len(grid))
     color = np.zeros((*hits.part.shape, 3))
     for row, kind in enumerate(body.kinds):
         rows, columns = np.divmod(np.flatnonzero(hits.part == row), len(grid))
@@ -155,7 +155,7 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
         # Points on the unit sphere of the part.
         sphere = inverse @ (rays * hits.depth[rows, columns] - body.centers[row][:, None])
         albedo = paint(kind, _fold_to_left(sphere, body.sides[row]), palette)
-        lit = _shade(albedo, _unit(inverse.T @ sphere), _unit(rays), light)
+        lit = _shade(albedo, _normalize(inverse.T @ sphere), _normalize(rays), light)
         color[rows, columns] = np.clip(lit * occlusion[rows, columns], 0.0, 1.0).T
     return average_rays(color, size), average_rays((hits.part >= 0).astype(float), size)
 
@@ -174,7 +174,7 @@ def _fold_to_left(sphere: Array, side: int) -> Array:
     return np.stack([np.abs(x) if side == MIDDLE else side * x, y, z])
 
 
-def _unit(vectors: Array) -> Array:
+def _normalize(vectors: Array) -> Array:
     """Scale vectors [3, n] to length 1."""
     x, y, z = vectors
     unit: Array = vectors / np.sqrt(x * x + y * y + z * z)
@@ -192,7 +192,7 @@ def _shade(albedo: Array, normal: Array, view: Array, light: Light) -> Array:
     """
     diffuse = np.clip((light.direction @ normal + 0.35) / 1.35, 0.0, 1.0)
     from_above = 0.75 - 0.25 * normal[1]
-    halfway = _unit(light.direction[:, None] - view)
+    halfway = _normalize(light.direction[:, None] - view)
     highlight = light.gloss * np.clip((normal * halfway).sum(axis=0), 0.0, 1.0) ** 40
     result: Array = albedo * (light.ambient * from_above + (1.15 - light.ambient) * diffuse) + highlight
     return result

@@ -154,8 +154,8 @@ def _draw_picture(
 
 def random_subject(rng: np.random.Generator, size: int) -> Subject:
     """Draw a random animal whose bounding box is inside the picture, with a random camera and light."""
-    body = build_body(_proportions(rng), _pose(rng), DISTANCE)
-    boxes = render.part_boxes(body)
+    body = build_body(_draw_proportions(rng), _draw_pose(rng), DISTANCE)
+    boxes = render.compute_part_boxes(body)
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     focal = rng.uniform(*FILL) * size / (high - low).max()
     space = size - focal * (high - low)  # pixels beside the animal, along x and y
@@ -164,10 +164,10 @@ def random_subject(rng: np.random.Generator, size: int) -> Subject:
     camera = render.Camera(focal, corner - focal * low)
     lamp = np.array([rng.uniform(-1, 1), rng.uniform(-1.2, 0.4), -1.0])
     light = render.Light(lamp / np.linalg.norm(lamp), rng.uniform(0.25, 0.5), rng.uniform(0.05, 0.35))
-    return Subject(body, camera, light, _palette(rng))
+    return Subject(body, camera, light, _draw_palette(rng))
 
 
-def _proportions(rng: np.random.Generator) -> Proportions:
+def _draw_proportions(rng: np.random.Generator) -> Proportions:
     """Draw random proportions."""
     return Proportions(
         head=rng.uniform(0.93, 1.07, 3),
@@ -179,7 +179,7 @@ def _proportions(rng: np.random.Generator) -> Proportions:
     )
 
 
-def _pose(rng: np.random.Generator) -> Pose:
+def _draw_pose(rng: np.random.Generator) -> Pose:
     """Draw a random pose."""
 
     def random_angles(low: list[float], high: list[float], rows: int | None = None) -> Array:
@@ -197,7 +197,7 @@ def _pose(rng: np.random.Generator) -> Pose:
     )
 
 
-def _palette(rng: np.random.Generator) -> Array:
+def _draw_palette(rng: np.random.Generator) -> Array:
     """Draw the six colors of `paint`, [6, 3]. Hues vary little; each color is always light or always dark."""
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)

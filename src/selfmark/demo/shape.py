@@ -168,7 +168,7 @@ _NO_ROTATION = np.eye(3)
 # The functions below build the left limbs and the middle parts, relative to the head or the torso.
 
 
-def _face(radii: Array, snout: float) -> list[_Part]:
+def _build_face(radii: Array, snout: float) -> list[_Part]:
     width, height, depth = radii
     muzzle = _ROOT.child(_NO_ROTATION, (0.0, 0.36 * height, -0.74 * depth))
     return [
@@ -178,13 +178,13 @@ def _face(radii: Array, snout: float) -> list[_Part]:
     ]
 
 
-def _ear(angles: Array, size: float) -> list[_Part]:
+def _build_ear(angles: Array, size: float) -> list[_Part]:
     tilt, turn = angles
     root = _ROOT.child(rotation(yaw=turn, pitch=0.10, roll=tilt), (0.62, -0.62, 0.08))
     return [("ear", root.child(_NO_ROTATION, (0.0, -0.40 * size, 0.0)), (0.36, 0.56 * size, 0.17))]
 
 
-def _arm(angles: Array, length: float) -> list[_Part]:
+def _build_arm(angles: Array, length: float) -> list[_Part]:
     lift, swing, bend = angles
     shoulder = _ROOT.child(rotation(pitch=swing, roll=-lift), (0.55, -0.50, -0.10))
     elbow = shoulder.child(rotation(pitch=bend), (0.0, 0.62 * length, 0.0))
@@ -195,7 +195,7 @@ def _arm(angles: Array, length: float) -> list[_Part]:
     ]
 
 
-def _leg(angles: Array, length: float) -> list[_Part]:
+def _build_leg(angles: Array, length: float) -> list[_Part]:
     spread, tilt = angles
     hip = _ROOT.child(rotation(yaw=spread), (0.40, 0.62, -0.10))
     ankle = hip.child(rotation(pitch=tilt), (0.0, 0.05, -0.80 * length))
@@ -205,7 +205,7 @@ def _leg(angles: Array, length: float) -> list[_Part]:
     ]
 
 
-def _tail(angles: Array) -> list[_Part]:
+def _build_tail(angles: Array) -> list[_Part]:
     swing, rise = angles
     root = _ROOT.child(rotation(yaw=swing, pitch=0.5 + rise), (0.0, 0.55, 0.45))
     tip = root.child(rotation(pitch=0.6), (0.0, 0.0, 0.95))
@@ -228,13 +228,13 @@ def build_body(proportions: Proportions, pose: Pose, distance: float) -> Body:
     torso = view.child(_NO_ROTATION, (0.0, 0.75, 0.0))  # animals rotate about a point between head and torso
     neck = torso.child(rotation(*pose.head), (0.0, -0.62 * proportions.torso[1], -0.05))
     head = neck.child(_NO_ROTATION, (0.0, -0.72 * proportions.head[1], -0.10))
-    attach(head, MIDDLE, _face(np.array([1.06, 0.92, 0.90]) * proportions.head, proportions.muzzle))
+    attach(head, MIDDLE, _build_face(np.array([1.06, 0.92, 0.90]) * proportions.head, proportions.muzzle))
     attach(torso, MIDDLE, [("torso", _ROOT, tuple(np.array([0.74, 0.84, 0.62]) * proportions.torso))])
-    attach(torso, MIDDLE, _tail(pose.tail))
+    attach(torso, MIDDLE, _build_tail(pose.tail))
     for row, side in enumerate((LEFT, RIGHT)):
-        attach(head, side, _ear(pose.ears[row], proportions.ear))
-        attach(torso, side, _arm(pose.arms[row], proportions.arm))
-        attach(torso, side, _leg(pose.legs[row], proportions.leg))
+        attach(head, side, _build_ear(pose.ears[row], proportions.ear))
+        attach(torso, side, _build_arm(pose.arms[row], proportions.arm))
+        attach(torso, side, _build_leg(pose.legs[row], proportions.leg))
     return Body(
         tuple(kind for _, (kind, _, _) in parts),
         np.array([side for side, _ in parts]),

@@ -111,7 +111,7 @@ def fit_template(
         settings: number of initial templates, and maximum number of iterations for each.
         generator: chooses the initial templates.
     """
-    window = _disk(views.shape[-1], views.device)
+    window = _build_disk_mask(views.shape[-1], views.device)
     both = torch.cat([views, mirrored]) * window
     centered = (both - both.mean(dim=(0, 1))).flatten(2)
     centered = F.normalize(centered, dim=-1)  # [2 N, R, D g g]
@@ -131,7 +131,7 @@ def fit_template(
     best = best.view(views.shape[2:])
     plain, flipped = match_template(both, best).chunk(2)
     # Turn an image by `plain` to match the template, then mirror it. To match the template again, it must be
-    # turned by `plain + flipped`. Half of this angle, subtracted from all rotations, makes that 0 on average.
+    # turned by `plain + flipped`. Subtracting half of this angle from all rotations makes it 0 on average.
     mean_turn = torch.polar(torch.ones_like(plain), plain + flipped).mean()
     return DirectionTemplate(best, -mean_turn.angle() / 2, float(mean_turn.abs()))
 
@@ -162,7 +162,7 @@ def best_angles(similarity: Tensor) -> Tensor:
     return (peak[:, 0] + fraction) * (2 * math.pi / rotations)
 
 
-def _disk(grid: int, device: torch.device) -> Tensor:
+def _build_disk_mask(grid: int, device: torch.device) -> Tensor:
     """Return a mask [g, g] of the largest disk; it contains the same part of an image in any rotation."""
     offset = torch.arange(grid, device=device) - (grid - 1) / 2
     return (offset.square()[:, None] + offset.square() <= (grid / 2) ** 2).float()

@@ -213,4 +213,4 @@ def _build_method(config: Config, feed: PixelFeed, store: ImageStore, generator:
 def _random_landmarks(num_images: int, landmarks: int, config: Config, device: torch.device) -> LandmarkTable:
     xy = torch.rand(num_images, landmarks, 2, device=device) * (config.images.size - 1)
     present = torch.ones(num_images, landmarks, dtype=torch.bool, device=device)
-    return LandmarkTable.from_partners(xy, present, LandmarkPartners.themselves(landmarks))
+    return LandmarkTable.from_partners(xy, present, LandmarkPartners.identity(landmarks))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from selfmark import weights_cache
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints.peaks import strongest_peaks
+from selfmark.keypoints.peaks import find_strongest_peaks
 from selfmark.points import Keypoints, concatenate_keypoints
 
 # R2D2 keeps 128 channels at full resolution: 16 images of 256 x 256 pixels take up to about 1.5 GB.
@@ -79,7 +79,7 @@ class LearnedDetector:
         # Replicate the edge, because zero padding would create a corner in every image.
         rgb = F.pad(rgb, (0, -width % self.multiple, 0, -height % self.multiple), mode="replicate")
         score, descriptors = self.network(rgb)
-        return strongest_peaks(
+        return find_strongest_peaks(
             score[:, :height, :width],
             descriptors,
             self.stride,

@@ -1,6 +1,6 @@
 """SIFT and ORB, each followed by adaptive non-maximal suppression (SIFT+ANMS and ORB+ANMS in the paper).
 
-Both detectors need no download and have no license restrictions.
+These detectors need no download and have no license restrictions.
 
 The suppression selects points that are spread over the image. From all candidates, it would select many weak
 points in the background. So it gets only the strongest candidates, `candidates_per_point` for each point
@@ -95,7 +95,7 @@ def merge_duplicates(xy: FloatArray, score: FloatArray) -> npt.NDArray[np.int64]
     return result
 
 
-def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
+def to_root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
     """Convert SIFT descriptors to RootSIFT (Arandjelovic and Zisserman 2012): unit vectors [P, 128].
 
     A SIFT descriptor is a histogram, and a few large bins dominate the Euclidean distance between histograms.
@@ -108,7 +108,7 @@ def root_sift(raw: npt.NDArray[np.generic]) -> FloatArray:
     return result
 
 
-def signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
+def to_signed_bits(raw: npt.NDArray[np.generic]) -> FloatArray:
     """Convert ORB's 256 bits to vectors [P, 256] of +-1/32.
 
     The squared distance between two vectors is the fraction of bits that differ. Vectors of signs all have
@@ -127,7 +127,7 @@ def create_sift(settings: FirstKeypoints, device: torch.device) -> OpenCVDetecto
         # image and of its mirror image do not match.
         return cv2.SIFT.create(contrastThreshold=0.005, enable_precise_upscale=True)
 
-    return OpenCVDetector("sift", make, root_sift, 128, 2, settings.max_points, device)
+    return OpenCVDetector("sift", make, to_root_sift, 128, 2, settings.max_points, device)
 
 
 def create_orb(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
@@ -137,4 +137,4 @@ def create_orb(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector
         # Crops fit the object closely; OpenCV's border of 31 pixels would exclude paws and wing tips.
         return cv2.ORB.create(nfeatures=2000, fastThreshold=5, edgeThreshold=15)
 
-    return OpenCVDetector("orb", make, signed_bits, 256, 10, settings.max_points, device)
+    return OpenCVDetector("orb", make, to_signed_bits, 256, 10, settings.max_points, device)

@@ -23,7 +23,9 @@ def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torc
     """
     if points.descriptor is None:
         return points
-    scores = outlier_scores(points.descriptor, settings.outlier_neighbors, settings.outlier_sample, generator)
+    scores = compute_outlier_scores(
+        points.descriptor, settings.outlier_neighbors, settings.outlier_sample, generator
+    )
     num_dropped = int(settings.outlier_fraction * len(points) + 0.5)
     order = torch.argsort(scores, stable=True)  # if scores are equal, the later points are dropped
     keep = torch.zeros(len(points), dtype=torch.bool, device=scores.device)
@@ -31,7 +33,7 @@ def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torc
     return points.select(keep)
 
 
-def outlier_scores(
+def compute_outlier_scores(
     descriptor: torch.Tensor, neighbors: int, sample: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Return the median distance of each descriptor to its nearest neighbors, [P].

@@ -16,7 +16,7 @@ from selfmark.points import Keypoints
 BORDER = 4  # pixels; points this close to the edge are ignored: networks mistake zero padding for structure
 
 
-def strongest_peaks(
+def find_strongest_peaks(
     score: torch.Tensor, descriptors: torch.Tensor, stride: int, radius: int, threshold: float, count: int
 ) -> Keypoints:
     """Return the highest local maxima of each image, highest first, with their descriptors.

@@ -85,7 +85,7 @@ class AutoLink(TrainedMethod):
     def _complete(self, images: Tensor, visible: Tensor, edge_map: Tensor) -> Tensor:
         """Reconstruct images [B, 3, S, S] from their visible pixels and the edge maps.
 
-        The values of the result are in 0..1, except for errors of the decoder.
+        The values of the result are about 0..1; they are not clamped.
 
         Args:
             images: [B, 3, S, S], values in 0..1.

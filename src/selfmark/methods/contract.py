@@ -38,12 +38,12 @@ class RandomChanges:
     part: BatchSlice
     generator: torch.Generator
 
-    def warps(self) -> Warps:
+    def draw_warps(self) -> Warps:
         """Draw one warp per image."""
         return random_warps(self.config.methods, self.part, self.generator)
 
     def change_colors(self, images: Tensor) -> Tensor:
-        """Change colors, contrast, blur and noise of images [B, 3, S, S] in 0..1 at random."""
+        """Change colors and contrast of images [B, 3, S, S] in 0..1 at random, blur them and add noise."""
         total, size = self.part.total, images.shape[-1]
         drawn = random_color_changes(total, self.config.augment, self.generator)
         changes = ColorChanges(*(self.part.take(getattr(drawn, item.name)) for item in fields(drawn)))

@@ -48,8 +48,8 @@ class Dve(TrainedMethod):
         another image of the batch, see `exchange`.
         """
         settings = self.config.dve
-        first = changes.warps().apply(images)
-        warps = changes.warps()
+        first = changes.draw_warps().apply(images)
+        warps = changes.draw_warps()
         views = torch.cat([changes.change_colors(first), changes.change_colors(warps.apply(first))])
         given, warped = self.embedding.embed(views).chunk(2)
         side = given.shape[-1]

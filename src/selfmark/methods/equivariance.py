@@ -26,8 +26,8 @@ class Equivariance(TrainedMethod):
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
         """Warp each image, warp the result again, and compare the landmarks of the two views."""
         settings = self.config.equivariance
-        first = changes.warps().apply(images)
-        warps = changes.warps()
+        first = changes.draw_warps().apply(images)
+        warps = changes.draw_warps()
         second = warps.apply(first)
         given, warped = self.psi.distributions(torch.cat([first, second])).chunk(2)
         # Convert units of half the image side to units in which the image has the side `settings.side`.

@@ -63,7 +63,7 @@ class Jakab2018(TrainedMethod):
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
         """Generate warped images from their landmarks and from the second images, which are warped twice."""
         settings = self.config.jakab2018
-        first, second = changes.warps(), changes.warps()
+        first, second = changes.draw_warps(), changes.draw_warps()
         target, moved = first.apply(torch.cat([images, others], dim=1)).chunk(2, dim=1)
         source = second.apply(moved)
         errors = self._compare(self.generate(source, target), target)

@@ -47,7 +47,7 @@ class Lorenz2019(TrainedMethod):
         """Reconstruct each image from its recolored and its warped view; compare the parts of both views."""
         settings = self.config.lorenz2019
         recolored = changes.change_colors(images)
-        warps = changes.warps()
+        warps = changes.draw_warps()
         warped = warps.apply(images)
         shape_maps, moved_maps = self.psi.distributions(torch.cat([recolored, warped])).chunk(2)
         means, covariances = part_moments(shape_maps)
@@ -204,7 +204,7 @@ def bell_maps(means: Tensor, precision: Tensor, size: int) -> Tensor:
 def pixel_weights(means: Tensor, size: int, radius: float, floor: float) -> Tensor:
     """Return the weight of each pixel in the reconstruction loss; pixels near parts count most.
 
-    The weight of a pixel is a sum over parts, at most 1. Weights below `floor` become 0.
+    The weight of a pixel is a sum over parts, clamped to 1. Weights below `floor` become 0.
 
     Args:
         means: [B, K, 2], positions of the parts.

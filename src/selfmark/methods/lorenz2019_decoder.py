@@ -17,7 +17,7 @@ _HOURGLASS_DEPTH = 2  # levels of the hourglass that computes appearance feature
 DECODER_STRIDES = (32, 16, 8, 4, 2, 1)
 """Image pixels per cell at each resolution of the decoder, from coarse to fine."""
 
-_APPEARANCE_STRIDES = (32, 16, 8)  # strides at which the decoder gets appearances; at all, it gets shapes
+_APPEARANCE_STRIDES = (32, 16, 8)  # where the decoder gets appearances; it gets shapes at all strides
 _WIDTH_DIVISORS = {32: 1, 16: 1, 8: 1, 4: 2, 2: 4, 1: 8}  # stride: divisor of the number of channels
 
 

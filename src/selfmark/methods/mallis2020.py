@@ -23,9 +23,9 @@ from selfmark.correspondence.merging import (
     PlaceCounts,
     cluster_sizes,
     count_places,
+    find_largest_clusters,
     find_leaders,
     keep_clusters,
-    largest_clusters,
     merge_clusters,
 )
 from selfmark.detector import Detector
@@ -66,7 +66,7 @@ def train_with_merging(run: Run, device: torch.device, is_new: bool) -> tuple[De
 
     clusters = run.load_or_compute_labels("clusters", device, find_clusters)
     psi, merged = _train_and_merge(run, phi, feed, clusters)
-    kept = largest_clusters(merged, run.config.K)
+    kept = find_largest_clusters(merged, run.config.K)
     landmarks = run.load_or_compute_labels("landmarks", device, lambda: keep_clusters(merged, kept))
     run.choose_landmark_count(lambda: _describe_count(run, clusters, merged, len(kept)))
     _, partners = build_landmark_table(landmarks, len(store), len(kept))

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from selfmark.config import DEFAULT_FEATURES
 from selfmark.errors import InputError
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
+from selfmark.features.imagenet_colors import IMAGENET_MEAN, IMAGENET_STD
 from selfmark.features.loading import load_encoder
 from selfmark.weights_cache import load_weights
 
 _VGG_BLOCKS = (2, 2, 3, 3)  # convolutions per block; 2x2 max pooling between blocks
 _VGG_CHANNELS = (64, 128, 256, 512)
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's colors
 
 
 class PerceptualFeatures:
@@ -94,8 +94,8 @@ class Vgg16(nn.Module):
                 inputs = outputs
             self.outputs.append(len(layers) - 1)
         self.features = nn.Sequential(*layers)
-        self.register_buffer("mean", torch.tensor(_MEAN)[:, None, None], persistent=False)
-        self.register_buffer("deviation", torch.tensor(_DEVIATION)[:, None, None], persistent=False)
+        self.register_buffer("mean", torch.tensor(IMAGENET_MEAN)[:, None, None], persistent=False)
+        self.register_buffer("deviation", torch.tensor(IMAGENET_STD)[:, None, None], persistent=False)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return the output of each block for images [B, 3, S, S] in 0..1."""

@@ -15,8 +15,8 @@ from selfmark.config import Config
 from selfmark.config.schedule import stage_iterations
 from selfmark.correspondence.mirror import (
     LandmarkPartners,
+    count_nearest_in_mirror,
     find_mirror_partners,
-    nearest_in_mirror_image,
 )
 from selfmark.detector import Detector
 from selfmark.images.feed import PixelFeed
@@ -184,7 +184,7 @@ def _locate_landmarks(
             mirrored_xy.append(to_pixels(mirrored.cells))
             score.append(peaks.score)
     located, mirrored_located = torch.cat(xy), torch.cat(mirrored_xy)
-    table = nearest_in_mirror_image(located.cpu().numpy(), mirrored_located.cpu().numpy())
+    table = count_nearest_in_mirror(located.cpu().numpy(), mirrored_located.cpu().numpy())
     partners = find_mirror_partners(table)
     label = torch.arange(K, device=feed.device).repeat(len(located))
     index = torch.arange(len(located), device=feed.device).repeat_interleave(K)

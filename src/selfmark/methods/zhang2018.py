@@ -41,7 +41,7 @@ class Zhang2018(TrainedMethod):
         """Find the landmarks of each image and of its warped copy, and reconstruct the image."""
         settings = self.config.zhang2018
         images = changes.change_colors(images)
-        warps = changes.warps()
+        warps = changes.draw_warps()
         features, distributions = self.describe(torch.cat([images, warps.apply(images)]))
         landmarks = distributions[:, :-1]
         positions = mean_positions(landmarks)

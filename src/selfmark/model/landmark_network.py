@@ -62,7 +62,7 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
     return TurnedPsi(DirectionFinder(finder_encoder, card.features, template, torch.zeros(())), psi)
 
 
-def stored_weights(network: LandmarkNetwork) -> dict[str, Tensor]:
+def select_stored_weights(network: LandmarkNetwork) -> dict[str, Tensor]:
     """Return the weights to store: all except those of encoders that come with every installation."""
     weights: dict[str, Tensor] = dict(network.state_dict())
     for prefix, encoder in _find_encoders(network).items():

@@ -88,7 +88,7 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
 
 
 def find_contacts(alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Find the intervals in which not all animals are alone; return the first frame and the frame after each.
+    """Find the intervals of frames in which not all animals are alone, as (first frame, last frame + 1).
 
     Args:
         alone: [T, A] bool, whether each animal is visible and alone in its blob.
@@ -104,14 +104,15 @@ def find_contacts(alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     """Return the path on which each animal continues after a contact.
 
-    Animals are exchanged only under two conditions. First, the appearances must differ at most `max_ratio`
-    times as much as if no animal were exchanged. Second, the appearance of an animal must change over time at
-    most `max_ratio` times as much as it differs from the animal with which it is exchanged.
+    Animals are exchanged only under two conditions. First, the difference in appearance before and after the
+    contact must be at most `max_ratio` times the difference without an exchange. Second, before the contact,
+    no animal's appearance may have changed by more than `max_ratio` times the smallest difference between
+    exchanged animals.
 
     Args:
         before: [T, A, D] descriptions of the animals before the contact; NaN where an animal was not alone.
         after: [S, A, D] descriptions on the paths after the contact, without NaN.
-        max_ratio: see above.
+        max_ratio: limit of both conditions.
 
     Returns:
         [A] path of each animal; 0, 1, ... if no animals are exchanged.

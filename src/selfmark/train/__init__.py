@@ -1,1 +1,1 @@
-"""Training: batches, objectives, the step engine, checkpoints and guards."""
+"""Training: batches, objectives, the training loop, checkpoints and guards."""

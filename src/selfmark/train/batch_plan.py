@@ -187,5 +187,5 @@ def _draw_from_other_videos(usable: IntArray, video: IntArray) -> _DrawOther:
 
 
 def plan_images(usable: IntArray, count: int, seed: int) -> Callable[[int], IntArray]:
-    """Return a function that maps an iteration to its batch of Stage 2, [count] of the `usable` images."""
+    """Return a function that maps an iteration to its batch, [count] indices drawn from `usable` [U]."""
     return lambda iteration: usable[iteration_rng(seed, iteration).integers(len(usable), size=count)]

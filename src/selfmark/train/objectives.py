@@ -210,8 +210,8 @@ class LandmarkTable:
 
     xy:               [N, K, 2] float32, network pixels
     present:          [N, K] bool, the detected set D_j of each image (Sec. 3.6)
-    mirrored_xy:      [N, K, 2] float32, the point of the image that becomes landmark k when it is mirrored,
-                      in pixels of the image before mirroring
+    mirrored_xy:      [N, K, 2] float32, the point that is landmark k in the mirror image, in network pixels
+                      of the image itself
     mirrored_present: [N, K] bool, landmarks present in the mirror image
     usable:           [U] int64, images with at least one landmark in the image or in its mirror image
     """
@@ -356,12 +356,12 @@ def build_regression_task(
     part = BatchSlice.for_process(settings.batch, group, settings.batch_setting)
     plan = plan_images(table.usable.cpu().numpy(), part.total, seed)
     return TrainingTask(
-        _regression_losses(psi, table, settings, generator, part, group),
-        lambda start, stop: _image_batches(feed, plan, part, range(start, stop)),
+        _build_regression_losses(psi, table, settings, generator, part, group),
+        lambda start, stop: _iterate_image_batches(feed, plan, part, range(start, stop)),
     )
 
 
-def _image_batches(
+def _iterate_image_batches(
     feed: PixelFeed, plan: Callable[[int], IntArray], part: BatchSlice, iterations: range
 ) -> Generator[Batch]:
     """Yield the images [B, 3, S, S] of this process and their indices [B], iteration by iteration."""
@@ -374,7 +374,7 @@ def _image_batches(
         yield pixels, to_device(planned(iteration), feed.device)
 
 
-def _regression_losses(
+def _build_regression_losses(
     psi: Psi | FeaturePsi,
     table: LandmarkTable,
     settings: RegressionSettings,

@@ -86,12 +86,11 @@ def find_feature_labels(run: Run, encoder: Encoder, images: UsedImages) -> Featu
     tensors = run.load_or_compute_tensors("zero-shot", images.feed.device, compute)
     if run.config.K == 0:  # The tensors were loaded, so K was chosen before the run was interrupted.
         run.apply_landmark_count()
-    stored = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_LABEL_PREFIX)}
-    labels = {name.removeprefix(_LABEL_PREFIX): value for name, value in stored.items()}
+    label_names = [name for name in tensors if name.startswith(_LABEL_PREFIX)]
+    labels = {name.removeprefix(_LABEL_PREFIX): tensors.pop(name) for name in label_names}
     centroids = tensors.pop("centroids")
-    return FeatureLabels(
-        centroids, FoundLandmarks(**tensors), LandmarkTable.from_positions(**labels) if labels else None
-    )
+    keypoints = LandmarkTable.from_positions(**labels) if labels else None
+    return FeatureLabels(centroids, FoundLandmarks(**tensors), keypoints)
 
 
 def _compute_labels(run: Run, encoder: Encoder, images: UsedImages) -> dict[str, Tensor]:

@@ -119,6 +119,7 @@ def resolve_config(
         # The features must be known before the method is checked against them.
         config = override(config, {"features.name": config.features.name, "method": options.method})
     implied = settings_of_method(config.method if method is None else str(method))
+    # The recipe overrides the settings of the method, and the user's own settings override both.
     config = override(config, {**implied, **recipe_settings(options.recipe), **settings})
     check_features(config.features.name)
     if options.verify is not None:

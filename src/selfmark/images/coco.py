@@ -305,6 +305,7 @@ class CocoFile:
         if not with_points:
             return categories[0] if len(categories) == 1 else CocoCategory(f"{self.path}: categories", {})
         by_id: dict[Id, CocoCategory] = {}
+        # A single category with points need not have an id.
         if len(with_points) > 1 or "id" in with_points[0].values:
             _require_unique((category.where, category.values.get("id")) for category in with_points)
             by_id = {category.values["id"]: category for category in with_points}

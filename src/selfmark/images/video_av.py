@@ -56,6 +56,7 @@ def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np
         return 0, index.rate, index.size, np.zeros(0)
     size = (first[1].shape[1], first[1].shape[0])
     seconds = np.asarray((index.times - index.times[:1]) * index.unit, dtype=np.float64)
+    # Frames that are missing at the end of the file have no time; assume the average frame rate for them.
     missing = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
     if len(seconds):
         seconds = np.concatenate([seconds, seconds[-1] + missing])
@@ -76,22 +77,24 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
         stream.thread_type = "AUTO"
         converter = VideoReformatter()
         can_seek = len(index.times) > 0 and any(name in container.format.name for name in _SEEKABLE)
-        current = -1
+        current = -1  # number of the frame decoded last
         turn: _Turn | None = None
+        # Each pass of this loop seeks to the key frame before the target, if that is far ahead, and decodes
+        # frames from there until the next target is far ahead again.
         while target is not None:
             start = _key_frame_before(index, target) if can_seek else 0
             has_jumped = start > current + _MIN_SEEK  # True until the frame after the jump is decoded
             if has_jumped:
-                if current < 0:  # the first packet may hold parameters that the decoder needs for all others
+                if current < 0:  # The first packet may contain parameters that all others need.
                     next(_decode(container, stream, index, current), None)
                 container.seek(int(index.times[start]), stream=stream)
             for number, frame in _decode(container, stream, index, current):
-                if has_jumped and number != start:  # the index is wrong: read the file from its start instead
+                if has_jumped and number != start:  # The index is wrong, so read the file from its start.
                     can_seek, current = False, -1
                     container.seek(int(index.times[0]), stream=stream)
                     break
                 current, has_jumped = number, False
-                while target is not None and target < current:  # the target could not be decoded
+                while target is not None and target < current:  # This target could not be decoded.
                     target = next(targets, None)
                 if target == current:
                     # Reuse the converter, because creating one takes longer than decoding a frame.

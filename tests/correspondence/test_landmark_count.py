@@ -166,15 +166,15 @@ def test_the_smallest_count_within_one_standard_error_is_chosen_and_the_others_a
     assert find_plateau(trials) == (8, 10, 12)
     assert choose_count(trials) == 8
     text = explain_count(LandmarkCount(8, 100, 9.5, trials), AutoK())
-    assert text.startswith("8 landmarks: among 4 to 16, tried on 100 images with 9.5 keypoints each,")
+    assert text.startswith("8 landmarks: 4 to 16 landmarks were tried on 100 images with 9.5 keypoints each.")
     assert "0.58 ± 0.02, while the highest is 0.60 for 10." in text
-    assert "8, 10 and 12 score equally well within the error; the smallest is used." in text
+    assert "The scores of 8, 10 and 12 are equal within the error, so the smallest number is used." in text
 
 
 def test_the_explanation_mentions_if_the_best_count_is_the_largest_candidate() -> None:
     peak = (make_trial(4, 0.3), make_trial(8, 0.60), make_trial(10, 0.5))
     text = explain_count(LandmarkCount(choose_count(peak), 100, 9.5, peak), AutoK())
-    assert "equally well" not in text
+    assert "within the error" not in text
     assert "there may be more" not in text
     rising = (make_trial(4, 0.3), make_trial(8, 0.5), make_trial(10, 0.6))
     text = explain_count(LandmarkCount(choose_count(rising), 100, 9.5, rising), AutoK())

@@ -54,7 +54,7 @@ def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tm
     center = np.zeros((10, 1, 2))
     center[:4] = np.nan
     assert explain_implausible_tracks(AnimalTracks(center, 9.0), SETTINGS) == (
-        "no animal is found in 40% of the frames"
+        "an animal is not found in 40% of the frames"
     )
 
 

@@ -431,7 +431,7 @@ class Tracking:
     max_appearance_ratio: float = fraction(0.5)
     # warn if more than this fraction of the moving pixels is outside the animals' squares
     max_outside: float = fraction(0.3)
-    max_missing: float = fraction(0.2)  # warn if no animal is found in more than this fraction of the frames
+    max_missing: float = fraction(0.2)  # warn if an animal is not found in more of the frames, on average
 
 
 @dataclass(frozen=True)

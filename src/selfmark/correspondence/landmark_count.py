@@ -186,10 +186,12 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
     trials, plateau = count.trials, find_plateau(count.trials)
     chosen = next(trial for trial in trials if trial.K == count.K)
     best = max(trials, key=lambda trial: trial.score)
-    comparison = "the highest" if chosen == best else f"while the highest is {best.score:.2f} for {best.K}"
+    comparison = (
+        "the highest score" if chosen == best else f"while the highest is {best.score:.2f} for {best.K}"
+    )
     sentences = [
-        f"{count.K} landmarks: among {trials[0].K} to {trials[-1].K}, tried on {count.images:,} images with "
-        f"{count.points:.1f} keypoints each, this number has a score of {chosen.score:.2f} "
+        f"{count.K} landmarks: {trials[0].K} to {trials[-1].K} landmarks were tried on {count.images:,} images "
+        f"with {count.points:.1f} keypoints each. {count.K} landmarks have a score of {chosen.score:.2f} "
         f"± {score_uncertainty(trials):.2f}, {comparison}.",
         f"On average, a landmark is found in {chosen.detection:.0%} of the images. When two halves of the "
         f"images are clustered separately, they agree on {chosen.agreement:.0%} of the points that clearly "
@@ -198,13 +200,13 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
     if len(plateau) > 1:
         others = ", ".join(map(str, plateau[:-1]))
         sentences.append(
-            f"{others} and {plateau[-1]} score equally well within the error; the smallest is used. Choose "
-            "another one if it suits you better."
+            f"The scores of {others} and {plateau[-1]} are equal within the error, so the smallest number is "
+            "used. Choose another of these numbers if it suits you better."
         )
     if chosen.score < settings.weak_score:
         sentences.append("All scores are low, so the images hardly determine the number: this is a guess.")
     if chosen == trials[-1]:
-        sentences.append("It is the largest number tried; there may be more.")
+        sentences.append("This is the largest number tried; there may be more landmarks.")
     return " ".join(sentences)
 
 

@@ -205,7 +205,7 @@ def fit_centroids(
     if num_points * len(views) < clusters:
         raise CollapsedTraining(
             f"only {num_points} keypoints were found in all images, too few for {clusters} clusters. "
-            "Lower M, add images, or lower heatmaps.threshold"
+            "Lower K or M, add images, or lower heatmaps.threshold"
         )
     rows = sample_rows(len(vectors) * len(views), settings.sample, generator, group)
     sample = _select_rows(views, rows.to(vectors.device)).to(generator.device)

@@ -102,7 +102,7 @@ def explain_implausible_tracks(tracks: AnimalTracks, settings: Tracking) -> str:
             f"{tracks.outside:.0%} of the moving pixels are outside the squares of {tracks.side:.0f} pixels"
         )
     if missing > settings.max_missing:
-        reasons.append(f"no animal is found in {missing:.0%} of the frames")
+        reasons.append(f"an animal is not found in {missing:.0%} of the frames")
     return " and ".join(reasons)
 
 

@@ -83,6 +83,9 @@ class CapturedStep:
             self._generator.graphsafe_set_state(before)
             torch.cuda.set_stream(current)
             reason = str(error).splitlines()[0]
-            warnings.warn(f"training is slower, because its steps cannot be captured: {reason}", stacklevel=2)
+            warnings.warn(
+                f"training is slower than usual: its steps cannot be captured as a CUDA graph ({reason})",
+                stacklevel=2,
+            )
             return None
         return graph

@@ -75,8 +75,9 @@ def _run_methods(
             while True:
                 name = names.get_nowait()
                 on_start(name, device)
-                rows.append(_run_in_process(Job(comparison, name, output / name, device)))
-                on_done(rows[-1])
+                row = _run_in_process(Job(comparison, name, output / name, device))
+                rows.append(row)
+                on_done(row)
 
     with ThreadPoolExecutor(len(devices)) as pool:
         for worker in [pool.submit(work, device) for device in devices]:

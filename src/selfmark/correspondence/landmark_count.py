@@ -190,9 +190,9 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
         "the highest score" if chosen == best else f"while the highest is {best.score:.2f} for {best.K}"
     )
     sentences = [
-        f"{count.K} landmarks: {trials[0].K} to {trials[-1].K} landmarks were tried on {count.images:,} images "
-        f"with {count.points:.1f} keypoints each. {count.K} landmarks have a score of {chosen.score:.2f} "
-        f"± {score_uncertainty(trials):.2f}, {comparison}.",
+        f"{count.K} landmarks: {trials[0].K} to {trials[-1].K} landmarks were tried on {count.images:,} "
+        f"images with {count.points:.1f} keypoints each. {count.K} landmarks have a score of "
+        f"{chosen.score:.2f} ± {score_uncertainty(trials):.2f}, {comparison}.",
         f"On average, a landmark is found in {chosen.detection:.0%} of the images. When two halves of the "
         f"images are clustered separately, they agree on {chosen.agreement:.0%} of the points that clearly "
         "belong to one cluster.",

@@ -58,11 +58,11 @@ def _show_log(run: Run) -> None:
     events = run.events()
     page.build_rounds_section(events)
     page.build_count_section(events)
-    page.charts.loss_charts(events)
+    page.charts.build_loss_charts(events)
     state = RunState(run.path)
     state.update()
     json.dumps(state.to_json(), allow_nan=False)
-    run_report._num_images(run)
+    run_report._read_num_images(run)
 
 
 def _show_metrics(run: Run) -> None:
@@ -144,7 +144,7 @@ def test_crafted_points(finished: Path) -> None:
             write_tensors(crafted, metadata if rng.random() < 0.9 else {"clusters": "x"}, path)
             try:
                 load_stage1_finder(run, "cpu")
-                run_report._detection_rate(run)
+                run_report._compute_detection_rates(run)
             except InputError as error:
                 num_refused += "landmarks.safetensors" in str(error)
     assert num_refused > 4 * len(tensors)

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from selfmark.report import ReportCurves
-from selfmark.report.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, ChartLine, line_charts, loss_charts
+from selfmark.report.charts import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    Chart,
+    ChartLine,
+    build_line_charts,
+    build_loss_charts,
+)
 
 
 def _points(line: ChartLine) -> list[tuple[float, float]]:
@@ -26,7 +35,7 @@ def _curves(*lines: tuple[str, list[float], list[float]]) -> ReportCurves:
 
 
 def test_a_line_has_the_expected_coordinates() -> None:
-    (chart,) = loss_charts(
+    (chart,) = build_loss_charts(
         [{"stage": "stage 2", "iteration": i, "loss": v} for i, v in ((0, 2.0), (50, 1.0), (100, 0.0))]
     )
     middle = (LEFT + RIGHT) / 2
@@ -47,7 +56,7 @@ def test_only_the_last_attempt_of_a_repeated_iteration_counts() -> None:
         {"stage": "warm-up", "iteration": i, "loss": {"total": v}}
         for i, v in ((1, 4.0), (2, 4.0), (2, 2.0), (3, 1.0))
     ]
-    (chart,) = loss_charts(events)
+    (chart,) = build_loss_charts(events)
     assert len(_single_line_points(chart)) == 3
     assert _single_line_points(chart)[1][1] == pytest.approx((TOP + BOTTOM) / 2, abs=0.1)
 
@@ -59,7 +68,7 @@ def test_rounds_are_marked_where_they_start() -> None:
         for r in (1, 2, 3)
     ]
     events += [{"stage": "round", "round": 3, "start": 300, "iteration": 400, "loss": 1.0}]
-    (chart,) = loss_charts(events)
+    (chart,) = build_loss_charts(events)
     assert [number for _, number in chart.round_starts] == ["1", "2", "3"]
     expected = [LEFT + (RIGHT - LEFT) * fraction for fraction in (0.25, 0.5, 0.75)]
     assert [x for x, _ in chart.round_starts] == pytest.approx(expected)
@@ -67,7 +76,7 @@ def test_rounds_are_marked_where_they_start() -> None:
 
 def test_long_histories_are_averaged() -> None:
     events = [{"stage": "s", "iteration": i, "loss": float(i % 2)} for i in range(4000)]
-    (chart,) = loss_charts(events)
+    (chart,) = build_loss_charts(events)
     heights = [y for _, y in _single_line_points(chart)]
     assert 100 < len(heights) <= 300
     assert [label for _, label in chart.y_ticks][-1] == "0.6"  # the axis fits the means of 0.5, not the noise
@@ -85,22 +94,24 @@ def test_events_without_a_finite_loss_are_ignored() -> None:
         {"iteration": 3, "loss": {"total": "text", "other": math.inf}},
         {"iteration": 3, "loss": {}},
     ]
-    assert loss_charts(events) == ()
-    (chart,) = loss_charts([*events, {"iteration": 3, "loss": 0}])
+    assert build_loss_charts(events) == ()
+    (chart,) = build_loss_charts([*events, {"iteration": 3, "loss": 0}])
     assert chart.title == "training: loss"
     assert _single_line_points(chart) == [(LEFT, BOTTOM)]
 
 
 @pytest.mark.parametrize("largest", [1e-7, 0.0021, 0.9999, 1.0, 7.3, 12345.0])
 def test_the_axis_ends_on_a_round_number_above_the_curve(largest: float) -> None:
-    (chart,) = loss_charts([{"iteration": 0, "loss": largest}, {"iteration": 1, "loss": largest / 2}])
+    (chart,) = build_loss_charts([{"iteration": 0, "loss": largest}, {"iteration": 1, "loss": largest / 2}])
     top = float(chart.y_ticks[-1][1].replace(",", ""))
     assert largest <= top * (1 + 1e-9) <= 2 * largest
     assert len(f"{top:.6e}".split("e")[0].rstrip("0").replace(".", "")) <= 2  # significant digits
 
 
 def test_lines_have_common_axes() -> None:
-    (chart,) = line_charts([_curves(("low", [0.0, 10.0], [0.0, 5.0]), ("high", [5.0, 20.0], [10.0, 10.0]))])
+    (chart,) = build_line_charts(
+        [_curves(("low", [0.0, 10.0], [0.0, 5.0]), ("high", [5.0, 20.0], [10.0, 10.0]))]
+    )
     low, high = chart.lines
     assert _points(low) == [(LEFT, BOTTOM), ((LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2)]
     assert _points(high) == [(LEFT + (RIGHT - LEFT) / 4, TOP), (RIGHT, TOP)]
@@ -108,7 +119,7 @@ def test_lines_have_common_axes() -> None:
 
 
 def test_twenty_lines_differ_in_dashes_or_symbol() -> None:
-    (chart,) = line_charts([_curves(*((str(i), [0.0, 1.0], [0.0, float(i)]) for i in range(20)))])
+    (chart,) = build_line_charts([_curves(*((str(i), [0.0, 1.0], [0.0, float(i)]) for i in range(20)))])
     styles = {(line.style % 4, line.symbol) for line in chart.lines}  # There are four dash patterns.
     assert len(styles) == 20
     for line in chart.lines:  # the symbols are on the points of the line
@@ -119,7 +130,7 @@ def test_twenty_lines_differ_in_dashes_or_symbol() -> None:
 
 def test_long_lines_keep_their_ends_and_a_few_symbols() -> None:
     x = np.arange(5000.0)
-    (chart,) = line_charts([ReportCurves("t", "", "x", "y", (("a", x, x), ("b", x, x)))])
+    (chart,) = build_line_charts([ReportCurves("t", "", "x", "y", (("a", x, x), ("b", x, x)))])
     a, b = chart.lines
     assert 100 < len(_points(a)) <= 300
     assert _points(a)[0] == (LEFT, BOTTOM)
@@ -130,7 +141,7 @@ def test_long_lines_keep_their_ends_and_a_few_symbols() -> None:
 
 
 def test_points_that_are_not_finite_are_left_out() -> None:
-    (chart,) = line_charts(
+    (chart,) = build_line_charts(
         [
             _curves(
                 ("gap", [0.0, 1.0, math.nan, 2.0], [1.0, math.inf, 1.0, 1.0]), ("none", [0.0], [math.nan])
@@ -143,12 +154,12 @@ def test_points_that_are_not_finite_are_left_out() -> None:
 
 
 def test_the_axis_extends_below_zero() -> None:
-    (chart,) = line_charts([_curves(("a", [0.0, 1.0], [-1.0, 1.0]))])
+    (chart,) = build_line_charts([_curves(("a", [0.0, 1.0], [-1.0, 1.0]))])
     assert _single_line_points(chart) == [(LEFT, BOTTOM), (RIGHT, TOP)]
 
 
 def test_whole_numbers_have_whole_ticks() -> None:
-    (rounds,) = line_charts([_curves(("a", [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]))])
+    (rounds,) = build_line_charts([_curves(("a", [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]))])
     assert [label for _, label in rounds.x_ticks] == ["1", "2", "3"]
-    (fractions,) = line_charts([_curves(("a", [0.0, 0.5, 1.0], [1.0, 1.0, 1.0]))])
+    (fractions,) = build_line_charts([_curves(("a", [0.0, 0.5, 1.0], [1.0, 1.0, 1.0]))])
     assert [label for _, label in fractions.x_ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]

@@ -40,7 +40,7 @@ def _cells(table: ReportTable) -> dict[str, tuple[str, ...]]:
 
 
 def _table(metrics: dict[str, Any], title: str) -> ReportTable:
-    (table,) = [table for table in metrics_text.metric_tables(metrics) if title in table.title]
+    (table,) = [table for table in metrics_text.build_metric_tables(metrics) if title in table.title]
     return table
 
 
@@ -86,7 +86,7 @@ def test_stages_groups_hits_and_precision_are_tables(metrics: dict[str, Any]) ->
 
 
 def test_curves_rise_and_end_at_the_mean(metrics: dict[str, Any]) -> None:
-    forward, backward, within = metrics_text.metric_curves(metrics)
+    forward, backward, within = metrics_text.build_metric_curves(metrics)
     for curve, direction in ((forward, "forward"), (backward, "backward")):
         assert [name for name, _, _ in curve.lines] == [direction.capitalize(), "Guessing"]
         for (_, x, y), key in zip(curve.lines, ("by_point", "guessing_by_point"), strict=True):
@@ -101,10 +101,10 @@ def test_curves_rise_and_end_at_the_mean(metrics: dict[str, Any]) -> None:
 
 
 def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
-    table = metrics_text.trust_table(metrics)
+    table = metrics_text.build_trust_table(metrics)
     trusts = [float(row[1]) for row in table.rows]
     assert trusts == sorted(trusts, reverse=True)
-    facts = metrics_text.landmark_facts(metrics)
+    facts = metrics_text.list_landmark_facts(metrics)
     assert len(facts) == 4
     assert dict(facts[2])["backward error"] == f"{metrics['headline']['backward']['by_point'][2]:.1f} %"
     guess = metrics["headline"]["backward"]["guessing_by_point"][2]
@@ -115,17 +115,20 @@ def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
 
 def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:
     bare = {name: metrics[name] for name in ("landmarks", "unlabelled", "notes")}
-    assert metrics_text.metric_tables(bare) == ()
-    assert metrics_text.metric_curves(bare) == ()
-    assert [name for name, _, _ in metrics_text.headline_numbers(bare)] == ["Verdict", "Landmarks to trust"]
-    assert "backward error" not in dict(metrics_text.landmark_facts(bare)[0])
+    assert metrics_text.build_metric_tables(bare) == ()
+    assert metrics_text.build_metric_curves(bare) == ()
+    assert [name for name, _, _ in metrics_text.list_headline_numbers(bare)] == [
+        "Verdict",
+        "Landmarks to trust",
+    ]
+    assert "backward error" not in dict(metrics_text.list_landmark_facts(bare)[0])
 
 
 @pytest.mark.parametrize(
     ("spec", "words"), [("inter_ocular", "between the eyes"), ("points:a,b", "between a and b")]
 )
 def test_units_are_described(spec: str, words: str) -> None:
-    assert words in metrics_text.error_unit({"normaliser": spec})
+    assert words in metrics_text.describe_error_unit({"normaliser": spec})
 
 
 def _with_eyes(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
@@ -174,7 +177,9 @@ def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
     # The table by number of images and the headline have both, too.
     other = _table(faces, "Forward error by number of annotated images, % of the distance between points 41")
     assert set(_cells(other)["guessing"]) == {f"{2 * guessing['forward']:.2f}"}
-    explanation = {name: text for name, _, text in metrics_text.headline_numbers(faces)}["Backward error"]
+    explanation = {name: text for name, _, text in metrics_text.list_headline_numbers(faces)}[
+        "Backward error"
+    ]
     assert (
         f"{2 * headline['backward']['error']:.2f} % (guessing: {2 * guessing['backward']:.2f} %)"
         in explanation
@@ -184,11 +189,11 @@ def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
 def test_inter_ocular_errors_are_listed_beside_those_of_the_box(metrics: dict[str, Any]) -> None:
     faces = _with_eyes(metrics, "box")
     assert len(_table(faces, "Errors by inter-ocular distance").rows) == 4
-    titles = [table.title for table in metrics_text.metric_tables(faces)]
+    titles = [table.title for table in metrics_text.build_metric_tables(faces)]
     assert titles.count("Forward error by number of annotated images") == 1
-    assert "points 41" not in " ".join(text for _, _, text in metrics_text.headline_numbers(faces))
+    assert "points 41" not in " ".join(text for _, _, text in metrics_text.list_headline_numbers(faces))
     assert metrics["inter_ocular"] == {}  # the toy has other points
-    assert not any("inter-ocular" in table.title for table in metrics_text.metric_tables(metrics))
+    assert not any("inter-ocular" in table.title for table in metrics_text.build_metric_tables(metrics))
 
 
 def test_metrics_of_earlier_versions_are_shown_without_the_values_they_lack(metrics: dict[str, Any]) -> None:
@@ -204,5 +209,5 @@ def test_metrics_of_earlier_versions_are_shown_without_the_values_they_lack(metr
     assert "Stage 1 backward, found only" not in _table(old, "Stage 1 and Stage 2").header
     assert _cells(_table(old, "Stage 1 and Stage 2"))["guessing"][2] == "none"
     assert _table(old, "Error by pose").header == ("pose", "images", "forward", "backward")
-    assert [len(curve.lines) for curve in metrics_text.metric_curves(old)] == [1, 1, 2]
-    assert "backward error of guessing" not in dict(metrics_text.landmark_facts(old)[0])
+    assert [len(curve.lines) for curve in metrics_text.build_metric_curves(old)] == [1, 1, 2]
+    assert "backward error of guessing" not in dict(metrics_text.list_landmark_facts(old)[0])

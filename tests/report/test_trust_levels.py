@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from selfmark.report.trust_levels import group_by_level, order_by_trust, trust_level
+from selfmark.report.trust_levels import describe_trust, group_by_level, order_by_trust
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from selfmark.report.trust_levels import group_by_level, order_by_trust, trust_l
     ],
 )
 def test_trust_is_described_in_words(trust: float, word: str, percent: int) -> None:
-    level = trust_level(trust, (0.3, 0.6))
+    level = describe_trust(trust, (0.3, 0.6))
     assert (level.word, level.percent) == (word, percent)
 
 
@@ -32,7 +32,7 @@ def test_landmarks_are_ordered_and_grouped() -> None:
     trust = np.array([0.2, math.nan, 0.9, 0.5, 0.9])
     order = order_by_trust(trust).tolist()
     assert order == [2, 4, 3, 0, 1]
-    groups = group_by_level({index: trust_level(float(trust[index]), (0.3, 0.6)) for index in order})
+    groups = group_by_level({index: describe_trust(float(trust[index]), (0.3, 0.6)) for index in order})
     assert [(level.word, members) for level, members in groups] == [
         ("trustworthy", [2, 4]),
         ("use with care", [3]),

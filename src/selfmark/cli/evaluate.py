@@ -122,7 +122,7 @@ def _evaluate(
                 {"event": "progress", "stage": "predicting", "round": 0, "done": done, "of": of}
             ),
         )
-    for table in (*metrics_text.metric_tables(metrics), metrics_text.trust_table(metrics)):
+    for table in (*metrics_text.build_metric_tables(metrics), metrics_text.build_trust_table(metrics)):
         print_table(table.header, table.rows, table.title)
     checks = metrics["unlabelled"]
     print_result(f"verdict: {checks['verdict']}. {describe_verdict(checks)}")

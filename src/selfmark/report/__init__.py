@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file, and the pictures in it."""
+"""Write the report of a run: one self-contained HTML file that contains all its pictures."""
 
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.page import ReportData, write_report

@@ -1,4 +1,4 @@
-"""Line charts, prepared for inline SVG."""
+"""Lay out line charts for inline SVG."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from selfmark.points import FloatArray
 from selfmark.report.sections import ReportCurves
 from selfmark.sampling import evenly_spaced
 
-WIDTH, HEIGHT = 360, 216  # of a chart, in SVG units
-LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # of the plotting area inside the chart
-_MAX_POINTS = 300  # of a line; longer histories are averaged in groups
-_NUM_SYMBOLS = 6  # on a long line; a line with at most 2 * _NUM_SYMBOLS points has a symbol at each point
-_MAX_INTERVALS = 5  # between the labels of an axis
+WIDTH, HEIGHT = 360, 216  # size of a chart, SVG units
+LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # edges of the plotting area inside the chart, SVG units
+_MAX_POINTS = 300  # points of a line; longer losses are averaged in groups, other lines are sampled
+_NUM_SYMBOLS = 6  # symbols on a long line; lines of up to 2 * _NUM_SYMBOLS points have one at each point
+_MAX_INTERVALS = 5  # intervals between the labels of an axis
 
 # Four dash patterns (in the style sheet) and five symbols distinguish twenty lines without color.
 _SYMBOLS = (
@@ -28,13 +28,21 @@ _SYMBOLS = (
     "m0 3.8l3.5-6h-7z",  # triangle, point down
 )
 
-# The two parts of Stage 1 number their iterations consecutively, so they share a chart.
+# The warm-up and the rounds of Stage 1 number their iterations consecutively, so they share a chart.
 _CHART_OF_STAGE = {"warm-up": "Stage 1", "round": "Stage 1", "stage 2": "Stage 2"}
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line and the symbols on it as SVG paths, its symbol for the legend, and the number of its style."""
+    """A line of a chart.
+
+    Attributes:
+        name: Name in the legend.
+        path: SVG path of the line.
+        marks: SVG path of the symbols on the line; empty if it has none.
+        symbol: SVG path of the symbol in the legend.
+        style: Number of the line, from which the style sheet chooses color and dashes.
+    """
 
     name: str
     path: str
@@ -45,7 +53,18 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, labeled positions on both axes, and the starts of the rounds, in SVG units."""
+    """A chart with its positions in SVG units.
+
+    Attributes:
+        title: Title.
+        note: Explanation below the title.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        lines: The lines.
+        y_ticks: (position, label) of each labeled value of the y axis.
+        x_ticks: (position, label) of each labeled value of the x axis.
+        round_starts: (position on the x axis, number) of each round.
+    """
 
     title: str
     note: str
@@ -57,16 +76,19 @@ class Chart:
     round_starts: tuple[tuple[float, str], ...]
 
 
-def line_charts(sections: Iterable[ReportCurves]) -> tuple[Chart, ...]:
-    """Return a chart for each set of curves; sets without any finite point are left out."""
-    charts = (_chart(curves, {}) for curves in sections)
+def build_line_charts(sections: Iterable[ReportCurves]) -> tuple[Chart, ...]:
+    """Return a chart for each set of curves; a set without any finite point is left out."""
+    charts = (_build_chart(curves, {}) for curves in sections)
     return tuple(chart for chart in charts if chart.lines)
 
 
-def loss_charts(history: Iterable[dict[str, Any]]) -> tuple[Chart, ...]:
-    """Return a chart for each stage and each term of its loss, from events with a loss and an iteration.
+def build_loss_charts(history: Iterable[dict[str, Any]]) -> tuple[Chart, ...]:
+    """Return a chart for each stage and each term of its loss.
 
     If an iteration was repeated after an interruption, only the last attempt counts.
+
+    Args:
+        history: Events of a run; those with an iteration and a loss are used.
     """
     losses: dict[tuple[str, str], dict[int, float]] = {}
     starts: dict[str, dict[str, int]] = {}
@@ -75,19 +97,21 @@ def loss_charts(history: Iterable[dict[str, Any]]) -> tuple[Chart, ...]:
         if isinstance(iteration, bool) or not isinstance(iteration, int):
             continue
         chart = _CHART_OF_STAGE.get(stage, stage)
-        for term, value in _terms(event.get("loss")):
+        for term, value in _list_terms(event.get("loss")):
             losses.setdefault((chart, term), {})[iteration] = value
         if stage == "round" and event.get("round"):
             start = event.get("start", iteration)
             starts.setdefault(chart, {}).setdefault(str(event["round"]), int(start))
     return tuple(
-        _loss_chart(f"{chart}: {'loss' if term == 'total' else term + ' loss'}", curve, starts.get(chart, {}))
+        _build_loss_chart(
+            f"{chart}: {'loss' if term == 'total' else term + ' loss'}", curve, starts.get(chart, {})
+        )
         for (chart, term), curve in losses.items()
     )
 
 
-def _terms(loss: Any) -> list[tuple[str, float]]:
-    """Return the finite terms of a loss, which is one number or several numbers by name."""
+def _list_terms(loss: Any) -> list[tuple[str, float]]:
+    """Return name and value of the finite terms of a loss, which is one number or several named numbers."""
     named = loss if isinstance(loss, dict) else {"total": loss}
     return [
         (str(name), float(value))
@@ -96,17 +120,17 @@ def _terms(loss: Any) -> list[tuple[str, float]]:
     ]
 
 
-def _loss_chart(title: str, curve: dict[int, float], round_starts: dict[str, int]) -> Chart:
-    points = np.array(sorted(curve.items()), dtype=float)
-    group = -(-len(points) // _MAX_POINTS)
-    starts = range(0, len(points), group)
-    means = np.stack([points[start : start + group].mean(axis=0) for start in starts])
+def _build_loss_chart(title: str, curve: dict[int, float], round_starts: dict[str, int]) -> Chart:
+    points = np.array(sorted(curve.items()), dtype=float)  # iteration and loss
+    group_size = -(-len(points) // _MAX_POINTS)
+    starts = range(0, len(points), group_size)
+    means = np.stack([points[start : start + group_size].mean(axis=0) for start in starts])
     note = f"{points[-1, 1]:.4g} at the end"
     curves = ReportCurves(title, note, "iteration", "", (("loss", means[:, 0], means[:, 1]),))
-    return _chart(curves, round_starts)
+    return _build_chart(curves, round_starts)
 
 
-def _chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
+def _build_chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
     lines = [(name, *_finite_points(x, y)) for name, x, y in curves.lines]
     lines = [line for line in lines if len(line[1])]
     all_x = np.concatenate([x for _, x, _ in lines]) if lines else np.zeros(1)
@@ -121,14 +145,15 @@ def _chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
     def to_svg_y(y: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * (y - bottom) / (top - bottom)
 
-    has_integer_x = bool((all_x == np.round(all_x)).all())  # there is no half round or half iteration
+    # Rounds and iterations are whole numbers, so their axis must not be labeled with fractions.
+    has_integer_x = bool((all_x == np.round(all_x)).all())
     return Chart(
         title=curves.title,
         note=curves.note,
         x_label=curves.x_label,
         y_label=curves.y_label,
         lines=tuple(
-            _line(
+            _build_line(
                 name,
                 [(to_svg_x(a), to_svg_y(b)) for a, b in zip(x.tolist(), y.tolist(), strict=True)],
                 style,
@@ -136,10 +161,12 @@ def _chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
             )
             for style, (name, x, y) in enumerate(lines)
         ),
-        y_ticks=tuple((to_svg_y(value), _format(value)) for value in _ticks(bottom, top, min_step=0.0)),
+        y_ticks=tuple(
+            (to_svg_y(value), _format_tick(value)) for value in _choose_ticks(bottom, top, min_step=0.0)
+        ),
         x_ticks=tuple(
-            (to_svg_x(value), _format(value))
-            for value in _ticks(first, last, min_step=1.0 if has_integer_x else 0.0)
+            (to_svg_x(value), _format_tick(value))
+            for value in _choose_ticks(first, last, min_step=1.0 if has_integer_x else 0.0)
         ),
         round_starts=tuple(
             (to_svg_x(start), number) for number, start in round_starts.items() if first <= start <= last
@@ -148,54 +175,55 @@ def _chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
 
 
 def _finite_points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the finite points of a line; a long line is sampled evenly, including both ends."""
+    """Return the finite points of a line; of a long line, return an even sample with both ends."""
     kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     if len(kept) > _MAX_POINTS:
         kept = kept[evenly_spaced(len(kept), _MAX_POINTS)]
     return x[kept], y[kept]
 
 
-def _line(name: str, points: list[tuple[float, float]], style: int, has_symbols: bool) -> ChartLine:
+def _build_line(name: str, points: list[tuple[float, float]], style: int, has_symbols: bool) -> ChartLine:
     symbol = _SYMBOLS[style % len(_SYMBOLS)]
     count = len(points)
     if count <= 2 * _NUM_SYMBOLS:
         marked = range(count)
-    else:  # each line starts at a different offset, so that symbols of coinciding lines do not overlap
+    else:
         step = count // _NUM_SYMBOLS
-        marked = range((style * 2 + 1) * count // (5 * _NUM_SYMBOLS) % step, count, step)
+        # Lines have different first symbols, so that the symbols of coinciding lines do not overlap.
+        first = (style * 2 + 1) * count // (5 * _NUM_SYMBOLS) % step
+        marked = range(first, count, step)
+    marks = " ".join(f"M{points[i][0]:.1f} {points[i][1]:.1f}{symbol}" for i in marked)
     return ChartLine(
         name=name,
         path="M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points),
-        marks=" ".join(f"M{points[i][0]:.1f} {points[i][1]:.1f}{symbol}" for i in marked)
-        if has_symbols
-        else "",
+        marks=marks if has_symbols else "",
         symbol=f"M20 6{symbol}",
         style=style,
     )
 
 
-def _ticks(low: float, high: float, min_step: float) -> list[float]:
-    """Return round numbers from low to high, whose step is 1, 2 or 5 times a power of ten.
+def _choose_ticks(low: float, high: float, min_step: float) -> list[float]:
+    """Return the labeled values of an axis: multiples of a step that is 1, 2 or 5 times a power of ten.
 
-    >>> _ticks(0.0, 1.5, 0.0), _ticks(1.0, 3.0, 1.0), _ticks(4.0, 4.0, 0.0)
+    >>> _choose_ticks(0.0, 1.5, 0.0), _choose_ticks(1.0, 3.0, 1.0), _choose_ticks(4.0, 4.0, 0.0)
     ([0.0, 0.5, 1.0, 1.5], [1.0, 2.0, 3.0], [4.0])
     """
     if high <= low:
         return [low]
-    exact = (high - low) / _MAX_INTERVALS
-    power = 10.0 ** math.floor(math.log10(exact))
-    step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= exact * (1 - 1e-9))
-    step = max(step, min_step)
+    smallest = (high - low) / _MAX_INTERVALS
+    power = 10.0 ** math.floor(math.log10(smallest))
+    steps = (factor * power for factor in (1.0, 2.0, 5.0, 10.0))
+    step = max(next(step for step in steps if step >= smallest * (1 - 1e-9)), min_step)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
-def _format(value: float) -> str:
+def _format_tick(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _round_up(value: float) -> float:
-    """Round up to one or two significant digits, so that the axis ends on a round number."""
+    """Return the round number at which an axis ends; 1 if no value is positive."""
     if value <= 0.0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""The section on how the number of landmarks was chosen, from the events of a run."""
+"""Build the section on how the number of landmarks was chosen, from the events of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfmark.report.sections import ReportCurves, ReportTable
 def build_count_section(
     history: Iterable[dict[str, Any]],
 ) -> tuple[str, tuple[ReportTable, ...], tuple[ReportCurves, ...]]:
-    """Return text, table and charts that explain the choice; all are empty if the user set the number."""
+    """Return text, tables and charts that explain the choice; all are empty if the user set the number."""
     events = [event for event in history if event.get("event") in ("landmark_count", "merge")]
     if not events or events[-1]["event"] == "merge":
         return "", (), ()
@@ -39,7 +39,8 @@ def build_count_section(
         ),
         ReportCurves(
             title="Parts of the score",
-            note="With more landmarks, each is found less often. Agreement is low if groups are arbitrary.",
+            note="With more landmarks, each is found less often. Agreement is low if points are grouped "
+            "arbitrarily.",
             x_label="landmarks",
             y_label="fraction",
             lines=(line("detection"), line("separation"), line("agreement")),
@@ -48,9 +49,9 @@ def build_count_section(
     table = ReportTable(
         title="Numbers of landmarks tried",
         note="Detection: the fraction of the images in which a landmark is found. Separation: the fraction "
-        "of the points that clearly belong to one landmark. Agreement: two halves of the images are "
-        "clustered separately; this is the fraction of these clear points that both halves assign to the "
-        "same landmark, corrected for chance. ± is the standard error of the score.",
+        "of the points that clearly belong to one landmark. Agreement: if two halves of the images are "
+        "clustered separately, the fraction of these clear points that both clusterings assign to the same "
+        "landmark, corrected for chance. ± is the standard error of the score.",
         header=("landmarks", "score", "±", "detection", "separation", "agreement"),
         rows=tuple(
             (
@@ -73,7 +74,7 @@ def _build_merge_section(
     merges = [event for event in events if event["event"] == "merge"]
     table = ReportTable(
         title="Clusters merged",
-        note="Clusters of keypoints merge if the detector predicts them at the same place in most images.",
+        note="Clusters of keypoints are merged if the detector places them at the same spot in most images.",
         header=("iteration of Stage 2", "clusters before", "clusters after"),
         rows=tuple((str(event["iteration"]), str(event["before"]), str(event["after"])) for event in merges),
     )

@@ -1,4 +1,4 @@
-"""Embedding of descriptors in the plane: t-SNE by scikit-learn, or principal components without it."""
+"""Embed descriptors in the plane: by t-SNE if scikit-learn is installed, else by principal components."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from selfmark.errors import require_package
 from selfmark.points import FloatArray
 
 _INSTALL = "'selfmark[report]'"
-_MIN_POINTS = 5  # with fewer points there are no neighborhoods to preserve
-_ITERATIONS = 400
+_MIN_POINTS = 5  # fewer points have no neighborhoods that t-SNE could preserve
+_ITERATIONS = 400  # of t-SNE
 _START_SCALE = 1e-4  # standard deviation of the initial positions, as in scikit-learn
 
 
@@ -26,20 +26,20 @@ def require_tsne() -> None:
 
 
 def embed_in_plane(vectors: FloatArray) -> FloatArray:
-    """Return positions [P, 2] in which similar vectors [P, D] lie together, by the best installed method."""
+    """Return positions [P, 2] at which similar vectors [P, D] are close together."""
     return tsne(vectors) if is_tsne_available() else principal_components(vectors)
 
 
 def tsne(vectors: FloatArray, perplexity: float = 30.0, seed: int = 0) -> FloatArray:
     """Compute a t-SNE embedding (van der Maaten and Hinton, 2008), which keeps neighbors but not distances.
 
-    The result depends on nothing but the arguments: optimization starts from the principal components and
-    runs in one thread, because sums over several threads have no fixed order.
+    The result is reproducible. The optimization starts from the principal components. It runs in one thread,
+    because several threads would add numbers in a varying order.
 
     Args:
         vectors: [P, D].
-        perplexity: Roughly the number of neighbors of each point; limited to a third of the other points.
-        seed: Seed of the slight noise that separates equal vectors at the start.
+        perplexity: Roughly the number of neighbors of each point; at most a third of the other points.
+        seed: Seed of t-SNE, and of the slight noise that separates equal vectors at the start.
 
     Returns:
         Positions [P, 2]; the principal components if there are fewer than 5 points.
@@ -70,8 +70,8 @@ def principal_components(vectors: FloatArray) -> FloatArray:
     """Project vectors [P, D] on their two directions of largest variance.
 
     Returns:
-        Positions [P, 2], centered. Each axis is oriented so that its coordinate of largest magnitude is
-        positive; an axis without variance is zero.
+        Positions [P, 2], centered. The sign of each axis is chosen so that its coordinate of largest
+        magnitude is positive. The coordinates of an axis without variance are 0.
     """
     points = np.asarray(vectors, np.float64)
     if points.ndim != 2:

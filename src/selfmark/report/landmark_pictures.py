@@ -1,6 +1,6 @@
-"""Pictures of landmarks for the report: examples, contact sheets and galleries.
+"""Draw pictures of landmarks for the report: examples, contact sheets and galleries.
 
-Images are uint8 RGB; points are (x, y) with pixel centers at integers.
+Images are uint8 RGB. Points are (x, y) with pixel centers at integers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from selfmark.points import FloatArray
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3]
 
-_TILE_SIDE = 384  # images are enlarged to about this many pixels a side, and at least by a factor of 2
+_TILE_SIDE = 384  # approximate side of an enlarged image, pixels; images are enlarged at least twofold
 _CROP_SIDE = 0.25  # side of a gallery crop, as a fraction of the image side
 _GAP = 4  # pixels between the images of a contact sheet
 
@@ -33,7 +33,7 @@ def draw_landmarks(
 
     Args:
         image: [S, S, 3] uint8.
-        xy: [K, 2] in pixels of the image; landmarks that are not finite are left out.
+        xy: [K, 2] landmarks in pixels of the image; landmarks that are not finite are left out.
         colors: "#rrggbb" of each landmark; None uses the default palette.
         skeleton: Pairs of landmarks to connect.
     """
@@ -63,7 +63,7 @@ def draw_contact_sheet(images: Picture, xy: FloatArray, columns: int) -> Picture
 
     Args:
         images: [E, S, S, 3] uint8.
-        xy: [E, K, 2] in pixels of the images.
+        xy: [E, K, 2] landmarks in pixels of the images.
         columns: Images per row, at least 1.
     """
     tiles = [draw_landmarks(image, points) for image, points in zip(images, xy, strict=True)]
@@ -79,18 +79,18 @@ def draw_contact_sheet(images: Picture, xy: FloatArray, columns: int) -> Picture
 def draw_landmark_gallery(
     images: Picture, xy: FloatArray, score: FloatArray, *, color: str, max_crops: int, side: int
 ) -> list[tuple[int, Picture]]:
-    """Crop one landmark out of the images in which its score is highest, and draw a ring around it.
+    """Crop the images around one landmark, highest score first, and draw a ring around the landmark.
 
     Args:
         images: [E, S, S, 3] uint8.
         xy: [E, 2] the landmark in pixels of each image.
-        score: [E].
+        score: [E] score of the landmark in each image.
         color: "#rrggbb" of the ring.
-        max_crops: Largest number of crops.
+        max_crops: Maximum number of crops.
         side: Side of a crop in pixels.
 
     Returns:
-        Index of the image and crop [side, side, 3], highest score first. Images without the landmark are left
+        Index of the image and crop [side, side, 3] of each chosen image. Images without the landmark are left
         out.
     """
     window = max(16, round(_CROP_SIDE * images.shape[1]))
@@ -98,10 +98,9 @@ def draw_landmark_gallery(
     usable = np.isfinite(xy).all(axis=1) & np.isfinite(score)
     order = sorted(np.flatnonzero(usable).tolist(), key=lambda row: -score[row])
     gallery = []
+    zoom = side / window
     for row in order[:max_crops]:
-        # Scale about the landmark, so that it lies exactly at the center of the crop.
-        zoom = side / window
-        shift = center - zoom * xy[row]
+        shift = center - zoom * xy[row]  # puts the landmark exactly at the center of the crop
         matrix = np.array([[zoom, 0.0, shift[0]], [0.0, zoom, shift[1]]])
         warped = cv2.warpAffine(
             images[row], matrix, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
@@ -122,4 +121,5 @@ def to_data_uri(picture: Picture, quality: int = 85) -> str:
 
 
 def _zoom_factor(size: int) -> int:
+    """Return the factor by which an image of this side is enlarged."""
     return max(2, round(_TILE_SIDE / size))

@@ -1,4 +1,4 @@
-"""The schema of metrics.json: what the report needs of a file that may have been written by anyone."""
+"""Check metrics.json against a schema, so that the report can rely on a file that anyone may have edited."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from selfmark.run.json_schema import (
 _NUMBER = is_none_or(is_number)  # NaN is written as null
 _NUMBERS = is_list_of(_NUMBER)
 _TEXTS = is_list_of(is_text)
-_BOTH = {"forward": _NUMBER, "backward": _NUMBER}
+_BOTH_DIRECTIONS = {"forward": _NUMBER, "backward": _NUMBER}
 
 
 def _is_landmark(value: Any) -> bool:
+    """Return True for the index of a landmark, or -1 for none."""
     return value == -1 or is_count(value)
 
 
@@ -48,12 +49,14 @@ _OPTIONAL = {"notes": _TEXTS, "advice": _TEXTS, "images": _TEXTS, "verification"
 # --- checks without labels; each list has one value for each landmark ----------------------------------
 
 _BY_LANDMARK = ("deformation", "stable", "symmetric", "separation", "trust")
-_LATER_BY_LANDMARK = ("purity", "constellation", "appearance_error", "expected_error")  # in newer versions
+# Files of earlier versions lack these checks.
+_LATER_BY_LANDMARK = ("purity", "constellation", "appearance_error", "expected_error")
 _CHECKS = dict.fromkeys(_BY_LANDMARK, _NUMBERS) | {"order": is_list_of(is_count)}
 _LATER_CHECKS = dict.fromkeys(_LATER_BY_LANDMARK, _NUMBERS) | {
     "verdict": lambda value: isinstance(value, str) and value in VERDICTS,
     "expected_forward": is_number,
 }
+# A file that has the first field of a pair must also have the second.
 _TOGETHER = (
     ("purity", "constellation"),
     ("expected_error", "appearance_error"),
@@ -82,16 +85,18 @@ _ERRORS: dict[str, Check] = {
             }
         )
     ),
-    "guessing": is_object(_BOTH),
+    "guessing": is_object(_BOTH_DIRECTIONS),
     "headline": is_object(
         {"regressor": is_text, "thresholds": is_list_of(is_number), "forward": _CURVE, "backward": _CURVE}
     ),
     "stage1": is_object(
         {
             "points_per_image": is_number,
-            "errors": is_list_of(is_object({"regressor": is_text, **_BOTH}, {"backward_found": _NUMBER})),
+            "errors": is_list_of(
+                is_object({"regressor": is_text, **_BOTH_DIRECTIONS}, {"backward_found": _NUMBER})
+            ),
         },
-        {"guessing": is_object({}, {**_BOTH, "backward_found": _NUMBER})},
+        {"guessing": is_object({}, {**_BOTH_DIRECTIONS, "backward_found": _NUMBER})},
     ),
 }
 _LABELED: dict[str, Check] = _ERRORS | {
@@ -104,7 +109,8 @@ _LABELED: dict[str, Check] = _ERRORS | {
     "by": is_dict_of(
         is_dict_of(
             is_object(
-                {"images": is_count, **_BOTH}, {"guessing_forward": _NUMBER, "guessing_backward": _NUMBER}
+                {"images": is_count, **_BOTH_DIRECTIONS},
+                {"guessing_forward": _NUMBER, "guessing_backward": _NUMBER},
             )
         )
     ),
@@ -112,15 +118,18 @@ _LABELED: dict[str, Check] = _ERRORS | {
 
 
 def require_metrics(metrics: Mapping[str, Any], num_landmarks: int) -> None:
-    """Raise a ValueError unless metrics.json has what an evaluation of a run writes.
+    """Raise if metrics.json does not have the fields that an evaluation of the run writes.
 
     Args:
         metrics: content of the file.
         num_landmarks: number of landmarks of the run.
+
+    Raises:
+        ValueError: if a field is missing or not valid.
     """
     require_fields(metrics, {}, _OPTIONAL)
     if metrics.get("unlabelled") is None and "headline" not in metrics:
-        return  # such as a note that the file is outdated
+        return  # there are no results, for instance only a note that the file is outdated
     require_fields(metrics, _HEADER)
     if len(metrics["landmarks"]) != num_landmarks:
         raise ValueError(f"it has {len(metrics['landmarks'])} landmarks, not {num_landmarks}")
@@ -132,6 +141,7 @@ def require_metrics(metrics: Mapping[str, Any], num_landmarks: int) -> None:
 
 
 def _require_checks(checks: Any, num_landmarks: int) -> None:
+    """Check the results of the label-free checks."""
     require_fields(checks, _CHECKS, _LATER_CHECKS)
     for name in (*_BY_LANDMARK, *_LATER_BY_LANDMARK):
         if name in checks and len(checks[name]) != num_landmarks:
@@ -146,13 +156,14 @@ def _require_checks(checks: Any, num_landmarks: int) -> None:
 
 
 def _require_labeled(metrics: Mapping[str, Any], num_landmarks: int) -> None:
+    """Check the measurements with labels."""
     num_points = len(metrics["points"])
     if len(metrics["matched"]) != num_points or any(k >= num_landmarks for k in metrics["matched"]):
         raise ValueError("'matched' does not name a landmark for each point")
     if not set(metrics.get("inter_ocular", {})) <= set(EYES):
         raise ValueError("'inter_ocular' has an unknown definition")
     for entry in metrics.get("inter_ocular", {}).values():
-        require_fields(entry["stage1"].get("guessing"), _BOTH)
+        require_fields(entry["stage1"].get("guessing"), _BOTH_DIRECTIONS)
     for errors in (metrics, *metrics.get("inter_ocular", {}).values()):
         _require_errors(errors, num_points, num_landmarks)
     for kind in ("raw", "regressed"):
@@ -162,7 +173,7 @@ def _require_labeled(metrics: Mapping[str, Any], num_landmarks: int) -> None:
 
 
 def _require_errors(errors: Mapping[str, Any], num_points: int, num_landmarks: int) -> None:
-    """Check that tables have no gaps and that curves have a value for each point."""
+    """Check that tables have no gaps, and that there is an error for each point and each threshold."""
     headline, rows = errors["headline"], errors["errors"]
     for direction, count in (("forward", num_points), ("backward", num_landmarks)):
         curve = headline[direction]

@@ -1,4 +1,4 @@
-"""The report page: one self-contained index.html made from arrays."""
+"""Write the report page: one self-contained index.html, made from arrays."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from selfmark.report.count_section import build_count_section
 from selfmark.report.landmark_pictures import Picture, draw_landmark_gallery, draw_landmarks, to_data_uri
 from selfmark.report.rounds_section import build_rounds_section
 from selfmark.report.sections import IntArray, ReportCurves, ReportTable
-from selfmark.report.trust_levels import TrustLevel, group_by_level, order_by_trust, trust_level
+from selfmark.report.trust_levels import TrustLevel, describe_trust, group_by_level, order_by_trust
 from selfmark.run.files import write_text
 from selfmark.run.guarded_files import make_folders
 
-_MAX_CROPS = 12  # in the gallery of a landmark
-_CROP_SIDE = 96  # of a crop in the gallery, in pixels
-_NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # matches the cells of a numeric column
+_MAX_CROPS = 12  # crops in the gallery of a landmark
+_CROP_SIDE = 96  # side of a crop in the gallery, pixels
+_NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # a cell of a numeric column, which may lack a value
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything the page shows, for K landmarks and E example images of S x S pixels.
+    """Everything that the page shows, for K landmarks and E example images of S x S pixels.
+
+    Sections of the page whose data is missing are left out.
 
     Attributes:
         title: Title of the page.
         names: Names of the landmarks.
         examples: [E, S, S, 3] uint8, the images as the network sees them.
-        example_xy: [E, K, 2] in pixels of the examples; not finite where a landmark is missing.
-        example_score: [E, K].
+        example_xy: [E, K, 2] landmarks in pixels of the examples; not finite where a landmark is missing.
+        example_score: [E, K] scores of these landmarks.
         example_names: File names of the examples; untrusted text.
         mirror: Mirror partner of each landmark.
         detection: [K] fraction of the training images in which Stage 1 found the landmark.
-        history: Events of log.jsonl. Those with `iteration` and `loss` are drawn as loss curves, `recovery`
-            events as a table of rounds; `landmark_count` events explain how K was chosen.
+        history: Events of log.jsonl. Events with `iteration` and `loss` become loss curves. `recovery` events
+            become a table of rounds. `landmark_count` events explain how K was chosen.
         headline_numbers: The most important results as (name, value, explanation).
         settings: The configuration as nested dictionaries.
         colors: "#rrggbb" of each landmark; empty for the default palette.
@@ -54,17 +56,16 @@ class ReportData:
         notes: Sentences near the top of the page.
         tables: Results of an evaluation as tables.
         curves: Results of an evaluation as curves.
-        cluster_xy: [P, 2] positions on the map of the landmarks; at most 1,000 are drawn, evenly sampled.
-        cluster_label: [P] landmark of each position, -1 without a landmark.
-        cluster_crops: [P, c, c, 3] uint8, the image around each position.
+        cluster_xy: [P, 2] positions of points on the map of the landmarks. An even sample of at most 1,000
+            points is drawn.
+        cluster_label: [P] landmark of each point; -1 for points without a landmark.
+        cluster_crops: [P, c, c, 3] uint8, the image around each point.
         cluster_note: Sentences below the map on how it was made.
         trust: [K] from 0 to 1; not finite where it was not measured.
         trust_limits: Lowest trust for "use with care" and for "trustworthy".
-        order: [K] landmarks in the order they are shown; None sorts them by trust, if measured, else by
-            number.
+        order: [K] landmarks in the order in which they are shown. None sorts them by trust, or by number if
+            there is no trust.
         facts: (name, value) pairs of each landmark.
-
-    Sections whose data is missing are left out.
     """
 
     title: str
@@ -115,7 +116,7 @@ class ReportData:
 
     @property
     def landmark_colors(self) -> tuple[str, ...]:
-        """Color of each landmark, from the default palette if none are given."""
+        """Color of each landmark: `colors`, or the default palette."""
         return self.colors or palette(len(self.names))
 
     def _check_clusters(self) -> None:
@@ -134,7 +135,7 @@ class ReportData:
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
-    """Write `folder`/index.html atomically and return its path."""
+    """Write `folder`/index.html atomically, and return its path."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # titles, names and file names come from the user and may contain anything
@@ -142,9 +143,9 @@ def write_report(data: ReportData, folder: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["columns"] = _numeric_columns
+    environment.filters["columns"] = _find_numeric_columns
     page = environment.get_template("template.html").render(
-        _template_values(data), charts=charts, scatter=scatter
+        _build_template_values(data), charts=charts, scatter=scatter
     )
     target = folder / "index.html"
     try:
@@ -156,8 +157,9 @@ def write_report(data: ReportData, folder: Path) -> Path:
     return target
 
 
-def _template_values(data: ReportData) -> dict[str, Any]:
-    landmarks = _landmark_entries(data)
+def _build_template_values(data: ReportData) -> dict[str, Any]:
+    """Return the variables of template.html."""
+    landmarks = _build_landmarks(data)
     levels: dict[int, TrustLevel] = {row["index"]: row["trust"] for row in landmarks if row["trust"]}
     round_tables, round_curves = build_rounds_section(data.history)
     count_text, count_tables, count_curves = build_count_section(data.history)
@@ -170,22 +172,22 @@ def _template_values(data: ReportData) -> dict[str, Any]:
         "hidden": [data.names[index] for index in data.hidden],
         "by_number": {row["index"]: row for row in landmarks},
         "groups": group_by_level(levels),
-        "comparison": _comparison_table(landmarks) if data.facts or levels else None,
-        "examples": _example_entries(data),
+        "comparison": _build_comparison(landmarks) if data.facts or levels else None,
+        "examples": _build_examples(data),
         "tables": data.tables,
-        "curves": charts.line_charts(data.curves),
+        "curves": charts.build_line_charts(data.curves),
         "clusters": _build_clusters(data),
         "cluster_note": data.cluster_note,
         "count_text": count_text,
         "count_tables": count_tables,
-        "count_curves": charts.line_charts(count_curves),
+        "count_curves": charts.build_line_charts(count_curves),
         "round_tables": round_tables,
-        "training": charts.loss_charts(data.history) + charts.line_charts(round_curves),
+        "training": charts.build_loss_charts(data.history) + charts.build_line_charts(round_curves),
         "settings": list(_flatten(data.settings)),
     }
 
 
-def _example_entries(data: ReportData) -> list[dict[str, Any]]:
+def _build_examples(data: ReportData) -> list[dict[str, Any]]:
     visible_xy = data.example_xy.copy()
     visible_xy[:, list(data.hidden)] = np.nan
     return [
@@ -194,12 +196,15 @@ def _example_entries(data: ReportData) -> list[dict[str, Any]]:
     ]
 
 
-def _landmark_entries(data: ReportData) -> list[dict[str, Any]]:
-    """Return an entry for each landmark, in the order the page shows them."""
-    trust = (
-        [] if data.trust is None else [trust_level(float(value), data.trust_limits) for value in data.trust]
-    )
-    order = np.arange(len(data.names)) if data.trust is None else order_by_trust(data.trust)
+def _build_landmarks(data: ReportData) -> list[dict[str, Any]]:
+    """Return an entry for each landmark that is not hidden, in the order in which the page shows them."""
+    trust: list[TrustLevel] = []
+    order: IntArray = np.arange(len(data.names))
+    if data.trust is not None:
+        trust = [describe_trust(float(value), data.trust_limits) for value in data.trust]
+        order = order_by_trust(data.trust)
+    if data.order is not None:
+        order = data.order
     return [
         {
             "index": index,
@@ -207,17 +212,17 @@ def _landmark_entries(data: ReportData) -> list[dict[str, Any]]:
             "color": data.landmark_colors[index],
             "partner": None if index in data.without_partner else data.mirror[index],
             "trust": trust[index] if trust else None,
-            "detection": _percent(float(data.detection[index])),
-            "score": _mean_score(data.example_score[:, index]),
+            "detection": _format_percent(float(data.detection[index])),
+            "score": _format_mean_score(data.example_score[:, index]),
             "facts": data.facts[index] if data.facts else (),
-            "gallery": _gallery_entries(data, index),
+            "gallery": _build_gallery(data, index),
         }
-        for index in (order if data.order is None else data.order).tolist()
+        for index in order.tolist()
         if index not in data.hidden
     ]
 
 
-def _gallery_entries(data: ReportData, landmark: int) -> list[dict[str, str]]:
+def _build_gallery(data: ReportData, landmark: int) -> list[dict[str, str]]:
     crops = draw_landmark_gallery(
         data.examples,
         data.example_xy[:, landmark],
@@ -236,8 +241,8 @@ def _gallery_entries(data: ReportData, landmark: int) -> list[dict[str, str]]:
     ]
 
 
-def _comparison_table(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return all landmarks as one table, with a column for each fact that any of them has."""
+def _build_comparison(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a table with a row for each landmark and a column for each fact."""
     names = list(dict.fromkeys(name for row in landmarks for name, _ in row["facts"]))
     return {
         "names": names,
@@ -246,6 +251,7 @@ def _comparison_table(landmarks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _build_clusters(data: ReportData) -> scatter.Scatter | None:
+    """Return the map of the landmarks; None if it would be empty."""
     if data.cluster_xy is None or data.cluster_label is None:
         return None
     visible = ~np.isin(data.cluster_label, data.hidden)
@@ -256,17 +262,20 @@ def _build_clusters(data: ReportData) -> scatter.Scatter | None:
     return clusters if clusters.groups else None
 
 
-def _percent(fraction: float) -> str:
+def _format_percent(fraction: float) -> str:
     return f"{100 * fraction:.0f}%" if np.isfinite(fraction) else "not measured"
 
 
-def _mean_score(scores: FloatArray) -> str:
+def _format_mean_score(scores: FloatArray) -> str:
     finite = scores[np.isfinite(scores)]
     return f"{finite.mean():.2f}" if len(finite) else "none"
 
 
-def _numeric_columns(table: ReportTable) -> list[bool]:
-    """Return True for each column of numbers, to be aligned right; the first column names the row."""
+def _find_numeric_columns(table: ReportTable) -> list[bool]:
+    """Return for each column whether it has only numbers, which are aligned right.
+
+    The first column never counts, because it names the rows.
+    """
     cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.header)
     return [
         bool(index) and all(_NUMBER.fullmatch(cell.strip()) for cell in column)
@@ -275,7 +284,7 @@ def _numeric_columns(table: ReportTable) -> list[bool]:
 
 
 def _flatten(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested settings as (dotted name, value), the names that `--set` takes."""
+    """Yield nested settings as (dotted name, value), with the names that `--set` takes."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{name}.")

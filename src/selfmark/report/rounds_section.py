@@ -1,4 +1,4 @@
-"""The table and chart of the rounds of Stage 1, from the events of a run."""
+"""Build the table and the chart of the rounds of Stage 1, from the events of a run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def build_rounds_section(
     found, kept, labeled = np.array([rounds[number] for number in order]).T
     table = ReportTable(
         title="Round by round",
-        note="Before each round, the program searches every image for points and groups the points of all "
-        "images by how alike they look. Stage 2 learns from the groups in the last row.",
+        note="Before each round, the program finds points in every image, and groups points of all images "
+        "that look alike. Stage 2 learns from the groups of the last row.",
         header=("round", "points found per image", "points kept per image", "kept points with a label"),
         rows=tuple(
             (str(number), _format(a, 1), _format(b, 1), _format(100 * c, 0, "%"))

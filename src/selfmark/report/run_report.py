@@ -1,4 +1,4 @@
-"""The report of a finished run: collect its pictures and numbers, and write the page."""
+"""Build the report of a finished run: collect its pictures and numbers, and write the page."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from selfmark.run.tensor_files import read_tensors
 from selfmark.sampling import evenly_spaced
 
 _MAX_EXAMPLES = 24  # images shown with their landmarks
-_MAX_EMBEDDED_IMAGES = 100  # images whose points are shown in the 2-D plot of descriptors
-_MAX_EMBEDDED_POINTS = 800
+_MAX_EMBEDDED_IMAGES = 100  # images whose points are shown on the map of the landmarks
+_MAX_EMBEDDED_POINTS = 800  # points on the map of the landmarks
 _PROJECTION_NOTE = (
     "This map shows two principal components, in which different landmarks may overlap. t-SNE separates them "
     "better: run pip install 'selfmark[report]' and build the report again."
@@ -41,13 +41,16 @@ _PROJECTION_NOTE = (
 def build_report(
     run: Run, detector: Detector, output: Path | None = None, image_store: ImageStore | None = None
 ) -> Path:
-    """Write report/index.html of a finished run and return its path.
+    """Write report/index.html of a finished run, and return its path.
 
     Args:
         run: Finished run.
-        detector: Its detector.
-        output: Folder with metrics.json, in which the report is written; None means the run folder.
-        image_store: Images of the run if they are in memory; None decodes those that the report needs.
+        detector: Detector of the run.
+        output: Folder that contains metrics.json and gets the report; None means the run folder.
+        image_store: Decoded images of the run; None decodes the images that the report needs.
+
+    Raises:
+        InputError: If metrics.json or a file of the run is not valid.
     """
     folder = output if output is not None else run.path
     metrics = _read_metrics(run, detector, folder / "metrics.json")
@@ -74,9 +77,9 @@ def build_report(
         colors=landmark_colors(detector.card),
         skeleton=detector.card.skeleton,
         hidden=detector.card.hidden,
-        detection=_detection_rate(run),
+        detection=_compute_detection_rates(run),
         history=tuple(run.events()),
-        headline_numbers=(*numbers.headline_numbers, *_run_numbers(run, detector.card)),
+        headline_numbers=(*numbers.headline_numbers, *_list_run_numbers(run, detector.card)),
         settings=to_dict(run.config),
         tables=numbers.tables,
         curves=numbers.curves,
@@ -93,7 +96,7 @@ def build_report(
 
 @dataclass(frozen=True)
 class ShownMetrics:
-    """What the report shows of metrics.json; see `ReportData`."""
+    """The parts of `ReportData` that come from metrics.json."""
 
     headline_numbers: tuple[Any, ...]
     tables: Any
@@ -105,15 +108,15 @@ class ShownMetrics:
 
 
 def collect_metrics(metrics: Any, num_landmarks: int, path: Path) -> ShownMetrics:
-    """Return what the report shows of the metrics.
+    """Convert the metrics to the form in which the report shows them.
 
     Args:
         metrics: content of metrics.json.
         num_landmarks: number of landmarks of the run.
-        path: the file, for the error message.
+        path: path of metrics.json, for messages.
 
     Raises:
-        InputError: if the file does not contain what an evaluation writes.
+        InputError: if the file was not written by an evaluation of this run.
     """
     try:
         require_metrics(metrics, num_landmarks)
@@ -124,18 +127,21 @@ def collect_metrics(metrics: Any, num_landmarks: int, path: Path) -> ShownMetric
         ) from error
     checks = metrics.get("unlabelled")
     return ShownMetrics(
-        headline_numbers=tuple(metrics_text.headline_numbers(metrics)),
-        tables=metrics_text.metric_tables(metrics),
-        curves=metrics_text.metric_curves(metrics),
+        headline_numbers=tuple(metrics_text.list_headline_numbers(metrics)),
+        tables=metrics_text.build_metric_tables(metrics),
+        curves=metrics_text.build_metric_curves(metrics),
         trust=None if checks is None else np.array(checks["trust"], np.float64),
         order=None if checks is None else np.array(checks["order"], np.int64),
-        facts=() if checks is None else metrics_text.landmark_facts(metrics),
+        facts=() if checks is None else metrics_text.list_landmark_facts(metrics),
         notes=(*metrics.get("advice", ()), *metrics.get("notes", ())),
     )
 
 
 def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
-    """Return the metrics of the last evaluation; only a note if model or settings have changed since."""
+    """Return the metrics of the last evaluation.
+
+    If the model or the settings have changed since then, the result contains only a note that says so.
+    """
     metrics: dict[str, Any] = read_json(path) if path.exists() else {}
     if not isinstance(metrics, dict):
         raise InputError(f"{path} is not the result of an evaluation: run 'selfmark evaluate' again")
@@ -149,33 +155,33 @@ def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
 def _embed_stage1_points(
     run: Run, detector: Detector, pixels: Any
 ) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Return positions [P, 2] in the 2-D plot of the points that Stage 1 finds, and their landmarks [P]."""
+    """Return the points that Stage 1 finds: positions [P, 2] on the map of the landmarks, and labels [P]."""
     landmarks = find_stage1_landmarks(load_stage1_finder(run, detector.device), pixels)
     rows = evenly_spaced(len(landmarks.label), _MAX_EMBEDDED_POINTS)
     return embed_in_plane(landmarks.descriptor[rows]), landmarks.label[rows]
 
 
-def _detection_rate(run: Run) -> FloatArray:
+def _compute_detection_rates(run: Run) -> FloatArray:
     """Return the fraction [K] of the training images in which Stage 1 found each landmark."""
     path = run.path / "points" / "landmarks.safetensors"
     label = read_tensors(path)[0].get("label")
     if label is None or label.dtype != torch.int64 or label.ndim != 1 or (label >= run.config.K).any():
         raise InputError(f"{path} does not belong to this run: it has no labels of {run.config.K} landmarks")
     found = label[label >= 0].numpy()
-    rate: FloatArray = np.bincount(found, minlength=run.config.K) / _num_images(run)
+    rate: FloatArray = np.bincount(found, minlength=run.config.K) / _read_num_images(run)
     return rate
 
 
-def _run_numbers(run: Run, card: ModelCard) -> tuple[tuple[str, str, str], ...]:
+def _list_run_numbers(run: Run, card: ModelCard) -> tuple[tuple[str, str, str], ...]:
     return (
         ("Landmarks", str(run.config.K), "Points that the detector places in every image."),
-        ("Training images", str(_num_images(run)), "Images that could be read. None of them had labels."),
-        *_feature_entry(card),
+        ("Training images", str(_read_num_images(run)), "Images that could be read. No labels were used."),
+        *_list_feature_numbers(card),
     )
 
 
-def _feature_entry(card: ModelCard) -> tuple[tuple[str, str, str], ...]:
-    """Return an entry for the pretrained features with which the landmarks were found, if any."""
+def _list_feature_numbers(card: ModelCard) -> tuple[tuple[str, str, str], ...]:
+    """Return an entry for the pretrained features of the run; empty if it has none."""
     features = card.provenance.get("features")
     if not isinstance(features, dict) or not {"name", "training_data", "license"} <= set(features):
         return ()
@@ -183,7 +189,8 @@ def _feature_entry(card: ModelCard) -> tuple[tuple[str, str, str], ...]:
     return (("Features", str(features["name"]), note),)
 
 
-def _num_images(run: Run) -> int:
+def _read_num_images(run: Run) -> int:
+    """Return the number of training images that could be read, from the log of the run."""
     counts = [int(event["used"]) for event in run.events() if event["event"] == "images"]
     if not counts or counts[-1] == 0:
         raise InputError(f"{run.path / LOG_NAME} does not say how many images the run has")

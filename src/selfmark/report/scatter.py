@@ -1,4 +1,4 @@
-"""A map on which similar points are close together, prepared for inline SVG."""
+"""Lay out a map on which similar points are close together, for inline SVG."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from selfmark.report.landmark_pictures import Picture, to_data_uri
 from selfmark.report.sections import IntArray
 from selfmark.sampling import evenly_spaced
 
-WIDTH, HEIGHT = 580, 440  # of the map, in SVG units
-CROP_SIDE = 30  # of a crop on the map, in SVG units
-_MARGIN = 18
+WIDTH, HEIGHT = 580, 440  # size of the map, SVG units
+CROP_SIDE = 30  # side of a crop on the map, SVG units
+_MARGIN = 18  # distance of the dots from the edge of the map, SVG units
 _MAX_DOTS = 1000
 _MAX_CROPS = 120
-_GRAY = "#8a929b"  # of points without a landmark
+_GRAY = "#8a929b"  # color of points without a landmark
 
 
 @dataclass(frozen=True)
 class DotGroup:
-    """The dots of one landmark as one SVG path, and the position of its number."""
+    """The dots of one landmark.
 
-    index: int  # -1: points without a landmark
+    Attributes:
+        index: Number of the landmark; -1 for points without a landmark.
+        color: "#rrggbb".
+        dots: One SVG path with all dots.
+        center: Position of the landmark's number, SVG units.
+    """
+
+    index: int
     color: str
     dots: str
     center: tuple[float, float]
@@ -32,7 +39,13 @@ class DotGroup:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Groups of dots, and crops that do not overlap as (left, top, color, data URI)."""
+    """A map of points.
+
+    Attributes:
+        groups: Dots of each landmark.
+        crops: Crops of some points that do not overlap, as (left, top, color, data URI).
+        num_points: Number of dots.
+    """
 
     groups: tuple[DotGroup, ...]
     crops: tuple[tuple[float, float, str, str], ...]
@@ -43,10 +56,10 @@ def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops:
     """Lay out a map; points that are not finite are left out.
 
     Args:
-        xy: [P, 2] positions in any unit; both axes keep the same scale.
-        label: [P] landmark of each point; a value outside 0..K-1 means none.
+        xy: [P, 2] positions in any unit; both axes are scaled by the same factor.
+        label: [P] landmark of each point; a value outside 0..K-1 means that the point has none.
         colors: "#rrggbb" of each of the K landmarks.
-        crops: [P, c, c, 3] the image around each point, or None.
+        crops: [P, c, c, 3] the image around each point; None for a map without crops.
     """
     kept = np.flatnonzero(np.isfinite(xy).all(axis=1))
     if len(kept) > _MAX_DOTS:
@@ -83,7 +96,7 @@ def _build_group(index: int, color: str, positions: FloatArray) -> DotGroup:
 
 
 def _fit_to_map(xy: FloatArray) -> FloatArray:
-    """Move and scale points to fill the map; y grows downwards as in pictures."""
+    """Shift and scale points [P, 2] so that they fill the map."""
     low, high = xy.min(axis=0), xy.max(axis=0)
     available = np.array([WIDTH, HEIGHT]) - 2 * _MARGIN
     span = np.maximum(high - low, 1e-12)
@@ -93,7 +106,7 @@ def _fit_to_map(xy: FloatArray) -> FloatArray:
 
 
 def _select_apart(positions: FloatArray) -> list[int]:
-    """Return rows of points so far apart that their crops do not overlap; earlier rows have priority."""
+    """Select points whose crops do not overlap, in the order of their rows; return these rows."""
     selected: list[int] = []
     for row in range(len(positions)):
         gaps = np.abs(positions[selected] - positions[row]).max(axis=1) if selected else np.array([np.inf])

@@ -1,4 +1,4 @@
-"""Tables and curves that the report page shows."""
+"""Data types of the tables and curves that the report page shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IntArray = npt.NDArray[np.integer]
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of text with a note that explains it.
+    """A table whose cells are text, with a note that explains it.
 
     >>> ReportTable("Error", "In percent.", ("images", "forward"), (("5", "6.1"), ("all", "4.8")))
     ReportTable(title='Error', note='In percent.', header=('images', 'forward'), \
@@ -34,7 +34,7 @@ rows=(('5', '6.1'), ('all', '4.8')))
 
 @dataclass(frozen=True)
 class ReportCurves:
-    """Curves with common axes: lines are (name, x [P], y [P]); points that are not finite are skipped."""
+    """Curves with common axes; each line is (name, x [P], y [P]), of which only finite points are drawn."""
 
     title: str
     note: str

@@ -14,7 +14,7 @@ from selfmark.draw.frame_drawing import DrawnObject
 from selfmark.draw.labeled_photos import draw_photos
 from selfmark.draw.labeled_video import draw_videos
 from selfmark.draw.layout import Layout, build_style, compose_picture
-from selfmark.draw.primitives import draw_label, label_size
+from selfmark.draw.primitives import draw_label, measure_label
 from selfmark.image_ref import ImageRef
 from selfmark.images.video import probe_video, read_frames
 from selfmark.model.card import SMOOTHING
@@ -97,7 +97,7 @@ def test_text_beyond_ascii_is_drawn() -> None:
         canvas = np.zeros((40, 120, 3), np.uint8)
         draw_label(canvas, text, (5, 30), 20)
         rows, columns = np.nonzero(canvas.max(axis=2) > 128)
-        width, height = label_size(text, 20)
+        width, height = measure_label(text, 20)
         assert np.ptp(columns) == pytest.approx(width, abs=6)
         assert np.ptp(rows) == pytest.approx(height, abs=6)
         canvases[text] = canvas

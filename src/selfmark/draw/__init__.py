@@ -1,1 +1,1 @@
-"""Labeled videos and photos: landmarks, skeleton, trails and a legend drawn on frames and images."""
+"""Draw labeled videos and photos: landmarks, skeleton, trails and a legend on frames and images."""

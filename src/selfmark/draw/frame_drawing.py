@@ -19,24 +19,24 @@ from selfmark.draw.primitives import (
     draw_label,
     draw_line,
     draw_text,
-    label_size,
+    measure_label,
     to_fixed_point,
 )
 from selfmark.images.decode import Pixels
 from selfmark.points import FloatArray
 
-_RADIUS = 0.022  # of a landmark's disc, as a fraction of the size of its object
-_MIN_RADIUS, _MAX_RADIUS = 3.0, 9.0  # of a disc, in pixels of the enlarged frame
-_BORDER = 1.2  # width of the black border of a disc, in pixels
-_RING_WIDTH = 0.3  # of a hollow landmark, as a fraction of its radius
-_MIN_RING_WIDTH = 1.5  # in pixels
-# A landmark that moves farther than this fraction of the object's size between two frames was mistaken for
-# another one; its trail starts again.
+_RADIUS = 0.022  # radius of a landmark's disc, as a fraction of the size of its object
+_MIN_RADIUS, _MAX_RADIUS = 3.0, 9.0  # limits of this radius, pixels of the enlarged frame
+_BORDER = 1.2  # width of the black border of a disc, pixels
+_RING_WIDTH = 0.3  # width of the ring of a hollow landmark, as a fraction of its radius
+_MIN_RING_WIDTH = 1.5  # pixels
+# If a landmark moves farther than this fraction of the object's size between two frames, it was probably
+# confused with another one, and its trail starts again.
 _MAX_STEP = 0.35
-_TRAIL_SIGMA = 1.5  # of the Gaussian that smooths a trail, in frames
-_TRAIL_OPACITY = 200  # of the newest part of a trail, out of 255
-_EDGE_OPACITY = 0.75
-_MIN_OPACITY = 0.3  # of a landmark with a low score
+_TRAIL_SIGMA = 1.5  # sigma of the Gaussian that smooths a trail, frames
+_TRAIL_OPACITY = 200  # opacity of the newest part of a trail, out of 255
+_EDGE_OPACITY = 0.75  # opacity of the edges between fully opaque landmarks
+_MIN_OPACITY = 0.3  # opacity of a landmark with a score of 0
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class DrawnObject:
         opacity: [K] opacity of each landmark, 0 to 1.
         size: Size of the object in pixels.
         tag: Text beside the object; may be empty.
-        trail: [T, K, 2] the landmarks in the last T frames, oldest first, this frame last.
-        confidence: [K] score relative to the usual one, at most 1, for the legend.
+        trail: [T, K, 2] the landmarks in the last T frames, from the oldest frame to this one.
+        confidence: [K] score of each landmark divided by its typical score, at most 1, for the legend.
     """
 
     xy: FloatArray
@@ -68,7 +68,7 @@ class DrawingStyle:
         colors: [K, 3] color of each landmark.
         edges: Pairs of landmarks to connect.
         hollow: Landmarks drawn as a ring instead of a disc.
-        texts: Text beside each landmark; empty for no text at all.
+        texts: Text beside each landmark; an empty tuple draws no text.
     """
 
     colors: npt.NDArray[np.uint8]
@@ -78,9 +78,9 @@ class DrawingStyle:
 
 
 def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyle) -> Pixels:
-    """Return a copy of the frame [H, W, 3] with its objects.
+    """Draw objects on a copy of the frame [H, W, 3].
 
-    Rings are drawn before the discs of the same object, so that they never cover a disc.
+    Rings are drawn before the discs of the same object, so that a ring never covers a disc.
     """
     canvas = _draw_trails(frame, objects, style.colors)
     order = sorted(range(len(style.colors)), key=lambda index: index not in style.hollow)
@@ -109,14 +109,14 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
         size: Size of the object in pixels.
 
     Returns:
-        [T, K, 2] positions; NaN before the last jump of a landmark. The newest position stays as it is, so
+        [T, K, 2] positions; NaN before the last jump of a landmark. The newest position is not smoothed, so
         that the trail ends at the landmark.
     """
     trail = np.stack(list(history)).astype(np.float64)
     if len(trail) < 2:
         return trail
     steps = np.linalg.norm(np.diff(trail, axis=0), axis=2)  # [T - 1, K]; NaN beside a gap
-    jumps = ~(steps <= _MAX_STEP * size)
+    jumps = ~(steps <= _MAX_STEP * size)  # a gap counts as a jump
     for landmark in range(trail.shape[1]):
         start = int(np.flatnonzero(jumps[:, landmark])[-1]) + 1 if jumps[:, landmark].any() else 0
         trail[start:-1, landmark] = gaussian_filter1d(
@@ -127,7 +127,7 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
 
 
 def landmark_opacity(score: FloatArray, typical_score: FloatArray) -> FloatArray:
-    """Return the opacity [K] of landmarks: 1 if the score is at least half the typical one, else lower.
+    """Return the opacity [K] of landmarks: 1 if the score is at least half the typical score, else less.
 
     >>> landmark_opacity(np.array([0.4, 0.1, 0.0]), np.array([0.4, 0.4, 0.4])).tolist()
     [1.0, 0.5, 0.3]
@@ -141,7 +141,7 @@ def _disc_radius(instance: DrawnObject) -> float:
 
 
 def _draw_trails(frame: Pixels, objects: Sequence[DrawnObject], colors: npt.NDArray[np.uint8]) -> Pixels:
-    """Return the frame with all trails, which are drawn on a separate layer and then blended in."""
+    """Draw all trails on a separate layer, and return a copy of the frame with the layer blended in."""
     layer, opacity = frame.copy(), np.zeros(frame.shape[:2], np.uint8)
     for instance in objects:
         steps = len(instance.trail) - 1
@@ -172,7 +172,7 @@ def _blend_disc(
     opacity: float,
     inside: Pixels | None,
 ) -> None:
-    """Draw a disc, or a ring that shows the frame `inside` in its middle."""
+    """Draw a disc. If `inside` is a frame, draw a ring that shows the frame in its middle."""
 
     def draw(layer: Pixels, corner: FloatArray) -> None:
         draw_disc(layer, center - corner, radius + _BORDER, BLACK)
@@ -187,7 +187,15 @@ def _blend_disc(
 def _restore_disc(
     layer: Pixels, frame: Pixels, center: FloatArray, radius: float, corner: FloatArray
 ) -> None:
-    """Replace a disc of `layer`, whose upper left corner is at `corner`, by the pixels of the frame."""
+    """Replace a disc of `layer` by the pixels of the frame.
+
+    Args:
+        layer: Copy of a part of the frame, drawn on.
+        frame: Frame without drawings.
+        center: (x, y) of the disc in the frame.
+        radius: Radius of the disc.
+        corner: (x, y) of the upper left corner of `layer` in the frame.
+    """
     left, top = corner.astype(int).tolist()
     height, width = layer.shape[:2]
     mask = np.zeros((height, width), np.uint8)
@@ -211,9 +219,15 @@ def _blend(
     opacity: float,
     draw: Callable[[Pixels, FloatArray], None],
 ) -> None:
-    """Draw with an opacity in the rectangle from `low` to `high`, as far as it is inside the canvas.
+    """Draw in a rectangle of the canvas with an opacity.
 
-    `draw` gets a copy of that part of the canvas and the (x, y) of its upper left corner.
+    Args:
+        canvas: Picture to draw on.
+        low: (x, y) of the upper left corner of the rectangle; it may be outside the canvas.
+        high: (x, y) of the lower right corner of the rectangle.
+        opacity: Opacity, 0 to 1.
+        draw: Draws on a copy of the rectangle's part of the canvas, given the (x, y) of its upper left
+            corner.
     """
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         return
@@ -229,16 +243,16 @@ def _blend(
 
 
 def _draw_landmark_text(canvas: Pixels, text: str, center: FloatArray, radius: float) -> None:
-    """Write the text of a landmark to the upper right of its disc, within the canvas."""
+    """Write the text of a landmark at the upper right of its disc, but inside the canvas."""
     font_height = round(np.clip(2 * radius, 11, 16))
-    width, height = label_size(text, font_height)
+    width, height = measure_label(text, font_height)
     x = int(np.clip(center[0] + radius + 1, 0, max(canvas.shape[1] - width, 0)))
     y = int(np.clip(center[1] - radius * 0.6, height, canvas.shape[0] - 2))
     draw_label(canvas, text, (x, y), font_height)
 
 
 def _draw_tag(canvas: Pixels, instance: DrawnObject) -> None:
-    """Write the tag above the object on its right side, within the canvas."""
+    """Write the tag at the upper right of the object, but inside the canvas."""
     visible = instance.xy[np.isfinite(instance.xy).all(axis=1)]
     if not len(visible):
         return

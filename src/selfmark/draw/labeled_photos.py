@@ -1,4 +1,4 @@
-"""Labeled copies of still images, drawn while predictions are being made."""
+"""Draw labeled copies of still images while predictions are being made."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from selfmark.run.guarded_files import make_folders
 FOLDER = "drawn"
 """Folder of labeled photos in the output folder."""
 
-_MIN_SIDE, _MAX_SIDE = 500, 1600  # the longer side of a small photo is enlarged, that of a large one reduced
-_NEW_WEIGHT = 0.02  # weight of the newest photo in the running mean of scores
-_QUALITY = 92  # of JPEG files
+_MIN_SIDE, _MAX_SIDE = 500, 1600  # limits of the longer side of a labeled photo, pixels
+_NEW_WEIGHT = 0.02  # weight of the newest object in the running mean of scores
+_QUALITY = 92  # quality of JPEG files
 
 
 def draw_photos(
     predictions: Iterable[Prediction], refs: Sequence[ImageRef], card: ModelCard, folder: Path, layout: Layout
 ) -> Iterator[Prediction]:
-    """Pass predictions through, and draw each still image into `folder`/drawn on the way.
+    """Yield predictions unchanged, and draw each still image into `folder`/drawn in the meantime.
 
     Args:
         predictions: Predictions of `refs`.
-        refs: All objects that are predicted; a photo is drawn after its last object.
+        refs: All objects that are predicted. A photo is drawn when its last object is predicted.
         card: Model card with colors, skeleton, trust and hidden landmarks.
         folder: Output folder.
         layout: What to show besides the landmarks.
     """
     paths = labeled_photo_paths(refs, folder)
-    waiting = Counter(ref.path for ref in refs if ref.frame is None)
+    num_objects = Counter(ref.path for ref in refs if ref.frame is None)
     kept = visible_landmarks(card)
     style = build_style(visible_card(card), kept, "", layout)
-    found: dict[Path, list[tuple[ImageRef, FloatArray, FloatArray]]] = {}
+    found: dict[Path, list[tuple[ImageRef, FloatArray, FloatArray]]] = {}  # objects of unfinished photos
     typical_score: FloatArray | None = None
     for prediction in predictions:
         landmarks = prediction.landmarks
@@ -56,19 +56,21 @@ def draw_photos(
                 continue
             xy, score = landmarks.xy[row, kept], landmarks.score[row, kept]
             found.setdefault(ref.path, []).append((ref, xy, score))
-            known = score.astype(np.float64)
-            typical_score = known if typical_score is None else typical_score
-            typical_score = (1 - _NEW_WEIGHT) * typical_score + _NEW_WEIGHT * known
-            if len(found[ref.path]) == waiting[ref.path]:
+            new_score = score.astype(np.float64)
+            typical_score = new_score if typical_score is None else typical_score
+            typical_score = (1 - _NEW_WEIGHT) * typical_score + _NEW_WEIGHT * new_score
+            if len(found[ref.path]) == num_objects[ref.path]:
                 pixels = read_image(ref.path, float("inf"))
                 zoom = _zoom_factor(pixels)
-                objects = [_drawn_object(item, zoom, typical_score) for item in found.pop(ref.path)]
+                objects = [_build_drawn_object(item, zoom, typical_score) for item in found.pop(ref.path)]
                 _save(compose_picture(_resize(pixels, zoom), objects, [], style), paths[ref.path])
         yield prediction
 
 
 def labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
     """Return the path of the labeled copy of each photo, in the same folder structure as the photos.
+
+    Photos whose names differ only in the suffix keep it, so that their copies have different names.
 
     >>> refs = [ImageRef(Path("a/1.png")), ImageRef(Path("b/1.png")), ImageRef(Path("b/1.jpg"))]
     >>> [path.as_posix() for path in labeled_photo_paths(refs, Path("out")).values()]
@@ -87,6 +89,7 @@ def labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Pa
 
 
 def _zoom_factor(pixels: np.ndarray) -> float:
+    """Return the factor that brings the longer side of a photo within its limits."""
     side = max(pixels.shape[:2])
     return float(np.clip(1.0, _MIN_SIDE / side, _MAX_SIDE / side))
 
@@ -98,9 +101,10 @@ def _resize(pixels: np.ndarray, zoom: float) -> np.ndarray:
     return np.asarray(cv2.resize(pixels, size, interpolation=method), dtype=np.uint8)
 
 
-def _drawn_object(
+def _build_drawn_object(
     item: tuple[ImageRef, FloatArray, FloatArray], zoom: float, typical_score: FloatArray
 ) -> DrawnObject:
+    """Return an object to draw, from its reference, landmarks [K, 2] and scores [K]."""
     ref, xy, score = item
     enlarged = (xy.astype(np.float64) + 0.5) * zoom - 0.5
     size = zoom * max(ref.box[2:]) if ref.box else float(np.ptp(enlarged, axis=0).max())

@@ -1,7 +1,7 @@
-"""Labeled videos, drawn while predictions are being made.
+"""Draw labeled videos while predictions are being made.
 
-Each frame is decoded a second time, drawn on and encoded right away, so the memory needed does not grow with
-the length of the video.
+Each frame is decoded a second time, drawn on and encoded at once. So the memory needed does not grow with the
+length of the video.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ SUFFIX = "_landmarks.mp4"
 _MIN_SIDE = 700
 _MAX_ZOOM = 3
 _PLAIN = Layout()
+_DEFAULT_RATE = 25.0  # frames per second of a video that does not state its frame rate
 _NEW_WEIGHT = 0.02  # weight of the newest frame in the running mean of scores and sizes
 
 
@@ -50,7 +51,7 @@ def draw_videos(
     trail: float,
     layout: Layout = _PLAIN,
 ) -> Generator[Prediction, None, None]:
-    """Pass predictions through, and draw each video into `folder`/VIDEO_landmarks.mp4 on the way.
+    """Yield predictions unchanged, and draw each video into `folder`/VIDEO_landmarks.mp4 in the meantime.
 
     Hidden landmarks are not drawn. Landmarks of low trust are drawn as rings.
 
@@ -59,14 +60,14 @@ def draw_videos(
         refs: All objects that are predicted.
         card: Model card with colors, skeleton, trust and hidden landmarks.
         folder: Output folder.
-        every: Use every n-th frame of each video; the result plays at the speed of the source.
+        every: Use every n-th frame of each video. The labeled video still plays at the original speed.
         trail: Length of the trails in seconds; 0 draws none.
         layout: What to show besides the landmarks.
     """
     paths = labeled_video_paths(refs, folder)
     kept, card = visible_landmarks(card), visible_card(card)
     style = build_style(card, kept, smoothing_method(card), layout)
-    tagged = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
+    with_tracks = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}
         for prediction in predictions:
@@ -74,7 +75,7 @@ def draw_videos(
                 if ref.frame is None:
                     continue
                 if ref.path not in videos:
-                    options = _VideoOptions(style, every, trail, ref.path in tagged)
+                    options = _VideoOptions(style, every, trail, ref.path in with_tracks)
                     videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
                 landmarks = prediction.landmarks
                 predicted = None if landmarks.motion is None else landmarks.motion.predicted[row, kept]
@@ -96,7 +97,14 @@ def labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Pa
 
 @dataclass(frozen=True)
 class _VideoOptions:
-    """Style, frame step, length of the trails in seconds, and whether to show track numbers."""
+    """Options of a labeled video.
+
+    Attributes:
+        style: Style and layout of its pictures.
+        every: Use every n-th frame.
+        trail: Length of the trails in seconds.
+        show_tracks: Whether to write the number of its track beside each object.
+    """
 
     style: PictureStyle
     every: int
@@ -105,7 +113,13 @@ class _VideoOptions:
 
 
 class _PendingObject(NamedTuple):
-    """An object of the next frame: landmarks [K, 2], scores [K], and predicted landmarks if smoothed."""
+    """An object of the next frame that has objects.
+
+    ref:       image reference with frame and track
+    xy:        [K, 2] landmarks
+    score:     [K]
+    predicted: [K, 2] landmarks before smoothing; None if they are not smoothed
+    """
 
     ref: ImageRef
     xy: FloatArray
@@ -115,7 +129,13 @@ class _PendingObject(NamedTuple):
 
 @dataclass
 class _TrackState:
-    """Recent positions of an object, and running means of its scores and size."""
+    """Recent positions of an object, and running means of its scores and size.
+
+    Attributes:
+        history: [K, 2] landmarks in the last frames, oldest first, pixels of the enlarged frame.
+        typical_score: [K] running mean of the scores.
+        typical_size: Running mean of the size, pixels of the enlarged frame.
+    """
 
     history: deque[FloatArray]
     typical_score: FloatArray
@@ -125,7 +145,8 @@ class _TrackState:
 class _LabeledVideo:
     """A labeled video that is being written. Objects must be added in the order of their frames.
 
-    The file is opened at the first frame. `files` closes it; without an error, it is renamed to `target`.
+    A temporary file is opened at the first frame. The exit stack `files` closes it and, if there was no
+    error, renames it to `target`.
     """
 
     def __init__(self, video: Path, target: Path, options: _VideoOptions, files: ExitStack) -> None:
@@ -133,11 +154,11 @@ class _LabeledVideo:
         self._target = target
         self._options = options
         self._files = files
-        self._rate = (info.rate or 25.0) / options.every
+        self._rate = (info.rate or _DEFAULT_RATE) / options.every
         self._seconds = info.seconds
         self._frames = read_frames(video, range(0, info.frames, options.every))
         self._next = next(self._frames, None)  # number and pixels of the next frame to write
-        self._max_history = max(1, round(options.trail * self._rate)) + 1
+        self._max_history = max(1, round(options.trail * self._rate)) + 1  # frames
         self._zoom = 1
         self._writer: VideoWriter | None = None
         self._num_written = 0
@@ -147,13 +168,20 @@ class _LabeledVideo:
         self._pending: list[_PendingObject] = []  # objects of one frame
 
     def add(self, ref: ImageRef, xy: FloatArray, score: FloatArray, predicted: FloatArray | None) -> None:
-        """Add an object with its landmarks [K, 2] and scores [K]; `predicted` are those before smoothing."""
+        """Add an object.
+
+        Args:
+            ref: Its image reference.
+            xy: [K, 2] landmarks.
+            score: [K] scores.
+            predicted: [K, 2] landmarks before smoothing; None if they are not smoothed.
+        """
         if self._pending and self._pending[0].ref.frame != ref.frame:
             self._draw_pending()
         self._pending.append(_PendingObject(ref, xy, score, predicted))
 
     def finish(self) -> None:
-        """Write the last objects and the frames after them."""
+        """Write the frame of the last objects, and all frames after it."""
         self._draw_pending()
         while self._next is not None:
             self._write(*self._next, objects=[], before=[])
@@ -169,12 +197,13 @@ class _LabeledVideo:
             # The frame may be unreadable, or already written because the objects came out of order.
             if self._next is not None and self._next[0] == target:
                 self._open(self._next[1])
-                objects = self._drawn_objects()
-                self._write(*self._next, objects=objects, before=self._objects_before(objects))
+                objects = self._build_drawn_objects()
+                self._write(*self._next, objects=objects, before=self._build_objects_before(objects))
                 self._next = next(self._frames, None)
         self._pending = []
 
-    def _drawn_objects(self) -> list[DrawnObject]:
+    def _build_drawn_objects(self) -> list[DrawnObject]:
+        """Return the pending objects with their trails, and update the state of their tracks."""
         objects, present = [], set()
         for order, (ref, xy, score, _) in enumerate(self._pending):
             key = order if ref.track is None else ref.track
@@ -198,17 +227,17 @@ class _LabeledVideo:
             self._tracks[key].history.clear()  # a trail does not continue across a gap
         return objects
 
-    def _objects_before(self, objects: Sequence[DrawnObject]) -> list[DrawnObject]:
-        """Return the objects as predicted, without trails; none if the landmarks are not smoothed."""
-        return [
-            replace(drawn, xy=predicted, trail=predicted[None])
-            for drawn, pending in zip(objects, self._pending, strict=True)
-            if pending.predicted is not None
-            for predicted in [(pending.predicted.astype(np.float64) + 0.5) * self._zoom - 0.5]
-        ]
+    def _build_objects_before(self, objects: Sequence[DrawnObject]) -> list[DrawnObject]:
+        """Return the objects before smoothing, without trails; none if the landmarks are not smoothed."""
+        before = []
+        for drawn, pending in zip(objects, self._pending, strict=True):
+            if pending.predicted is not None:
+                predicted = (pending.predicted.astype(np.float64) + 0.5) * self._zoom - 0.5
+                before.append(replace(drawn, xy=predicted, trail=predicted[None]))
+        return before
 
     def _read_back(self, path: Path) -> None:
-        """Raise unless the video has all its frames: OpenCV does not report a full disk."""
+        """Raise if frames are missing in the written video, because OpenCV does not report a full disk."""
         try:
             frames = probe_video(path).frames
         except InputError:
@@ -220,7 +249,7 @@ class _LabeledVideo:
             )
 
     def _open(self, frame: Pixels) -> VideoWriter:
-        """Return the writer; at the first frame, choose the frame size and create the file."""
+        """Return the writer. At the first frame, choose the size of the video and create its file."""
         if self._writer is None:
             height, width = frame.shape[:2]
             self._zoom = int(np.clip(-(-_MIN_SIDE // min(height, width)), 1, _MAX_ZOOM))
@@ -246,7 +275,7 @@ class _LabeledVideo:
         self._num_written += 1
 
     def _enlarge(self, frame: Pixels) -> Pixels:
-        """Enlarge a frame, then cut or pad it, because frames may differ in size from the first one."""
+        """Enlarge a frame, then cut or pad it to the size of the first frame, which it may differ from."""
         height, width = frame.shape[:2]
         if self._zoom > 1:
             size = (width * self._zoom, height * self._zoom)
@@ -255,7 +284,7 @@ class _LabeledVideo:
 
 
 def _fit(frame: Pixels, size: tuple[int, int]) -> Pixels:
-    """Cut or pad a picture on the right and below to a width and height."""
+    """Cut or pad a picture at its right and lower edge to this width and height."""
     right, below = size[0] - frame.shape[1], size[1] - frame.shape[0]
     frame = frame[: size[1], : size[0]]
     padding = ((0, max(below, 0)), (0, max(right, 0)), (0, 0))

@@ -1,4 +1,4 @@
-"""Layout of labeled pictures: the picture itself, optionally one from before beside it, and a legend."""
+"""Lay out labeled pictures: the picture itself, optionally a second picture on its left, and a legend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from selfmark.draw.frame_drawing import DrawingStyle, DrawnObject, draw_frame
-from selfmark.draw.primitives import BLACK, WHITE, draw_disc, draw_label, draw_line, label_size
+from selfmark.draw.primitives import BLACK, WHITE, draw_disc, draw_label, draw_line, measure_label
 from selfmark.images.decode import Pixels
 from selfmark.model.card import ModelCard, untrusted_landmarks
 from selfmark.model.colors import landmark_colors, to_rgb
@@ -18,9 +18,9 @@ from selfmark.points import FloatArray
 LabelText = Literal["none", "numbers", "names"]
 """Text beside each landmark."""
 
-_GAP = 6  # white pixels between two pictures
-_MIN_ROW, _MAX_ROW = 14, 30  # height of a row of the legend, pixels
-_BAR = 50  # length of the bar of a full score in the legend, pixels
+_GAP = 6  # width of the white gap between two pictures, pixels
+_MIN_ROW, _MAX_ROW = 14, 30  # limits of the height of a row of the legend, pixels
+_BAR = 50  # length of a full bar in the legend, pixels
 _BACKGROUND = 30  # gray level of the legend
 _TITLE = 18  # font size of titles, pixels
 _BAR_COLOR = (150, 150, 150)
@@ -32,9 +32,9 @@ class Layout:
 
     Attributes:
         text: Text beside each landmark.
-        has_legend: Whether a list of all landmarks with their scores stands on the right.
-        has_before: Whether the picture before stands on the left: with the predicted landmarks if those on
-            the right are smoothed, otherwise without landmarks.
+        has_legend: Whether a list of all landmarks with their scores is on the right.
+        has_before: Whether a second picture is on the left. It shows the landmarks before smoothing, or no
+            landmarks if they are not smoothed.
     """
 
     text: LabelText = "none"
@@ -48,10 +48,10 @@ class PictureStyle:
 
     Attributes:
         drawing: How landmarks are drawn.
-        layout: What is shown besides them.
-        names: Names of the landmarks.
-        numbers: Numbers of the landmarks, which count hidden ones, too.
-        titles: Titles of the two pictures side by side.
+        layout: What is shown besides the landmarks.
+        names: Names of the visible landmarks.
+        numbers: Number of each visible landmark among all landmarks, including hidden ones.
+        titles: Titles of the left and the right picture.
     """
 
     drawing: DrawingStyle
@@ -65,9 +65,9 @@ def build_style(card: ModelCard, numbers: Sequence[int], smoothing: str, layout:
     """Return the style of labeled pictures.
 
     Args:
-        card: Card of the visible landmarks.
+        card: Model card with only the visible landmarks.
         numbers: Number of each visible landmark among all landmarks.
-        smoothing: Method by which the landmarks are smoothed; empty if they are not.
+        smoothing: Name of the smoothing method; empty if landmarks are not smoothed.
         layout: What to show besides the landmarks.
     """
     texts = {
@@ -89,8 +89,8 @@ def compose_picture(
 
     Args:
         frame: [H, W, 3] the picture without landmarks.
-        objects: Its objects.
-        before: The objects to draw on the picture on the left, if the layout has one.
+        objects: Objects to draw.
+        before: Objects to draw on the left picture, if the layout has one.
         style: Style and layout.
 
     Returns:
@@ -111,7 +111,7 @@ def compose_picture(
 def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyle) -> Pixels:
     """Draw a list of the landmarks: color, number, name, and a bar for the score.
 
-    The bar is full if the score is at least the usual one; with several objects, it shows their mean.
+    The bar is full if the score is at least the typical score. It shows the mean over several objects.
     """
     count = len(style.names)
     row_height = int(np.clip((height - 4) // max(count, 1), _MIN_ROW, _MAX_ROW))
@@ -121,7 +121,7 @@ def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyl
         str(number) if name == str(number) else f"{number} {name}"
         for number, name in zip(style.numbers, style.names, strict=True)
     ]
-    text_width = max(label_size(label, font_height)[0] for label in labels)
+    text_width = max(measure_label(label, font_height)[0] for label in labels)
     column_width = row_height + text_width + _BAR + 20
     canvas = np.full((height, -(-count // rows) * column_width, 3), _BACKGROUND, np.uint8)
     confidence = _mean_confidence(objects, count)
@@ -135,15 +135,16 @@ def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyl
             draw_disc(canvas, center, radius * 0.55, (_BACKGROUND,) * 3)
         text_left = left + row_height
         draw_label(canvas, label, (text_left, round(middle + font_height * 0.36)), font_height)
-        bar, length = np.array([text_left + text_width + 10, middle]), np.array([_BAR, 0])
-        draw_line(canvas, bar, bar + length, 1, _BAR_COLOR)
+        bar_start, bar_length = np.array([text_left + text_width + 10, middle]), np.array([_BAR, 0])
+        draw_line(canvas, bar_start, bar_start + bar_length, 1, _BAR_COLOR)
         if confidence[index] > 0:
-            draw_line(canvas, bar, bar + confidence[index] * length, max(2, row_height // 5), WHITE)
+            bar_end = bar_start + confidence[index] * bar_length
+            draw_line(canvas, bar_start, bar_end, max(2, row_height // 5), WHITE)
     return canvas
 
 
 def _mean_confidence(objects: Sequence[DrawnObject], count: int) -> FloatArray:
-    """Return the mean confidence [K] of landmarks over the objects in which they have a position."""
+    """Return the mean confidence [K] of each landmark over the objects in which its position is known."""
     total, seen = np.zeros(count), np.zeros(count)
     for instance in objects:
         known = np.isfinite(instance.xy).all(axis=1)

@@ -1,4 +1,4 @@
-"""Writers of MP4 videos: H.264 if PyAV can encode it, otherwise MPEG-4."""
+"""Write MP4 videos: as H.264 if PyAV can encode it, otherwise as MPEG-4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from selfmark.images import video_av
 from selfmark.images.decode import Pixels
 from selfmark.images.video import video_reader
 
-_CODECS = ("libx264", "libopenh264", "mpeg4")  # the first available one is used; mpeg4 is always available
+_CODECS = ("libx264", "libopenh264", "mpeg4")  # the first available codec is used; mpeg4 always exists
 _CODEC_OPTIONS = {"libx264": {"crf": "20", "preset": "veryfast"}, "mpeg4": {"qmax": "4"}}
 _TICKS_PER_SECOND = 90_000  # the usual time base of video files
 
@@ -23,7 +23,7 @@ class VideoWriter(Protocol):
     """A video that is written frame by frame, of even width and height."""
 
     def write(self, frame: Pixels, seconds: float) -> None:
-        """Append a frame [H, W, 3] RGB that is shown from this time on."""
+        """Append a frame [H, W, 3] RGB, which is shown from this time on."""
 
     def close(self) -> None:
         """Finish the file."""
@@ -37,7 +37,7 @@ def open_video_writer(path: Path, size: tuple[int, int], rate: float) -> VideoWr
         size: Width and height of the frames in pixels; both even.
         rate: Approximate number of frames per second.
     """
-    # Videos are read with PyAV whenever it is installed, so the reader also tells whether PyAV can write.
+    # PyAV is installed if and only if videos are read with it.
     return _PyAVWriter(path, size, rate) if video_reader() is video_av else _OpenCVWriter(path, size, rate)
 
 

@@ -1,8 +1,9 @@
 """Train the head of a detector on the stored features of a few images.
 
-The frozen part of the network computes the features of augmented images once. Each training then takes only
-`refinement.iterations` steps of a small network, so it can be repeated with other images left out. Landmarks
-without a label should not move: the targets of their maps are the maps of the original head.
+The frozen part of the network computes the features of augmented images once. A training is then short,
+because it takes `refinement.iterations` steps of a small network. So it can be repeated with other images
+left out. Landmarks without a label should not move, so the targets of their heatmaps are the heatmaps of the
+original head.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class SplitNetwork:
         describe: maps images [B, 3, S, S] in 0..1 to features [B, C, h, w].
         head: trainable part.
         read: maps a head and features [B, C, h, w] to heatmaps [B, K, S/4, S/4].
-        finder: finds the direction of each object, by which its image is rotated first; None: no rotation.
+        finder: finds the direction that each object faces, so that its image can be rotated first; None if
+            images are not rotated.
     """
 
     describe: Callable[[Tensor], Tensor]
@@ -120,9 +122,9 @@ def describe_views(
         network: the network.
         images: the images.
         views: number of views per image.
-        augment: random changes of the images.
-        mirror: [K] mirror partners: landmark k becomes landmark mirror[k] in a mirrored image; None: images
-            are not mirrored.
+        augment: strength of the random changes.
+        mirror: [K] mirror partners: landmark k becomes landmark mirror[k] in a mirrored image. None if images
+            must not be mirrored.
         generator: source of the random numbers; the computation runs on its device.
     """
     device, size = generator.device, images.pixels.shape[-1]
@@ -168,8 +170,8 @@ def train_head(
     Args:
         network: the network; it is not changed.
         corrected: views with labels.
-        kept: views of other images, for which the maps should not change; None if there are no such images.
-        settings: iterations, batch, learning rate, and the weight of maps without a label.
+        kept: views of other images, whose heatmaps should not change; None if there are no such images.
+        settings: iterations, batch, learning rate, and the weight of heatmaps without a label.
         sigma: standard deviation of the target Gaussians, cells.
         generator: source of the random numbers; the computation runs on its device.
     """
@@ -182,19 +184,20 @@ def train_head(
     groups = [corrected] if kept is None else [corrected, kept]
     per_group = max(1, settings.batch // len(groups))
     for _ in range(settings.iterations):
-        batch = [_draw(group, per_group, generator) for group in groups]
+        batch = [_draw_batch(group, per_group, generator) for group in groups]
         features, cells, present, _ = (torch.cat(column).to(device) for column in zip(*batch, strict=True))
         # The gradients of the features are not used. But torch crashes in the backward pass of a GroupNorm
         # whose channels-last input does not require gradients.
         features = features.float().requires_grad_(True)
         with torch.no_grad():
-            before = network.read(network.head, features)
-            target = draw_gaussians(cells, before.shape[-1], sigma)
+            original_maps = network.read(network.head, features)
+            gaussians = draw_gaussians(cells, original_maps.shape[-1], sigma)
+        target = torch.where(present[..., None, None], gaussians, original_maps)
         maps = network.read(head, features)
-        labeled = present[..., None, None]
-        error = (maps - torch.where(labeled, target, before)).square().mean(dim=(2, 3))
-        new, old = (error * present).sum(), (error * ~present).sum()
-        loss = new / present.sum().clamp_min(1) + settings.keep_weight * old / (~present).sum().clamp_min(1)
+        error = (maps - target).square().mean(dim=(2, 3))
+        labeled_loss = (error * present).sum() / present.sum().clamp_min(1)
+        other_error = (error * ~present).sum()
+        loss = labeled_loss + settings.keep_weight * other_error / (~present).sum().clamp_min(1)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -202,7 +205,8 @@ def train_head(
     return head.eval().requires_grad_(False)
 
 
-def _draw(examples: HeadExamples, count: int, generator: torch.Generator) -> HeadExamples:
+def _draw_batch(examples: HeadExamples, count: int, generator: torch.Generator) -> HeadExamples:
+    """Return `count` random views, with replacement."""
     index = torch.randint(len(examples.image), (count,), generator=generator, device=generator.device).cpu()
     return HeadExamples(*(column[index] for column in examples))
 

@@ -1,7 +1,8 @@
-"""`selfmark refine`: train a detector with corrected landmarks, if that helps on images left out in turn.
+"""Implement `selfmark refine`: train a detector with corrected landmarks, and save it if its error is lower.
 
-The refined detector replaces the one in the model folder. The original is kept in the folder MODEL-original
-beside it, and every refinement starts from it.
+The errors are measured on images that are left out in turn. The refined detector replaces the one in the
+model folder. The original detector is kept in the folder MODEL-original beside it. Every refinement starts
+from the original detector.
 """
 
 from __future__ import annotations
@@ -45,24 +46,26 @@ from selfmark.run.guarded_files import copy_file, remove_folder
 from selfmark.run.locks import exclusive
 from selfmark.sampling import evenly_spaced
 
-_MOVED = 0.5  # network pixels; a label that is farther from the detector's landmark was moved there
+_MIN_MOVE = 0.5  # network pixels; if a label is farther from the detector's landmark, the user moved it
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RefinementErrors:
-    """Mean distances of landmarks from their corrected places, in percent of the side of the network's image.
+    """Mean distances of landmarks from their corrected places, in percent of the side of the network image.
 
-    Each image was left out of the training that its errors after the refinement come from.
+    The errors after the refinement are measured by leave-one-out: the tested images are never among the
+    images that the detector was refined with.
 
     Attributes:
-        moved: number of landmarks that were moved.
-        moved_before: error of the original detector on them.
-        moved_after: error after the refinement.
-        confirmed: number of landmarks that were confirmed where the original detector found them.
-        confirmed_after: error on these after the refinement; before, it is 0.
-        landmarks: errors before and after for each of the K landmarks, NaN without labels, [K, 2].
+        moved: number of labels that the user moved away from the landmark of the original detector.
+        moved_before: mean error of the original detector on these labels.
+        moved_after: mean error of the refined detector on these labels.
+        confirmed: number of labels that the user left where the original detector found the landmark.
+        confirmed_after: mean error of the refined detector on these labels; that of the original detector
+            counts as 0.
+        landmarks: [K, 2] mean error of each landmark before and after; NaN for landmarks without labels.
     """
 
     moved: int
@@ -74,16 +77,18 @@ class RefinementErrors:
 
     @property
     def mean_before(self) -> float:
-        """Mean over all labeled landmarks before the refinement."""
+        """Mean error over all labels before the refinement."""
         return self.moved * self.moved_before / (self.moved + self.confirmed)
 
     @property
     def mean_after(self) -> float:
-        """Mean over all labeled landmarks after the refinement."""
-        after = (self.moved and self.moved * self.moved_after) + (
-            self.confirmed and self.confirmed * self.confirmed_after
-        )
-        return float(after / (self.moved + self.confirmed))
+        """Mean error over all labels after the refinement."""
+        total = 0.0
+        if self.moved:
+            total += self.moved * self.moved_after
+        if self.confirmed:
+            total += self.confirmed * self.confirmed_after
+        return float(total / (self.moved + self.confirmed))
 
 
 @dataclass(frozen=True)
@@ -92,10 +97,10 @@ class RefinementResult:
 
     Attributes:
         names: names of the K landmarks.
-        images: number of images with labels.
-        points: number of labeled landmarks in them.
-        errors: errors by leave-one-out; None with a single image.
-        is_saved: whether the refined detector replaced the one before.
+        images: number of labeled images.
+        points: number of labels in these images.
+        errors: errors by leave-one-out; None if there is only one image.
+        is_saved: whether the refined detector was saved in the model folder.
         original: folder of the original detector.
         notes: messages for the user.
     """
@@ -118,17 +123,17 @@ def refine_run(
     settings: Mapping[str, Any] | None = None,
     on_progress: Progress = lambda text: None,
 ) -> RefinementResult:
-    """Train the head of a detector with corrected landmarks, and save it if that helps on held-out images.
+    """Train the head of a detector with corrected landmarks, and save it if its error is lower.
 
     Args:
         folder: run folder or model folder.
-        labels: places of landmarks under their names: COCO keypoints, a DeepLabCut table or a Label Studio
-            export.
-        images: the labeled images; if empty, those that a COCO file names.
+        labels: file with the corrected places of landmarks, under the names of the landmarks: COCO keypoints,
+            a DeepLabCut table or a Label Studio export.
+        images: the labeled images; if empty, the images that a COCO file names.
         device: `auto`, `cpu`, `cuda`, ...
-        force: save the refined detector even if it is worse on held-out images.
+        force: save the refined detector even if its error is not lower.
         settings: settings that differ from those of the run, by dotted name, e.g. `{"refinement.folds": 10}`.
-        on_progress: called with what is being done.
+        on_progress: called with a description of each step.
 
     Raises:
         InputError: if there are no usable labels, or the detector cannot be refined.
@@ -140,7 +145,8 @@ def refine_run(
     target = model_folder(folder)
     start = original_folder(target) if is_refined(target) else target
     detector = Detector.load(start, select_device(device))
-    card = read_card(target)  # names and mirror partners may have been edited since
+    # The card in the model folder is newer than that of the original: the user may have edited it.
+    card = read_card(target)
     detector = Detector(
         detector.psi,
         replace(detector.card, mirror=card.mirror, confirmed=card.confirmed),
@@ -163,21 +169,23 @@ def refine_run(
         ).float(),
         torch.from_numpy(truth.visible),
     )
-    trainer = _Trainer(detector, network, config, labeled, _kept_images(folder, truth.refs, config, detector))
+    kept = _load_kept_images(folder, truth.refs, config, detector)
+    trainer = _Trainer(detector, network, config, labeled, kept)
     groups = _group_by_image(truth.refs)
-    errors = _leave_one_out(trainer, groups, on_progress) if groups.max() > 0 else None
-    notes = _describe(truth, store, errors)
+    num_images, num_labels = int(groups.max()) + 1, int(truth.visible.sum())
+    errors = _leave_one_out(trainer, groups, on_progress) if num_images > 1 else None
+    notes = _collect_notes(truth, store, errors)
     is_saved = force or errors is None or errors.mean_after < errors.mean_before
     if is_saved:
         on_progress("training on all images")
         head = trainer.train(())
         network.head.load_state_dict(head.state_dict())
-        _save(detector, target, labels, errors, int(groups.max()) + 1, int(truth.visible.sum()))
-        notes += _outdated(folder, target)
+        _save(detector, target, labels, errors, num_images, num_labels)
+        notes += _list_outdated_files(folder, target)
     return RefinementResult(
         card.names,
-        int(groups.max()) + 1,
-        int(truth.visible.sum()),
+        num_images,
+        num_labels,
         errors,
         is_saved,
         original_folder(target),
@@ -186,7 +194,13 @@ def refine_run(
 
 
 def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObjects:
-    """Return the labels of the K landmarks, in their order; raise if the file names none of them."""
+    """Return the labels with one point for each of the K landmarks, in the order of the landmarks.
+
+    Objects without a label of a landmark are left out.
+
+    Raises:
+        InputError: if the file has no label of any landmark.
+    """
     known = [name for name in truth.names if name in names]
     if not known:
         raise InputError(
@@ -208,15 +222,15 @@ def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObj
 
 
 def _group_by_image(refs: Sequence[ImageRef]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the number of each object's image, so that the objects of an image are left out together."""
+    """Number the images, and return the number of each object's image."""
     number = {image: index for index, image in enumerate(dict.fromkeys((r.path, r.frame) for r in refs))}
     return np.array([number[ref.path, ref.frame] for ref in refs], dtype=np.int64)
 
 
-def _kept_images(
+def _load_kept_images(
     folder: Path, labeled: Sequence[ImageRef], config: Config, detector: Detector
 ) -> ImageStore | None:
-    """Return images of the run without labels; None if there are none."""
+    """Load unlabeled images of the run, whose heatmaps should not change; None if there are none."""
     if not (folder / "run.json").exists():
         return None
     known = {(ref.path.resolve(), ref.frame) for ref in labeled}
@@ -232,7 +246,7 @@ def _kept_images(
 
 
 class _Trainer:
-    """Trains heads on corrected images, with or without some of them."""
+    """Trains heads on all corrected images, or on all but some of them."""
 
     def __init__(
         self,
@@ -265,15 +279,20 @@ class _Trainer:
         self.seed = config.seed
 
     def train(self, left_out: Sequence[int]) -> nn.Module:
-        """Return a head trained on all corrected objects but these rows."""
+        """Train a head on all corrected objects except for these rows."""
         examples = leave_out(self.corrected, torch.tensor(list(left_out), dtype=torch.int64))
         generator = torch.Generator(self.detector.device).manual_seed(self.seed + 1)
         return train_head(self.network, examples, self.kept, self.settings, self.sigma, generator)
 
-    def distances(self, rows: Sequence[int], head: nn.Module) -> FloatArray:
-        """Return how far landmarks are from their labels [R, K] with this head, in percent of the side.
+    def measure_distances(self, rows: Sequence[int], head: nn.Module) -> FloatArray:
+        """Measure the distances between labels and the landmarks that the detector finds with a head.
 
-        NaN stands for landmarks without a label.
+        Args:
+            rows: R objects.
+            head: the head.
+
+        Returns:
+            [R, K] distances in percent of the image's side; NaN for landmarks without a label.
         """
         before = {name: value.clone() for name, value in self.network.head.state_dict().items()}
         self.network.head.load_state_dict(head.state_dict())
@@ -291,17 +310,23 @@ def _leave_one_out(
 ) -> RefinementErrors:
     """Measure errors before and after training, with each image left out in turn.
 
-    If there are more images than `refinement.folds`, as many groups of images are left out in turn.
+    If there are more images than `refinement.folds`, the images are divided into this many groups, and each
+    group is left out in turn.
+
+    Args:
+        trainer: trains heads.
+        groups: number of each object's image. All objects of an image are left out together.
+        on_progress: called with a description of each step.
     """
     folds = min(int(groups.max()) + 1, trainer.settings.folds)
-    before = trainer.distances(range(len(groups)), trainer.network.head)
+    before = trainer.measure_distances(range(len(groups)), trainer.network.head)
     after = np.full_like(before, np.nan)
     for fold in range(folds):
         on_progress(f"measuring the error: images left out, {fold + 1} of {folds}")
         rows = np.flatnonzero(groups % folds == fold).tolist()
-        after[rows] = trainer.distances(rows, trainer.train(rows))
+        after[rows] = trainer.measure_distances(rows, trainer.train(rows))
     is_labeled = np.isfinite(before)
-    is_moved = is_labeled & (before > 100 * _MOVED / trainer.labeled.pixels.shape[-1])
+    is_moved = is_labeled & (before > 100 * _MIN_MOVE / trainer.labeled.pixels.shape[-1])
     is_confirmed = is_labeled & ~is_moved
 
     def mean(values: FloatArray, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
@@ -321,19 +346,19 @@ def _leave_one_out(
 
 
 def original_folder(target: Path) -> Path:
-    """Return the folder that keeps the detector of a model folder from before its refinement."""
+    """Return the folder that keeps the original detector of a refined model folder."""
     return target.with_name(f"{target.name}-original")
 
 
 def is_refined(target: Path) -> bool:
-    """Return True if the detector of a model folder is a refined one whose original is kept."""
+    """Return True if the detector of a model folder was refined and its original is kept."""
     return REFINED in read_card(target).provenance and (original_folder(target) / "model.json").exists()
 
 
 def _save(
     detector: Detector, target: Path, labels: Path, errors: RefinementErrors | None, images: int, points: int
 ) -> None:
-    """Keep the original detector, then write the refined one with the current names."""
+    """Copy the original detector to its folder, then write the refined detector with the current names."""
     record = {
         "labels": str(labels),
         "images": images,
@@ -344,7 +369,7 @@ def _save(
     }
     try:
         if not is_refined(target):
-            remove_folder(original_folder(target))  # of a detector that was trained again
+            remove_folder(original_folder(target))  # left over if a refined run was trained again
             with atomic_folder(original_folder(target)) as temporary:
                 for path in target.glob("*.safetensors"):
                     copy_file(path, temporary / path.name)
@@ -358,7 +383,7 @@ def _save(
 
 
 def restore_original(folder: Path) -> Path:
-    """Put the original detector back, with the names of the refined one; return the model folder.
+    """Restore the original detector, but keep the current names; return the model folder.
 
     Raises:
         InputError: if the detector was not refined.
@@ -376,7 +401,8 @@ def restore_original(folder: Path) -> Path:
     return target
 
 
-def _describe(truth: AnnotatedObjects, store: ImageStore, errors: RefinementErrors | None) -> list[str]:
+def _collect_notes(truth: AnnotatedObjects, store: ImageStore, errors: RefinementErrors | None) -> list[str]:
+    """Return notes for the user about labels and errors."""
     notes = list(truth.notes)
     if store.skipped:
         first = store.skipped[0]
@@ -386,12 +412,12 @@ def _describe(truth: AnnotatedObjects, store: ImageStore, errors: RefinementErro
     if errors is None:
         notes.append("with one labeled image, no image can be left out to measure the error")
     elif errors.moved == 0:
-        notes.append("no landmark was moved, so there is nothing to learn but where landmarks should stay")
+        notes.append("no landmark was moved, so the detector only learns where landmarks should stay")
     return notes
 
 
-def _outdated(folder: Path, target: Path) -> list[str]:
-    """Return a message for each file that the refinement makes outdated."""
+def _list_outdated_files(folder: Path, target: Path) -> list[str]:
+    """Return a note for each file that the refinement has made outdated, with the command that renews it."""
     commands = {
         target / "model.onnx": f"selfmark export {folder} --onnx",
         target / "model-int8.onnx": f"selfmark export {folder} --onnx --int8",
@@ -399,5 +425,7 @@ def _outdated(folder: Path, target: Path) -> list[str]:
         folder / "metrics.json": f"selfmark evaluate {folder} IMAGES",
     }
     return [
-        f"{path.name} is outdated; redo it with: {text}" for path, text in commands.items() if path.exists()
+        f"{path.name} is outdated; redo it with: {command}"
+        for path, command in commands.items()
+        if path.exists()
     ]

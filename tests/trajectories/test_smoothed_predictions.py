@@ -19,7 +19,7 @@ from selfmark.errors import InputError
 from selfmark.export import FORMATS, get_writer
 from selfmark.image_ref import ImageRef
 from selfmark.points import Landmarks
-from selfmark.trajectories.smoothed_predictions import check_smoothable, smooth_predictions, smoothed_card
+from selfmark.trajectories.smoothed_predictions import check_smoothable, record_smoothing, smooth_predictions
 from tests.conftest import selfmark
 from tests.export.fakes import CARD, NAMES
 
@@ -126,7 +126,7 @@ def test_every_format_says_that_landmarks_are_smoothed(name: str, clip: Path, tm
     folder = tmp_path / "out"
     folder.mkdir()
     predictions = smooth_predictions(make_predictions(clip), SETTINGS)
-    path = get_writer(name)(predictions, smoothed_card(CARD, SETTINGS), folder)
+    path = get_writer(name)(predictions, record_smoothing(CARD, SETTINGS), folder)
     assert "kalman" in str(STATEMENTS[name](path))
     text = b"".join(
         file.read_bytes() for file in folder.rglob("*") if file.suffix in (".csv", ".json", ".txt")
@@ -139,7 +139,7 @@ def test_tables_have_speed_and_distance(clip: Path, tmp_path: Path) -> None:
     tables = []
     for name in ("csv", "parquet"):
         predictions = smooth_predictions(make_predictions(clip), SETTINGS)
-        path = get_writer(name)(predictions, smoothed_card(CARD, SETTINGS), tmp_path)
+        path = get_writer(name)(predictions, record_smoothing(CARD, SETTINGS), tmp_path)
         rows = (
             list(csv.DictReader(path.read_text().splitlines()))
             if name == "csv"

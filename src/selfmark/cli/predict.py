@@ -132,8 +132,8 @@ def predict(
     from selfmark.tracking.regions import Regions, locate_objects
     from selfmark.trajectories.smoothed_predictions import (
         check_smoothable,
+        record_smoothing,
         smooth_predictions,
-        smoothed_card,
     )
 
     write = get_writer(format)
@@ -177,7 +177,10 @@ def predict(
             predictions: Iterator[Prediction] = itertools.chain([first], counted)
             card = detector.card
             if smoothing is not None:
-                predictions, card = smooth_predictions(predictions, smoothing), smoothed_card(card, smoothing)
+                predictions, card = (
+                    smooth_predictions(predictions, smoothing),
+                    record_smoothing(card, smoothing),
+                )
             with ExitStack() as drawings:  # If writing fails, they remove their unfinished files.
                 if videos:
                     drawn = draw_videos(

@@ -1,5 +1,6 @@
-"""Pages that a command serves to a browser on the same machine, such as the naming page.
+"""Serve pages to a browser on the same machine, such as the naming page.
 
-`page_server` opens a socket for this machine only and builds the server, `timed_protocol` limits the time of
-requests and their number, `access_guard` authenticates requests, and `page_files` serves the files of a page.
+`page_server` opens a socket that only this machine can reach, and builds the server. `timed_protocol` limits
+the time that requests may take to arrive, and the number of connections. `access_guard` authenticates
+requests. `page_files` serves the files of a page.
 """

@@ -1,14 +1,15 @@
-"""Access control of a local page: only a browser with the token may use it, from the page itself.
+"""Control the access to a local page: only a browser that has the token may use it.
 
 - The socket is bound to 127.0.0.1, so other machines cannot connect (see `page_server`).
 - The `Host` header must be the address of this server. This stops DNS rebinding: another site
   can make its host name resolve to 127.0.0.1, but its requests still have that host name.
-- Every request needs the token. The first request has it in the address; from there it moves into a cookie
-  that scripts cannot read and that browsers do not send with requests of other sites.
+- Every request needs the token. The first request has the token in its address. The response moves it into a
+  cookie that scripts cannot read and that browsers do not send with requests of other sites.
 - A request that changes something must have a header that other sites cannot add, and must come from the page
   of this server.
-- Size, parameters and time of requests are limited (see also `timed_protocol`).
-- Responses forbid the page to load anything from elsewhere.
+- The size of requests, the number of their parameters and the time that they take are limited (see also
+  `timed_protocol`).
+- Responses forbid the page to load anything from other servers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 WRITE_HEADER = "x-selfmark"  # forms and scripts of other sites cannot send this header
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
-BODY_SECONDS = 20.0  # time for the body of a request
+BODY_SECONDS = 20.0  # time that the body of a request may take to arrive
 _MAX_QUERY_BYTES = 2_048
 _MAX_PARAMETERS = 20
 _TOKEN = b"token="
@@ -55,7 +56,7 @@ class AccessGuard:
 
         Args:
             app: application that receives the accepted requests.
-            token: secret that every request must carry.
+            token: secret that every request must contain.
             port: port of this server.
             command: command that printed the address, for messages, e.g. `selfmark name`.
         """
@@ -63,10 +64,10 @@ class AccessGuard:
         self._token = token.encode()
         self._command = command
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._cookie = f"selfmark_{port}"  # all ports of a host share their cookies
+        self._cookie = f"selfmark_{port}"  # cookies belong to a host, not to a port, so the name has the port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer rejected requests and the first visit; forward all others."""
+        """Answer requests that are rejected and the first visit; forward all other requests."""
         if scope["type"] != "http":  # web sockets are not used
             raise RuntimeError(f"unexpected connection: {scope['type']}")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -77,9 +78,10 @@ class AccessGuard:
             await response(scope, receive, _add_headers(send))
 
     def _reject(self, scope: Scope, headers: dict[str, str]) -> Response | None:
+        """Return the response to a request without permission; None if the request has permission."""
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("This server answers only requests to 127.0.0.1.", 421)
-        if not (self._is_token(_query_token(scope)) or self._is_token(self._cookie_token(headers))):
+        if not (self._is_token(_read_query_token(scope)) or self._is_token(self._read_cookie_token(headers))):
             return PlainTextResponse(
                 f"Open the complete address that '{self._command}' printed, including the token at its end.",
                 403,
@@ -90,15 +92,21 @@ class AccessGuard:
             return PlainTextResponse("The headers are too large.", 431)
         query = scope["query_string"]
         if len(query) > _MAX_QUERY_BYTES or query.count(b"&") >= _MAX_PARAMETERS:
-            return PlainTextResponse(f"The address has more than {_MAX_PARAMETERS} parameters.", 400)
+            return PlainTextResponse(
+                f"The address is too long or has more than {_MAX_PARAMETERS} parameters.", 400
+            )
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 10 or int(length) > MAX_BODY_BYTES:
             return PlainTextResponse("The request is too large.", 413)
         return None
 
     def _redirect_first_visit(self, scope: Scope) -> Response | None:
-        """Move the token from the address, which ends up in histories and logs, into a cookie."""
-        if not _query_token(scope):
+        """Move the token from the address into a cookie, because addresses are stored in the browser history.
+
+        Returns:
+            A redirect to the address without the token; None if the address has no token.
+        """
+        if not _read_query_token(scope):
             return None
         response = RedirectResponse(scope["path"], 303)
         response.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
@@ -108,7 +116,7 @@ class AccessGuard:
     def _is_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode("utf-8", errors="replace"), self._token)
 
-    def _cookie_token(self, headers: dict[str, str]) -> str:
+    def _read_cookie_token(self, headers: dict[str, str]) -> str:
         cookies: SimpleCookie = SimpleCookie()
         try:
             cookies.load(headers.get("cookie", ""))
@@ -117,9 +125,9 @@ class AccessGuard:
         return cookies[self._cookie].value if self._cookie in cookies else ""
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, reject it if it is too large, and call the application.
+        """Read the body of a request, reject a body that is too large or too slow, and call the application.
 
-        A chunked request does not declare its length, so the size is checked again here.
+        The size is checked again here, because a chunked request does not declare its length.
         """
         body, more = b"", scope["method"] not in _READ_METHODS
         try:
@@ -141,14 +149,18 @@ class AccessGuard:
         await self._app(scope, replay, send)
 
 
-def _query_token(scope: Scope) -> str:
-    """Return the token in the address; it is searched before anything else in the query is parsed."""
+def _read_query_token(scope: Scope) -> str:
+    """Return the token in the address; empty if there is none.
+
+    The rest of the query is not parsed before access is granted.
+    """
     query: bytes = scope["query_string"]
     tokens = (part[len(_TOKEN) :] for part in query.split(b"&") if part.startswith(_TOKEN))
     return unquote_plus(next(tokens, b"").decode("latin-1"))
 
 
 def _is_from_own_page(headers: dict[str, str]) -> bool:
+    """Return True if the headers show that the page of this server sent the request."""
     own_origin = f"http://{headers.get('host', '')}"
     return (
         WRITE_HEADER in headers
@@ -158,6 +170,8 @@ def _is_from_own_page(headers: dict[str, str]) -> bool:
 
 
 def _add_headers(send: Send) -> Send:
+    """Return a `send` that adds the security headers to each response."""
+
     async def send_with_headers(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]

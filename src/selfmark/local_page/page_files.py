@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, JSONResponse
 
 
 class AsciiJSONResponse(JSONResponse):
-    """A response with JSON in ASCII, which can hold any string, also one that is not valid Unicode."""
+    """A response with JSON in ASCII, which can represent any string, even if it is not valid Unicode."""
 
     def render(self, content: Any) -> bytes:
         """Return the JSON text."""

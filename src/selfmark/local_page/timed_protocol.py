@@ -1,4 +1,4 @@
-"""HTTP connections that cannot be held open: requests must arrive in time, and connections are limited."""
+"""Limit the time that an HTTP request may take to arrive, and the number of open connections."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
-"""Time for the line and the headers of a request, from the first byte or the opening of the connection."""
+"""Time that the headers of a request may take to arrive.
+
+It starts when the connection is opened, and for later requests at their first byte.
+"""
 
 MAX_CONNECTIONS = 64
-"""Open connections; a browser uses six."""
+"""Maximum number of open connections; a browser uses about six."""
 
 
 class TimedProtocol(H11Protocol):
-    """A connection that is closed if a request does not arrive completely in time.
+    """A connection that is closed if the headers of a request do not arrive in time.
 
     uvicorn closes connections that are idle after a response, but waits forever for the rest of a request. If
-    there are too many connections, the one that has waited longest for its request is closed.
+    there are too many connections, the connection that has waited longest for its request is closed.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -27,7 +30,7 @@ class TimedProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time of the first request, and close another connection if there are too many."""
+        """Start the timer of the first request, and close a connection if there are too many."""
         super().connection_made(transport)
         self._start_timer()
         if len(self.connections) > MAX_CONNECTIONS:
@@ -39,7 +42,7 @@ class TimedProtocol(H11Protocol):
             min(waiting, key=lambda item: waiting[item]).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes, then start or stop the time in which the rest of a request must arrive."""
+        """Process bytes. Then stop the timer if the headers are complete, else make sure that it runs."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:  # the headers are complete
             self._stop_timer()
@@ -47,7 +50,7 @@ class TimedProtocol(H11Protocol):
             self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time."""
+        """Stop the timer."""
         self._stop_timer()
         super().connection_lost(exc)
 

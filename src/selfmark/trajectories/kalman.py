@@ -1,9 +1,9 @@
-"""Kalman smoother of a landmark that moves with a slowly changing velocity.
+"""Smooth the positions of a landmark with a Kalman smoother of constant velocity.
 
-The model is the usual one: the acceleration is white noise, and positions are measured with Gaussian noise.
-The smoother of Rauch, Tung and Striebel computes the most likely positions and velocities of this model in
-one pass forward and one pass back. Here, they are computed as the solution of a linear system with a banded
-matrix. Both take time linear in the number of frames, but scipy solves the system without a loop in Python.
+In this model, the acceleration is white noise, and positions are measured with Gaussian noise. The smoother
+of Rauch, Tung and Striebel computes the most likely positions and velocities in one pass forward and one pass
+back. Here, they are computed as the solution of a linear system with a banded matrix. Both ways take time
+linear in the number of frames, but scipy solves the system without a loop in Python.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from scipy.linalg import solveh_banded
 
 Floats = npt.NDArray[np.float64]
 
-_BANDS = 4  # main diagonal and three above it: position and velocity of a frame depend on the next frame's
-_PRIOR = 1e-9  # weak prior on the first velocity, which makes the system solvable with a single measurement
+_BANDS = 4  # the main diagonal and three above it, which couple position and velocity of adjacent frames
+_PRIOR = 1e-9  # weak prior on the first velocity, so that a single measurement makes the system solvable
 
 
 def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: float) -> Floats:
@@ -23,7 +23,8 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
 
     Args:
         xy: [T, 2] measured positions.
-        weight: [T] precision of each measurement, relative to a confident one; 0 without a measurement.
+        weight: [T] precision of each measurement, relative to that of a confident measurement; 0 if there is
+            no measurement.
         seconds: [T] times, strictly ascending.
         time_constant: movements much shorter than this many seconds are treated as noise. It sets the ratio
             of the acceleration noise q to the measurement noise r: q / r = step / time_constant^4, where
@@ -34,6 +35,7 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
     """
     steps = np.diff(seconds)
     ratio = float(np.median(steps)) / time_constant**4 if len(steps) else 1.0  # q / r
+    # The unknowns are position 0, velocity 0, position 1, velocity 1, ...
     bands, right = np.zeros((_BANDS, 2 * len(xy))), np.zeros((2 * len(xy), 2))
     bands[-1, ::2] = weight
     bands[-1, 1] += _PRIOR * time_constant**2

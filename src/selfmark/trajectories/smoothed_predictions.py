@@ -22,8 +22,8 @@ from selfmark.trajectories.track_smoothing import SmoothTrack, Track, smooth_tra
 _BATCH = 256  # objects per batch of the result
 
 
-def smoothed_card(card: ModelCard, settings: Smoothing) -> ModelCard:
-    """Return a card that records the smoothing method, so that exported files can state it."""
+def record_smoothing(card: ModelCard, settings: Smoothing) -> ModelCard:
+    """Return a copy of the card that names the smoothing method, so that exported files can state it."""
     return replace(card, provenance={**card.provenance, SMOOTHING: settings.method})
 
 
@@ -31,7 +31,7 @@ def check_smoothable(refs: Sequence[ImageRef]) -> None:
     """Raise if the objects do not form tracks in videos.
 
     Raises:
-        InputError: There is a still image, or a frame has several objects that are not tracked.
+        InputError: If there is a still image, or if a frame has several objects that are not tracked.
     """
     seen: set[tuple[Path, int, int | None]] = set()
     for ref in refs:
@@ -49,9 +49,9 @@ def check_smoothable(refs: Sequence[ImageRef]) -> None:
 def smooth_predictions(predictions: Iterable[Prediction], settings: Smoothing) -> Iterator[Prediction]:
     """Yield smoothed predictions of videos, ordered by video, frame and object.
 
-    The landmarks of all videos are kept in memory, but no pixels. An object is left out of frames in which
-    none of its landmarks is known. In short gaps of its track, it is added, with an interpolated box and
-    scores of 0.
+    The landmarks of all videos are kept in memory, but no pixels. In short gaps of its track, an object is
+    added with interpolated landmarks, an interpolated box and scores of 0. An object is left out of frames in
+    which none of its landmarks is known after smoothing.
 
     Args:
         predictions: Predictions of objects that `check_smoothable` accepts.
@@ -69,14 +69,22 @@ def smooth_predictions(predictions: Iterable[Prediction], settings: Smoothing) -
             rows.score.append(landmarks.score[row])
     videos = {path: number for number, path in enumerate(dict.fromkeys(path for path, _ in tracks))}
     objects = [smoothed for rows in tracks.values() for smoothed in _smooth_rows(rows, settings)]
-    objects.sort(key=lambda item: (videos[item.ref.path], item.ref.frame))  # stable: tracks keep their order
+    # The sort is stable, so the tracks of a frame keep their order.
+    objects.sort(key=lambda item: (videos[item.ref.path], item.ref.frame))
     for start in range(0, len(objects), _BATCH):
         yield _build_batch(objects[start : start + _BATCH], names, settings)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of one track while they are being collected."""
+    """The objects of one track, one per row, while they are being collected.
+
+    Attributes:
+        refs: Image references.
+        sizes: [2] size of each frame.
+        xy: [K, 2] landmarks of each row.
+        score: [K] scores of each row.
+    """
 
     refs: list[ImageRef]
     sizes: list[npt.NDArray[np.int64]]
@@ -85,7 +93,7 @@ class _Rows:
 
 
 class _SmoothedObject(NamedTuple):
-    """One object in one frame: the size of the frame, and the K landmarks with their motion."""
+    """One object in one frame: the size of the frame, and the K landmarks with the fields of `Motion`."""
 
     ref: ImageRef
     size: npt.NDArray[np.int64]
@@ -99,24 +107,26 @@ class _SmoothedObject(NamedTuple):
 
 
 def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
-    """Smooth one track."""
+    """Smooth one track, and return the object in every frame in which a landmark is known."""
     path = rows.refs[0].path
     order = np.argsort([_frame_number(ref) for ref in rows.refs], kind="stable")
     frames = np.array([_frame_number(rows.refs[row]) for row in order])
     steps, counts = np.unique(np.diff(frames), return_counts=True)
-    step = int(steps[counts.argmax()]) if len(steps) else 1
-    # The frames may come from a list and not follow the step; such frames get additional rows.
+    step = int(steps[counts.argmax()]) if len(steps) else 1  # the most frequent step
+    # The grid has all frames at equal steps, and the given frames between them, such as those of a list.
     grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, step))
-    place = np.searchsorted(grid, frames)
-    landmarks = len(rows.score[0])
-    xy, score = np.full((len(grid), landmarks, 2), np.nan), np.zeros((len(grid), landmarks))
+    place = np.searchsorted(grid, frames)  # row of each given frame in the grid
+    num_landmarks = len(rows.score[0])
+    xy, score = np.full((len(grid), num_landmarks, 2), np.nan), np.zeros((len(grid), num_landmarks))
     xy[place], score[place] = np.stack(rows.xy)[order], np.stack(rows.score)[order]
     refs = [rows.refs[row] for row in order]
     seconds = probe_video(path).seconds[grid]
     track = Track(xy, score, seconds, _object_size(refs, xy))
     smooth = smooth_track(track, settings)
-    grid_refs = _refs_of_grid(refs, grid, place)
-    sizes = [rows.sizes[order[row]] for row in np.maximum(np.searchsorted(frames, grid, "right") - 1, 0)]
+    grid_refs = _build_refs(refs, grid, place)
+    # Each frame of the grid gets the size of the last given frame that is not after it.
+    last_given = np.maximum(np.searchsorted(frames, grid, "right") - 1, 0)
+    sizes = [rows.sizes[order[row]] for row in last_given]
     return [
         _build_object(ref, size, track, smooth, row)
         for row, (ref, size) in enumerate(zip(grid_refs, sizes, strict=True))
@@ -144,10 +154,16 @@ def _build_object(
     )
 
 
-def _refs_of_grid(
+def _build_refs(
     refs: Sequence[ImageRef], grid: npt.NDArray[np.int64], place: npt.NDArray[np.int64]
 ) -> list[ImageRef]:
-    """Return a reference for every frame of the grid, with boxes interpolated between the known ones."""
+    """Return a reference for every frame of the grid, with boxes interpolated between the known boxes.
+
+    Args:
+        refs: references of the given frames.
+        grid: [T] frame numbers, ascending.
+        place: row of each given frame in the grid.
+    """
     boxes: list[Box | None] = [refs[0].box] * len(grid)
     if all(ref.box is not None for ref in refs):
         known = np.array([ref.box for ref in refs], dtype=np.float64)
@@ -163,7 +179,10 @@ def _refs_of_grid(
 
 
 def _object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
-    """Return the median longer side of an object's boxes or, without boxes, of its landmarks' extent."""
+    """Return the size of an object in pixels: the median of the longer side of its boxes.
+
+    Without boxes, it is the median extent of its landmarks [T, K, 2].
+    """
     if all(ref.box is not None for ref in refs):
         return float(np.median([max(ref.box[2:]) for ref in refs if ref.box is not None]))
     known = xy[np.isfinite(xy).all(axis=(1, 2))]

@@ -17,7 +17,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Track:
-    """The K landmarks of one object in T rows, one per frame; frames are usually at equal steps.
+    """The K landmarks of one object in T frames, which are usually at equal steps.
 
     xy:      [T, K, 2] pixels; NaN in frames without a prediction
     score:   [T, K]; 0 in frames without a prediction
@@ -36,9 +36,9 @@ class SmoothTrack:
     """Smoothed landmarks of one object; NaN where a gap is too long to be filled.
 
     xy:        [T, K, 2] pixels
-    is_filled: [T, K] whether the position is interpolated, because its prediction was missing or left out
+    is_filled: [T, K] True if the position is interpolated, because its prediction was missing or left out
     speed:     [T, K] pixels per second
-    distance:  [T, K] pixels traveled since the first known position; gaps that are not filled add nothing
+    distance:  [T, K] pixels traveled since the first known position, without gaps that are not filled
     """
 
     xy: Floats
@@ -48,13 +48,17 @@ class SmoothTrack:
 
 
 def smooth_track(track: Track, settings: Smoothing) -> SmoothTrack:
-    """Leave out unlikely positions, split the track at long gaps, and smooth each part; fill short gaps."""
+    """Smooth the landmarks of a track.
+
+    Unlikely positions are left out. The track of a landmark is split at long gaps, and each part is smoothed,
+    which also fills its short gaps.
+    """
     step = _frame_step(track.seconds)
     used = find_used_positions(track, settings)
-    weight = np.where(used, _confidence(track.score), 0.0)
+    weight = np.where(used, _compute_weights(track.score), 0.0)
     smooth = np.full(track.xy.shape, np.nan)
     for landmark in range(track.xy.shape[1]):
-        for start, stop in _segments(used[:, landmark], track.seconds, settings.max_gap + step):
+        for start, stop in _split_at_gaps(used[:, landmark], track.seconds, settings.max_gap + step):
             rows = slice(start, stop)
             smooth[rows, landmark] = smooth_positions(
                 track.xy[rows, landmark], weight[rows, landmark], track.seconds[rows], settings
@@ -75,10 +79,10 @@ def smooth_positions(xy: Floats, weight: Floats, seconds: Floats, settings: Smoo
 
 
 def find_used_positions(track: Track, settings: Smoothing) -> Bools:
-    """Return True [T, K] for positions that are predicted, score high enough and do not jump away."""
+    """Return a mask [T, K] of the positions that are predicted, have a high score and do not jump away."""
     predicted: Bools = np.asarray(np.isfinite(track.xy).all(axis=2))
-    lowest = settings.min_relative_score * _typical_score(track.score, predicted)
-    used: Bools = predicted & (track.score >= lowest) & (track.score >= settings.min_score)
+    min_score = settings.min_relative_score * _typical_score(track.score, predicted)
+    used: Bools = predicted & (track.score >= min_score) & (track.score >= settings.min_score)
     half_window = _half_window(track.seconds, settings)
     for landmark in np.flatnonzero(used.any(axis=0)).tolist():
         kept = used[:, landmark]
@@ -97,9 +101,9 @@ def measure_motion(xy: Floats, seconds: Floats) -> tuple[Floats, Floats]:
         seconds: [T] times, ascending.
 
     Returns:
-        Speed [T, K] in pixels per second, from the positions before and after. If one of them is unknown, the
-        other and the position itself are used; if both are, the speed is NaN. Distance [T, K] in pixels
-        since the first known position; gaps add nothing.
+        Speed [T, K] in pixels per second, and distance [T, K] in pixels since the first known position. The
+        speed is computed from the positions before and after. If one of the two is unknown, the position
+        itself takes its place; if both are unknown, the speed is NaN. Gaps add nothing to the distance.
 
     >>> xy = np.array([[[0.0, 0]], [[3, 4]], [[6, 8]]])
     >>> [values.ravel().tolist() for values in measure_motion(xy, np.array([0, 0.5, 1.0]))]
@@ -111,23 +115,24 @@ def measure_motion(xy: Floats, seconds: Floats) -> tuple[Floats, Floats]:
     change, elapsed = np.diff(xy, axis=0), np.diff(seconds)[:, None]
     length = np.linalg.norm(change, axis=2)  # [T - 1, K]; NaN beside a gap
     distance = np.concatenate([np.zeros((1, xy.shape[1])), np.nancumsum(length, axis=0)])
-    before, after = (
-        np.pad(np.isfinite(length), ((1, 0), (0, 0))),
-        np.pad(np.isfinite(length), ((0, 1), (0, 0))),
-    )
-    moved = np.where(np.isfinite(change), change, 0.0)
-    total = np.pad(moved, ((1, 0), (0, 0), (0, 0))) + np.pad(moved, ((0, 1), (0, 0), (0, 0)))
-    lasted = np.isfinite(length) * elapsed
-    time = np.pad(lasted, ((1, 0), (0, 0))) + np.pad(lasted, ((0, 1), (0, 0)))
+    is_step_known = np.isfinite(length)
+    known_change = np.where(np.isfinite(change), change, 0.0)
+    known_time = is_step_known * elapsed
+    # Each row has a step before it and a step after it; the first and the last row lack one of them.
+    before, after = ((1, 0), (0, 0)), ((0, 1), (0, 0))
+    has_speed = np.pad(is_step_known, before) | np.pad(is_step_known, after)
+    total_change = np.pad(known_change, (*before, (0, 0))) + np.pad(known_change, (*after, (0, 0)))
+    total_time = np.pad(known_time, before) + np.pad(known_time, after)
     with np.errstate(invalid="ignore", divide="ignore"):
-        speed = np.where(before | after, np.linalg.norm(total, axis=2) / time, np.nan)
+        speed = np.where(has_speed, np.linalg.norm(total_change, axis=2) / total_time, np.nan)
     return speed, np.where(known, distance, np.nan)
 
 
 def _centered_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     """Return running medians [T, 2] whose windows extend equally far before and after each row.
 
-    With a one-sided window, a fast movement at the start or the end of a track would look like a jump.
+    With a one-sided window, a fast movement at the start or the end of a track would look like a jump. So the
+    windows are shorter there.
     """
     typical = running_median(xy, weight, half_window)
     for row in range(min(half_window, len(xy) // 2)):
@@ -148,27 +153,36 @@ def _typical_score(score: Floats, predicted: Bools) -> Floats:
     )
 
 
-def _confidence(score: Floats) -> Floats:
-    """Return the weight [T, K] of each position: its score relative to the median, clipped to 0.001..1."""
+def _compute_weights(score: Floats) -> Floats:
+    """Return the weight [T, K] of each position: its score divided by the median score, from 0.001 to 1."""
     typical = _typical_score(score, score > 0)
-    # A landmark that always scores 0 is weighted equally in all rows.
+    # If all scores of a landmark are 0, all its positions get the weight 1.
     weight = np.where(typical > 0, score / np.where(typical > 0, typical, 1.0), 1.0)
     return np.asarray(np.clip(weight, 1e-3, 1.0), dtype=np.float64)
 
 
 def _frame_step(seconds: Floats) -> float:
-    """Return the median time between two rows."""
+    """Return the median time between two rows in seconds; 0 if there is only one row."""
     return float(np.median(np.diff(seconds))) if len(seconds) > 1 else 0.0
 
 
 def _half_window(seconds: Floats, settings: Smoothing) -> int:
-    """Return the number of rows on each side of a filter's window, at least one."""
+    """Return the number of rows before and after the middle row of a filter's window, at least 1."""
     step = _frame_step(seconds)
     return max(1, round(settings.window / 2 / step)) if step > 0 else 1
 
 
-def _segments(used: Bools, seconds: Floats, max_step: float) -> list[tuple[int, int]]:
-    """Split the used rows where they are more than `max_step` seconds apart; return (start, stop) of each."""
+def _split_at_gaps(used: Bools, seconds: Floats, max_step: float) -> list[tuple[int, int]]:
+    """Split a track where used rows are more than `max_step` seconds apart.
+
+    Args:
+        used: [T] rows with a position that is used.
+        seconds: [T] times, ascending.
+        max_step: maximum time between two used rows of a part, seconds.
+
+    Returns:
+        First row of each part, and the row after its last row.
+    """
     rows = np.flatnonzero(used)
     if not len(rows):
         return []

@@ -1,4 +1,4 @@
-"""State of a run for the watch page, from its log: stage, time left, losses and previews."""
+"""Read the state of a run from its log for the watch page: stage, time left, losses and previews."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfmark.run.stage_names import describe_stage
 from selfmark.run.time_left import TimeLeft
 
 MAX_LOSSES = 400  # points of a loss curve on the page
-_SILENT_SECONDS = 10  # after an event, a run counts as running for this time even if it is not locked
+_SILENT_SECONDS = 10  # a run that is not locked still counts as running for this time after its last event
 _ROUND = re.compile(r"(student|keypoints|round)-0*(\d+)")
 _ROUND_CAPTIONS = {
     "student": "after round",
@@ -31,7 +31,7 @@ class RunState:
         """Watch a run folder.
 
         Args:
-            folder: the folder; it need not contain any events yet.
+            folder: the folder; its log may be missing or empty.
         """
         self.folder = folder
         self._tail = EventTail(folder / LOG_NAME)
@@ -39,16 +39,16 @@ class RunState:
         self._summary: list[str] = []
         self._messages: list[str] = []
         self._stage = "starting"
-        self._progress = (0, 0)
-        self._rounds = (0, 0)  # rounds of Stage 1, and of the student
-        self._losses: dict[str, list[tuple[int, float]]] = {}
-        self._previews: dict[str, str] = {}  # step -> note
+        self._progress = (0, 0)  # done and total, of the current stage
+        self._rounds = (0, 0)  # number of rounds of Stage 1, and of rounds of the student
+        self._losses: dict[str, list[tuple[int, float]]] = {}  # (iteration, loss) by stage
+        self._previews: dict[str, str] = {}  # note on the preview of each step
         self._verdict = ""
         self._is_done = False
         self._last_event = 0.0  # seconds since 1970
 
     def update(self) -> None:
-        """Read the new events of the log."""
+        """Read the new events of the log; each kind of event has a method `_on_KIND`."""
         for event in self._tail.read_new():
             self._time_left(event)
             self._last_event = event.get("time", self._last_event)
@@ -58,13 +58,10 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything that the page shows."""
-        is_running = not self._is_done and (
-            time.time() - self._last_event < _SILENT_SECONDS or is_locked(self.folder)
-        )
         seconds = self._time_left.seconds()
         return {
             "title": self.folder.resolve().name,
-            "status": "done" if self._is_done else "running" if is_running else "stopped",
+            "status": self._describe_status(),
             "resume": f"selfmark discover -o {_folder_to_resume(self.folder)} --resume",
             "stage": self._stage,
             "progress": self._progress,
@@ -78,11 +75,17 @@ class RunState:
 
     @property
     def is_started(self) -> bool:
-        """Whether the run has logged anything, as of the last update."""
+        """Whether the log had any event at the last update."""
         return self._last_event > 0
 
+    def _describe_status(self) -> str:
+        if self._is_done:
+            return "done"
+        is_recent = time.time() - self._last_event < _SILENT_SECONDS
+        return "running" if is_recent or is_locked(self.folder) else "stopped"
+
     def preview_path(self, step: str) -> Path | None:
-        """Return the path of the preview of a step; None if no event named this step."""
+        """Return the path of the preview of a step; None if the log mentions no such preview."""
         return self.folder / "preview" / f"{step}.jpg" if step in self._previews else None
 
     def _list_previews(self) -> list[dict[str, Any]]:
@@ -138,7 +141,7 @@ class RunState:
             return
         if event["stage"] == "student":
             self._previews[f"student-{event.get('round', 0)}"] = (
-                "worse than the first landmarks, so it was undone"
+                "this round was worse than the first landmarks, so it was undone"
             )
         else:
             self._messages.append("landmarks from keypoints contradict the others and are not used")
@@ -153,7 +156,7 @@ class RunState:
 
 
 def _folder_to_resume(folder: Path) -> Path:
-    """Return the folder that --resume takes: that of all views, if the run is that of one view."""
+    """Return the folder to give to --resume: if the run is one of several views, the folder of all views."""
     return folder.parent if folder in view_folders(folder.parent) else folder
 
 
@@ -170,7 +173,7 @@ def describe_step(step: str) -> str:
 
 
 def thin_out(points: Iterable[tuple[int, float]], max_points: int = MAX_LOSSES) -> list[tuple[int, float]]:
-    """Reduce a curve to at most `max_points` points, each with the mean value of neighboring points.
+    """Reduce a curve to at most `max_points` points by averaging groups of neighboring points.
 
     >>> thin_out([(1, 4.0), (2, 2.0), (3, 1.0), (4, 1.0), (5, 0.5)], max_points=3)
     [(2, 3.0), (4, 1.0), (5, 0.5)]

@@ -1,4 +1,4 @@
-"""HTTP application of the watch page: the page, the state of the run or of its views, and its previews."""
+"""The HTTP application of the watch page: it serves the page, the state of the run, and its previews."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from selfmark.run.guarded_files import read_bytes
 from selfmark.watch_page.run_state import RunState
 
 _PAGE = Path(__file__).parent / "page"
-_CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}  # the address has the version
+# Previews can be cached forever, because their address contains their version.
+_CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
 
 
 class WatchApp:
-    """The application, and whether a browser has seen the end of the run.
+    """The application, which also records whether a browser has seen the end of the run.
 
     Attributes:
         app: The application.
         has_visitors: Whether a browser has asked for the state.
-        has_shown_end: Whether a browser has got the state of the finished run.
+        has_shown_end: Event that is set when a browser has received the state of the finished run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,6 +77,9 @@ class WatchApp:
         return values
 
     def _newest_view(self) -> str:
-        """Return the view that was started last; views are trained one after the other."""
+        """Return the view that was started last, or the first view if none was started.
+
+        Views are trained one after the other.
+        """
         started = [name for name, state in self._states.items() if state.is_started]
-        return (started or list(self._states))[-1 if started else 0]
+        return started[-1] if started else next(iter(self._states))

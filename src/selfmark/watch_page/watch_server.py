@@ -1,4 +1,4 @@
-"""Serve the watch page: on its own (`selfmark watch`), or beside a training (`selfmark discover --watch`)."""
+"""Serve the watch page on its own (`selfmark watch`) or during a training (`selfmark discover --watch`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfmark.local_page.page_server import build_page_server, open_socket
 from selfmark.run.files import require_run, view_folders
 from selfmark.watch_page.watch_app import WatchApp
 
-_END_SECONDS = 5.0  # how long an open page may take to fetch the end of a run
+_END_SECONDS = 5.0  # time that an open page has to fetch the final state, and the server to stop
 
 
 def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str], None]) -> None:
@@ -24,7 +24,7 @@ def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str]
     Args:
         folder: run folder, or folder with a run for each view; it may be training, stopped or finished.
         port: port to listen on; 0 for any free port.
-        browser: open the page in the browser.
+        browser: whether to open the page in the browser.
         print_line: prints a line for the user.
     """
     if not view_folders(folder):
@@ -40,12 +40,15 @@ def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str]
 
 
 def build_server(folder: Path, command: str, listener: socket.socket) -> tuple[str, uvicorn.Server, WatchApp]:
-    """Return the address of the page with its token, the server to run on the socket, and the application.
+    """Build the server of a watch page.
 
     Args:
         folder: run folder.
         command: command that serves the page, for messages.
         listener: socket from `open_socket`.
+
+    Returns:
+        The address of the page with its token, the server to run on the socket, and the application.
     """
     watched = WatchApp(folder)
     address, server = build_page_server(lambda token: watched.app, command, listener)
@@ -56,11 +59,11 @@ def build_server(folder: Path, command: str, listener: socket.socket) -> tuple[s
 def serve_beside(folder: Path, browser: bool, print_line: Callable[[str], None]) -> Iterator[None]:
     """Serve the watch page in a thread while the context lasts, e.g. while a run trains.
 
-    At the end, an open page gets a few seconds to fetch the result.
+    At the end, an open page gets a few seconds to fetch the final state.
 
     Args:
         folder: run folder.
-        browser: open the page in the browser.
+        browser: whether to open the page in the browser.
         print_line: prints a line for the user.
     """
     with open_socket(0) as listener:

@@ -1,12 +1,12 @@
-// Asks for the state of the run every two seconds and shows it.
+// Fetches the state of the run every two seconds and shows it.
 
-const INTERVAL = 2000; // milliseconds
+const INTERVAL = 2000; // milliseconds between two requests
 const element = id => document.getElementById(id);
-let selected = null; // step that the user has chosen; null shows the newest one
-let previews = [];
-let chosenView = null; // view that the user has chosen; null follows the one that is training
+let selected = null; // step whose preview the user chose; null shows the newest preview
+let previews = []; // previews of all steps so far, as the server lists them
+let chosenView = null; // view that the user chose; null shows the view that is training
 let view = ""; // view that is shown; empty for a run without views
-let timer = null;
+let timer = null; // timer of the next request
 
 function make(name, text = "", attributes = {}) {
   const made = document.createElement(name);
@@ -56,6 +56,7 @@ function showSteps(newPreviews) {
   showPicture();
 }
 
+// Draws a loss curve in a box of 100 x 40 units; points are [iteration, loss].
 function drawChart({ name, points }) {
   const losses = points.map(point => point[1]);
   const [low, high] = [Math.min(...losses), Math.max(...losses)];
@@ -137,10 +138,11 @@ async function refresh() {
     showError("");
     isDone = state.is_done;
   } catch (error) {
-    const reason = error instanceof TypeError ? "the server has ended" : error.message;
-    showError(`No news of the run: ${reason}. Start 'selfmark watch' to see it again.`);
+    // fetch raises a TypeError if it cannot connect.
+    const reason = error instanceof TypeError ? "the server has stopped" : error.message;
+    showError(`The state of the run is unknown: ${reason}. Run 'selfmark watch' to open this page again.`);
   }
-  clearTimeout(timer); // a click on a view may have started another one meanwhile
+  clearTimeout(timer); // a click on a view may have started another timer in the meantime
   if (!isDone) timer = setTimeout(refresh, INTERVAL);
 }
 

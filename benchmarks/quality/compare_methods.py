@@ -1,18 +1,24 @@
 """Compare all methods on the labeled data sets, for docs/results/compare.json.
 
     export PYTHONPATH=src:benchmarks:benchmarks/quality
-    python benchmarks/quality/compare_methods.py --data-folder DATA --work WORK [--data NAME ...] \
-        [--methods a,b] [--budget 2min] [--seeds 0 1 2] [--part validation|test] [--set SETTING=VALUE]
+    python benchmarks/quality/compare_methods.py --data-folder DATA --work WORK \
+        [--runs DATA[:METHOD,...] ...] [--budget 2min] [--seeds 0 1 2] [--part validation|test] \
+        [--processes 6] [--minutes 9] [--set SETTING=VALUE]
 
-Each comparison is `selfmark compare` on the training images of a data set, measured on its validation part
-(see `validation_split.py`) or on its test images. Rows are added to docs/results/compare.json; a repeated row
-replaces the old one. An interrupted comparison is resumed from WORK.
+Each run is a row of `selfmark compare` on the training images of a data set, measured on its validation part
+(see `validation_split.py`) or on its test images. Methods of other papers use images of 128 x 128 pixels, as
+most of their papers do. Rows are added to docs/results/compare.json as soon as they are done; a repeated row
+replaces the old one. A run that was interrupted is resumed from WORK; a run that is done is not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import provenance
@@ -20,8 +26,10 @@ from quality_data import DATASETS, working_copy
 from validation_split import validation_part
 
 from selfmark.cli.options import parse_settings
-from selfmark.comparison.jobs import Comparison, parse_duration, parse_methods
-from selfmark.comparison.runner import find_devices, run_comparison
+from selfmark.comparison.jobs import Comparison, Job, RowName, parse_duration, parse_methods
+from selfmark.comparison.runner import run_in_process
+from selfmark.errors import InputError
+from selfmark.images.sources import list_images
 from selfmark.run.files import read_json, write_json
 
 RESULTS = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "compare.json"
@@ -32,55 +40,118 @@ LANDMARKS = {
     "flies-dpk": 16,
     "mouse-openfield": 10,
 }
+_OWN_METHODS = ("self-training", "zero-shot")
+_OTHERS_SETTINGS = {"images.size": 128}
 _KEYS = ("data", "part", "method", "budget_minutes", "seed")  # identify a row
+_OVERHEAD = 60.0  # seconds of a run beside its training: reading images, checks, evaluation
 
 
 def main() -> None:
-    """Run the comparisons and store their rows."""
+    """Run the methods, several at a time, and store their rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--data", nargs="+", choices=sorted(LANDMARKS), default=list(LANDMARKS))
-    parser.add_argument("--methods", default="")
+    parser.add_argument("--runs", nargs="+", default=list(LANDMARKS), metavar="DATA[:METHOD,...]")
     parser.add_argument("--budget", default="2min")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
+    parser.add_argument("--processes", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--minutes", type=float, help="start no run that would end later than this")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    started = time.monotonic()
+    limit = float("inf") if arguments.minutes is None else started + 60 * arguments.minutes
+    jobs = build_jobs(arguments)
+    run_jobs(jobs, arguments.processes, limit, arguments.results)
+    print(f"all took {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+
+
+def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Job]]:
+    """Return the runs in the order of the command line, each with what its row tells beside the result.
+
+    Those that need no training come last, because they fill the gaps.
+    """
+    jobs = []
     for seed in arguments.seeds:
-        for name in arguments.data:
-            comparison = build_comparison(name, seed, arguments)
-            budget = arguments.budget.replace(" ", "")
-            output = arguments.work / f"{name}-{arguments.part}-{budget}-s{seed}"
-            rows = run_comparison(
-                comparison,
-                output,
-                find_devices("auto"),
-                on_done=lambda row: print(row["method"], row["forward"], row["failure"], flush=True),
-            )
-            labels = {"data": name, "part": arguments.part, "commit": provenance.commit()}
-            store_rows([labels | row for row in rows], arguments.results)
+        for run in arguments.runs:
+            name, _, methods = run.partition(":")
+            if name not in LANDMARKS:
+                raise SystemExit(f"unknown data set '{name}': choose from {', '.join(LANDMARKS)}")
+            wanted: list[RowName] = list(parse_methods(methods))
+            for method in wanted if methods else [*wanted, "untrained"]:
+                jobs.append(_build_job(name, method, seed, arguments))
+    return sorted(jobs, key=lambda entry: entry[1].name in ("zero-shot", "untrained"))
 
 
-def build_comparison(name: str, seed: int, arguments: argparse.Namespace) -> Comparison:
-    """Return the comparison on a data set."""
+def _build_job(
+    name: str, method: RowName, seed: int, arguments: argparse.Namespace
+) -> tuple[dict[str, Any], Job]:
     folder = working_copy(name, arguments.data_folder, arguments.work).resolve()
     dataset = DATASETS[name]
     if arguments.part == "validation":
         dataset = validation_part(dataset, folder)
-    return Comparison(
+    settings = {**({} if method in _OWN_METHODS else _OTHERS_SETTINGS), **parse_settings(arguments.settings)}
+    comparison = Comparison(
         images=tuple(str(folder / file) for file in dataset.inputs),
         labels=folder / dataset.labels,
         landmarks=LANDMARKS[name],
         budget=parse_duration(arguments.budget),
-        methods=parse_methods(arguments.methods),
         label_images=tuple(str(folder / file) for file in dataset.images),
         train_labels=folder / dataset.train_labels,
         normalizer=dataset.normalizer,
         seed=seed,
-        settings=parse_settings(arguments.settings),
+        settings=settings,
     )
+    budget = arguments.budget.replace(" ", "")
+    output = arguments.work / f"{name}-{arguments.part}-{budget}-s{seed}" / method
+    labels = {
+        "data": name,
+        "part": arguments.part,
+        "commit": provenance.commit(),
+        "settings": settings,
+        "runs_at_once": arguments.processes,
+        "train_images": len(list_images(list(comparison.images))),
+    }
+    return labels, Job(comparison, method, output, "auto")
+
+
+def run_jobs(
+    jobs: Sequence[tuple[dict[str, Any], Job]],
+    processes: int,
+    limit: float,
+    results: Path,
+    run: Callable[[Job], dict[str, Any]] = run_in_process,
+) -> None:
+    """Run jobs, several at a time, and store the row of each when it is done.
+
+    Args:
+        jobs: what each row tells beside the result, and the job.
+        processes: number of jobs at the same time.
+        limit: time on the monotonic clock after which no job should end; those that would are left out.
+        results: file of all rows.
+        run: runs one job and returns its row.
+    """
+    lock = Lock()
+
+    def work(labels: dict[str, Any], job: Job) -> None:
+        is_trained = job.name not in ("zero-shot", "untrained")
+        needed = _OVERHEAD + is_trained * job.comparison.budget
+        if time.monotonic() + needed > limit:
+            print(labels["data"], job.name, "left out: no time", flush=True)
+            return
+        try:
+            row = run(job)
+        except InputError as error:
+            print(labels["data"], job.name, error, flush=True)
+            return
+        with lock:
+            store_rows([labels | row], results)
+        print(labels["data"], job.name, row["forward"], row["failure"], row["minutes"], flush=True)
+
+    with ThreadPoolExecutor(processes) as pool:
+        for done in [pool.submit(work, labels, job) for labels, job in jobs]:
+            done.result()
 
 
 def store_rows(rows: list[dict[str, Any]], path: Path) -> None:

@@ -121,13 +121,16 @@ def is_available(name: str, data: Path, work: Path) -> bool:
 
 
 def working_copy(name: str, data: Path, work: Path) -> Path:
-    """Return the working copy of a data set below `work`; create it if necessary."""
+    """Return the working copy of a data set below `work`; create it if necessary.
+
+    An archive of `pack_data.py` contains the label files that are otherwise added here, and the file .ready.
+    """
     folder = work / "data" / name
     if not (folder / ".ready").exists():
         folder.mkdir(parents=True, exist_ok=True)
         _fill(name, data, folder)
         prepare = DATASETS[name].prepare
-        if prepare is not None:
+        if prepare is not None and not (folder / ".ready").exists():
             prepare(folder)
         (folder / ".ready").touch()
     return folder

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from selfmark.config import Methods
+from selfmark.config import Methods, Network, settings_of_method
 from selfmark.methods.equivariance import alignment_loss, diversity_loss
 from selfmark.methods.warps import cell_positions, random_warps
+from selfmark.model.soft_argmax import SoftArgmaxPsi
 from selfmark.train.batch_plan import BatchSlice
 
 
@@ -41,3 +42,26 @@ def test_diversity_counts_landmarks_that_share_a_square() -> None:
     assert float(diversity_loss(maps, 1)) == pytest.approx(0, abs=1e-6)
     maps[0, 1] = maps[0, 0]
     assert float(diversity_loss(maps, 4)) == pytest.approx(1 / 3, abs=1e-6)
+
+
+def test_the_network_does_not_know_where_a_cell_is() -> None:
+    """The same picture at another place has the same scores there; with an hourglass, it has not."""
+
+    def largest_difference(depth: int) -> float:
+        torch.manual_seed(0)
+        psi = SoftArgmaxPsi(Network(channels=32, norm_groups=4, depth=depth), 3, "space").eval()
+        images = torch.full((2, 3, 128, 128), 0.5)
+        picture = torch.rand(3, 16, 16)
+        images[0, :, 56:72, 56:72] = images[1, :, 16:32, 88:104] = picture
+        with torch.no_grad():
+            scores = psi.scores(images)
+        # The second picture is 10 cells above and 8 to the right of the first one.
+        moved = scores[1].roll((10, -8), dims=(1, 2))
+        return float((scores[0] - moved)[:, 10:22, 10:22].abs().max() / scores[0].std())
+
+    assert largest_difference(0) < 1e-3
+    assert largest_difference(2) > 0.1
+
+
+def test_equivariance_has_a_network_without_hourglass() -> None:
+    assert settings_of_method("equivariance")["network.depth"] == 0

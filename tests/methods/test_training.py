@@ -145,11 +145,13 @@ def test_a_method_beats_the_mean_shape(method: Method, tmp_path: Path) -> None:
     assert np.ptp(xy[0], axis=0).max() > 6
 
 
-@pytest.mark.parametrize("kind", ["space", "axes", "channels", "embedding"])
+@pytest.mark.parametrize("kind", ["space", "axes", "channels", "embedding", "no hourglass"])
 def test_onnx_gives_the_same_landmarks(kind: Any, quick_run: Path, tmp_path: Path) -> None:
     base = Detector.load(quick_run)
     torch.manual_seed(0)
     card = replace(base.card, refine="centroid", flip_test=False)
+    if kind == "no hourglass":
+        card, kind = replace(card, network=replace(card.network, depth=0)), "space"
     if kind == "embedding":
         psi: SoftArgmaxPsi = EmbeddingPsi(card.network, len(base.names))
         psi.references.copy_(20 * torch.randn_like(psi.references))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from selfmark.comparison.jobs import UNTRAINED_SETTINGS, Job
-from selfmark.config import Config, override
+from selfmark.config import Config, Network, override
 from selfmark.config.schedule import scale_schedule, schedule_settings, stage_iterations
 from selfmark.errors import InputError
 from selfmark.feature_images import checked_rows
@@ -40,7 +40,8 @@ def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
         InputError: if fewer than two of the first images can be read.
     """
     if job.name == "untrained":
-        return dict(UNTRAINED_SETTINGS)
+        # Equivariance, whose run it is, has a smaller network than the other methods.
+        return UNTRAINED_SETTINGS | {"network.depth": job.settings.get("network.depth", Network().depth)}
     refs = list_images(list(job.comparison.images))
     config = resolve_job_config(job, len(refs), device)
     if config.method == "zero-shot":

@@ -75,7 +75,7 @@ def _run_methods(
             while True:
                 name = names.get_nowait()
                 on_start(name, device)
-                row = _run_in_process(Job(comparison, name, output / name, device))
+                row = run_in_process(Job(comparison, name, output / name, device))
                 rows.append(row)
                 on_done(row)
 
@@ -129,7 +129,7 @@ def _require_same_comparison(comparison: Comparison, output: Path) -> None:
     write_json(described, path)
 
 
-def _run_in_process(job: Job) -> Row:
+def run_in_process(job: Job) -> Row:
     """Run a job in a new process, so that its memory can be measured and it cannot crash this process."""
     context = multiprocessing.get_context("spawn")  # CUDA cannot be used in a forked process
     receiver, sender = context.Pipe(duplex=False)

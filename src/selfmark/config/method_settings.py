@@ -169,6 +169,8 @@ class AutoLink:
 
 # Settings that a method changes in every preset; the user's own settings override them.
 _METHOD_SETTINGS: dict[str, dict[str, Any]] = {
+    # An hourglass knows where in the image a cell is, and learns constant places, which nearly follow warps.
+    "equivariance": {"network.depth": 0},
     "dve": {"network.descriptor": 64},
     "mallis2020": {
         "warmup.bootstrap": "detector-descriptors",

@@ -87,7 +87,8 @@ class Network:
     """The hourglass backbone and its heads (Sec. 3.2)."""
 
     channels: int = between(1, 1_024, 256)  # width of the hourglass
-    depth: int = between(1, 8, 4)  # number of times the hourglass halves its resolution
+    # number of times the hourglass halves its resolution; 0: no hourglass, cells see only what is near them
+    depth: int = between(0, 8, 4)
     descriptor: int = between(1, 4_096, 256)  # d, length of a descriptor
     norm_groups: int = between(1, 128, 32)  # groups of GroupNorm
 

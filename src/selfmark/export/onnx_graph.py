@@ -145,7 +145,14 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     """Add the network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
     # The recorder computes with Maps instead of tensors.
     backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))
-    maps: Maps = psi.head(psi.backbone(Maps(images.name, 3, size), backend), backend)
+    border = psi.border if isinstance(psi, SoftArgmaxPsi) else 0
+    given = Maps(images.name, 3, size)
+    if border:
+        pads = integers([0, 0, border, border, 0, 0, border, border])
+        given = Maps(images.apply("Pad", pads, mode="edge").name, 3, size + 2 * border)
+    maps: Maps = psi.head(psi.backbone(given, backend), backend)
+    if border:
+        maps = _crop(recorder.graph, maps, border // STRIDE)
     scores = Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
     if isinstance(psi, EmbeddingPsi):
         unit = add_unit_vectors(Value(recorder.graph, scores.name))
@@ -154,6 +161,13 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     return (
         _add_distributions(recorder.graph, scores, psi.softmax) if isinstance(psi, SoftArgmaxPsi) else scores
     )
+
+
+def _crop(graph: Graph, maps: Maps, cells: int) -> Maps:
+    """Remove cells on each side of maps."""
+    first, last = integers([cells, cells]), integers([maps.side - cells, maps.side - cells])
+    inner = graph.add("Slice", maps.name, first, last, integers([2, 3]))
+    return Maps(inner, maps.channels, maps.side - 2 * cells)
 
 
 def add_unit_vectors(vectors: Value) -> Value:

@@ -21,6 +21,8 @@ from selfmark.model.plain_backend import PLAIN_BACKEND, create_plain_backend
 from selfmark.run.devices import uses_bf16
 
 _RUNTIME = Runtime()
+# Cells of a network without an hourglass see 46 pixels in each direction; 64 keep sizes multiples of 32.
+_BORDER = 64
 
 
 class ResidualBlock(nn.Module):
@@ -82,7 +84,7 @@ class Backbone(nn.Module):
     """Backbone Phi_b, shared by the heads (Sec. 3.2)."""
 
     def __init__(self, settings: Network) -> None:
-        """Create the stem, three residual blocks and the hourglass."""
+        """Create the stem, three residual blocks and the hourglass, if it has any depth."""
         super().__init__()
         width, groups = settings.channels, settings.norm_groups
         self.stem = nn.Conv2d(3, width // 4, 7, stride=2, padding=3)
@@ -90,14 +92,15 @@ class Backbone(nn.Module):
         self.block1 = ResidualBlock(width // 4, width // 2, groups)
         self.block2 = ResidualBlock(width // 2, width // 2, groups)
         self.block3 = ResidualBlock(width // 2, width, groups)
-        self.hourglass = Hourglass(settings.depth, width, groups)
+        self.hourglass = Hourglass(settings.depth, width, groups) if settings.depth else None
 
     def forward(self, images: Tensor, backend: Backend = PLAIN_BACKEND) -> Tensor:
         """Map images [B, 3, S, S] in 0..1 to features [B, channels, S/4, S/4]."""
         x = backend.layers.stem(self.stem, self.stem_norm, images)
         x = backend.layers.pooled_block(self.block1, x)
-        x = self.block3(self.block2(x, backend), backend)
-        result: Tensor = self.hourglass(x, backend)
+        result: Tensor = self.block3(self.block2(x, backend), backend)
+        if self.hourglass is not None:
+            result = self.hourglass(result, backend)
         return result
 
 
@@ -227,7 +230,17 @@ class Psi(nn.Module):
 
 def bytes_per_image(settings: Network, size: int) -> int:
     """Return the bytes that one image of `size` pixels takes in a pass without gradients."""
-    return estimate_feature_bytes(settings.channels, size // STRIDE)
+    return estimate_feature_bytes(settings.channels, (size + 2 * compute_border_width(settings)) // STRIDE)
+
+
+def compute_border_width(settings: Network) -> int:
+    """Return by how many pixels `SoftArgmaxPsi` extends images on each side, so that cells know no position.
+
+    Convolutions fill up what is outside with zeros, which tells cells how far they are from the border. With
+    an hourglass, this reaches all cells. Without one, it reaches `_BORDER` pixels, which are added to images
+    and removed from maps.
+    """
+    return 0 if settings.depth else _BORDER
 
 
 def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from selfmark.config import Network, Softmax
-from selfmark.model.network import Psi
+from selfmark.config import STRIDE, Network, Softmax
+from selfmark.model.network import Psi, compute_border_width
 
 
 class SoftArgmaxPsi(Psi):
@@ -21,6 +21,7 @@ class SoftArgmaxPsi(Psi):
         """Create the backbone and a head; with "channels", the head has one more map, for the background."""
         super().__init__(settings, landmarks + (softmax == "channels"))
         self.softmax = softmax
+        self.border = compute_border_width(settings)
 
     def describe_and_score(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, channels, h, w] and scores of images [B, 3, S, S] in 0..1.
@@ -28,10 +29,13 @@ class SoftArgmaxPsi(Psi):
         The features are the input of the last layer. The scores are the maps before the softmax.
         """
         backend = self.backend
+        if self.border:
+            images = F.pad(images, 4 * (self.border,), mode="replicate")
         with backend.execution.forward_context(self):
             features = self.head.hidden(self.backbone(images, backend), backend)
             scores = backend.layers.output_conv(self.head.last, features)
-        return features, scores.float()
+        inner = slice(self.border // STRIDE, features.shape[-1] - self.border // STRIDE)
+        return features[..., inner, inner], scores[..., inner, inner].float()
 
     def describe_and_place(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of `describe_and_score` and the heatmaps of `forward`."""

@@ -39,8 +39,8 @@ class Features:
     # an image supports the use of colors if they leave this fraction of its object cells
     min_color_remainder: float = fraction(0.1)
     min_color_images: float = fraction(0.9)  # colors are used if this fraction of the images supports it
-    # minimum fraction of object cells; below it, colors are ignored; still below it, all cells count as
-    # object
+    # minimum fraction of object cells; if there are fewer, colors are ignored; if there are still fewer, all
+    # cells count as object
     min_foreground: float = fraction(0.05)
     # upright: objects are upright; turned: they face any direction, and images are rotated to a common one;
     # any: they face any direction, and there is no common one; auto, not-upright: decided from the images

@@ -33,7 +33,7 @@ class Limit:
     minimum:          smallest number allowed
     maximum:          largest number allowed
     excludes_minimum: whether the minimum itself is not allowed
-    text:             description of the range; empty describes it by the two numbers
+    text:             description of the range; if empty, the two numbers describe it
     """
 
     minimum: float

@@ -90,7 +90,10 @@ class Job:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the run by dotted name, without iterations; the user's settings win."""
+        """Return the settings of the run by dotted name, without iterations.
+
+        The user's settings replace the reduced settings for a CPU.
+        """
         comparison, reduced = self.comparison, {}
         if comparison.preset == "auto" and select_device(self.device).type == "cpu":
             reduced = dict(_CPU_SETTINGS)

@@ -41,7 +41,7 @@ from selfmark.run.processes import ProcessGroup
 
 @dataclass(frozen=True)
 class CountTrial:
-    """Result for one K; every value is a mean over the splits.
+    """Result for one K: means over the splits, and the standard error of the score.
 
     detection:  d, the fraction of images in which a landmark is found
     separation: s, the fraction of the points found that are clearly in one cluster
@@ -268,7 +268,7 @@ def labeling_agreement(label_a: Tensor, label_b: Tensor, K: int, dissolved: floa
 
     Args:
         label_a: [P] landmark of each point; below 0 for none.
-        label_b: [P] likewise.
+        label_b: [P] landmark of each point in the other labeling; below 0 for none.
         K: number of landmarks.
         dissolved: a kappa of at most this value counts as 0.
 

@@ -128,7 +128,7 @@ def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
 
 
 def find_largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
-    """Return the numbers of the largest clusters, ascending; if `max_clusters` is 0, of all with points."""
+    """Return the largest `max_clusters` clusters, ascending; 0 means all clusters that have points."""
     sizes = cluster_sizes(labeled)
     order = np.argsort(-sizes, kind="stable")
     found = order[sizes[order] > 0]

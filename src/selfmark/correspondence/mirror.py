@@ -61,7 +61,7 @@ class LandmarkPartners:
 
     @classmethod
     def identity(cls, landmarks: int) -> LandmarkPartners:
-        """Return partners for K landmarks of which each is its own partner."""
+        """Make each of K landmarks its own partner."""
         return cls(tuple(range(landmarks)), (True,) * landmarks)
 
     @property

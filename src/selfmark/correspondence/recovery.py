@@ -130,9 +130,11 @@ def label_near_centroids(
     limits = distance_limits(vectors, centroids, group)
 
     def keep_near(label: Tensor, vectors: Tensor) -> Tensor:
+        """Replace the labels of vectors far from their centroid by -1."""
         parts, start = [], 0
         for block in iterate_blocks(vectors, centroids.device):
             part = label[start : start + len(block)]
+            # A label of -1 selects the last centroid here; the mask below excludes it.
             distance = (block - centroids[part]).square().sum(dim=1)
             parts.append(torch.where((part >= 0) & (distance < limits[part]), part, -1))
             start += len(block)
@@ -147,8 +149,8 @@ def label_near_centroids(
 def distance_limits(vectors: Tensor, centroids: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
     """Return, for each centroid, the squared distance from which a point is far from it, [C].
 
-    The limit is the mean plus one standard deviation of the squared distances of the points whose nearest
-    centroid this is, and 0 if there are no such points.
+    The limit of a centroid is the mean plus one standard deviation of the squared distances of its points. A
+    point belongs to the nearest centroid. The limit is 0 for a centroid without points.
 
     Args:
         vectors: [P, D] descriptors of this process.

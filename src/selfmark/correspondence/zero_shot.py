@@ -78,10 +78,10 @@ def _fraction_true(flags: Tensor, group: ProcessGroup) -> float:
 def _mark_rare_at_border(
     cells: Tensor, max_ratio: float, settings: Features, generator: torch.Generator, group: ProcessGroup
 ) -> Tensor:
-    """Cluster all cells and mark, [N, h, w] bool, the cells of clusters that are rare at the border.
+    """Mark the cells of clusters that are rare at the border of the images, [N, h, w] bool.
 
-    A cluster is rare if its frequency at the border of the images is less than `max_ratio` times its
-    frequency inside.
+    All cells are clustered. A cluster is rare if its frequency at the border is less than `max_ratio` times
+    its frequency inside.
     """
     num_images, _, height, width = cells.shape
     all_cells = torch.ones(num_images, height, width, dtype=torch.bool, device=generator.device)

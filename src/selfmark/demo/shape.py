@@ -55,7 +55,7 @@ FLIP_IDX: tuple[int, ...] = (
 
 @dataclass(frozen=True)
 class Pose:
-    """Joint angles in radians. Paired joints have two rows, left and right; mirrored angles are equal.
+    """Joint angles in radians. Paired joints have two rows, left and right, equal in a symmetric pose.
 
     Attributes:
         view: [3] yaw, pitch, roll of the whole animal.
@@ -150,7 +150,7 @@ class _Frame:
     origin: Array
 
     def child(self, rotation: Array, origin: tuple[float, float, float] | Array) -> _Frame:
-        """Return the frame that has this rotation and origin relative to this frame."""
+        """Return a frame whose rotation and origin are given relative to this frame."""
         position = self.origin + self.rotation @ np.asarray(origin, dtype=float)
         return _Frame(self.rotation @ rotation, position)
 

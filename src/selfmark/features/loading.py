@@ -19,7 +19,7 @@ EFFICIENTNETS = {f"efficientnet-{variant}": variant for variant in SCALES}
 """Names of features, with the variant of EfficientNet-Lite that computes them."""
 
 FEATURES = (*EFFICIENTNETS, *SHAPES)
-"""Names of pretrained features; `onnx:FILE` is accepted as well."""
+"""Names of pretrained features; `onnx:FILE` is also accepted."""
 
 
 def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:

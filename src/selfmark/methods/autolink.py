@@ -115,8 +115,8 @@ def squared_distance_to_segment(points: Tensor, start: Tensor, end: Tensor) -> T
     # The axes are computed separately, because sums over a last dimension of 2 are slow.
     (along_x, along_y), (offset_x, offset_y) = (end - start).unbind(-1), (points - start).unbind(-1)
     with torch.no_grad():
-        length = (along_x.square() + along_y.square()).clamp(min=_MIN_SQUARED_LENGTH)
-        fraction = ((offset_x * along_x + offset_y * along_y) / length).clamp(0, 1)
+        squared_length = (along_x.square() + along_y.square()).clamp(min=_MIN_SQUARED_LENGTH)
+        fraction = ((offset_x * along_x + offset_y * along_y) / squared_length).clamp(0, 1)
     return (offset_x - fraction * along_x).square() + (offset_y - fraction * along_y).square()
 
 
@@ -125,7 +125,8 @@ def draw_edges(landmarks: Tensor, pairs: Tensor, weights: Tensor, thickness: flo
 
     The value of an edge at a pixel is weight * exp(-distance^2 / thickness). Only the edge with the maximum
     has a gradient at the pixel. So the best edge of each pixel is found without gradients, a few edges at a
-    time, and only this edge is drawn with gradients. The memory does not grow with the number of edges.
+    time, and only this edge is drawn with gradients. The memory per pixel does not depend on the number of
+    edges.
 
     Args:
         landmarks: [B, K, 2], in units of half the image side.
@@ -141,8 +142,8 @@ def draw_edges(landmarks: Tensor, pairs: Tensor, weights: Tensor, thickness: flo
     best = _find_best_edges(segments.detach(), weights.detach(), thickness, pixels)
     edges = torch.cat([segments, weights[:, None].expand(count, -1, -1)], dim=-1)  # [B, E, 5]
     drawn = edges.gather(1, best[..., None].expand(-1, -1, 5))  # [B, P, 5]
-    distance = squared_distance_to_segment(pixels, drawn[..., :2], drawn[..., 2:4])
-    maps = drawn[..., 4] * torch.exp(-distance / thickness)
+    squared_distance = squared_distance_to_segment(pixels, drawn[..., :2], drawn[..., 2:4])
+    maps = drawn[..., 4] * torch.exp(-squared_distance / thickness)
     return maps.view(count, 1, side, side)
 
 

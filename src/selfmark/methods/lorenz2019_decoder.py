@@ -77,10 +77,10 @@ class PartDecoder(nn.Module):
         inputs = 0
         for stride in DECODER_STRIDES:
             outputs = channels // _WIDTH_DIVISORS[stride]
-            given = parts + features * (stride in _APPEARANCE_STRIDES)
+            part_channels = parts + features * (stride in _APPEARANCE_STRIDES)
             blocks.append(
                 nn.Sequential(
-                    nn.Conv2d(inputs + given, outputs, 3, padding=1),
+                    nn.Conv2d(inputs + part_channels, outputs, 3, padding=1),
                     nn.GroupNorm(gcd(groups, outputs), outputs),
                     nn.ReLU(),
                 )
@@ -98,10 +98,10 @@ class PartDecoder(nn.Module):
         """
         x = bells[0][:, :0]  # the first block has no input from a coarser block
         for stride, block, maps in zip(DECODER_STRIDES, self.blocks, bells, strict=True):
-            given = [F.interpolate(x, size=maps.shape[-2:], mode="nearest"), maps] if x.shape[1] else [maps]
+            inputs = [F.interpolate(x, size=maps.shape[-2:], mode="nearest"), maps] if x.shape[1] else [maps]
             if stride in _APPEARANCE_STRIDES:
-                given.append(spread_appearance(maps, appearance))
-            x = block(torch.cat(given, dim=1))
+                inputs.append(spread_appearance(maps, appearance))
+            x = block(torch.cat(inputs, dim=1))
         return torch.sigmoid(self.last(x))
 
 

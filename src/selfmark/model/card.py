@@ -107,11 +107,11 @@ def read_card(folder: Path) -> ModelCard:
         if view_folders(folder):
             require_run(folder)
         require_folder(folder)
-        raise InputError(
-            f"{folder} is an unfinished run; finish it with 'selfmark discover -o {folder} --resume'"
-            if (folder / "run.json").exists()
-            else f"{folder} contains no model"
-        )
+        if (folder / "run.json").exists():
+            raise InputError(
+                f"{folder} is an unfinished run; finish it with 'selfmark discover -o {folder} --resume'"
+            )
+        raise InputError(f"{folder} contains no model")
     return _card_from_json(read_json(path, _MAX_BYTES), path)
 
 

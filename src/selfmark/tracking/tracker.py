@@ -115,10 +115,9 @@ class AnimalTracker:
         if len(visible) == len(states) and len(pixels) < _MIN_VISIBLE * len(animals) * self._area:
             # One animal covers another, so the pixels cannot be divided. Each animal takes its expected step.
             return [replace(state, center=state.expected, radius=float("nan")) for state in visible]
+        min_pixels = self._settings.min_area * self._area
         return [
-            _update_state(state, own_pixels, _CONTACT_DAMPING)
-            if len(own_pixels) >= self._settings.min_area * self._area
-            else None
+            _update_state(state, own_pixels, _CONTACT_DAMPING) if len(own_pixels) >= min_pixels else None
             for state, own_pixels in zip(states, divide_pixels(pixels, states), strict=True)
         ]
 
@@ -142,11 +141,10 @@ class AnimalTracker:
         """
         if not blobs:
             return {}
-        slots = [  # the blob of each slot
-            blob
-            for blob, pixels in enumerate(blobs)
-            for _ in range(max(1, min(len(self._animals), round(len(pixels) / self._area))))
-        ]
+        slots: list[int] = []  # the blob of each slot
+        for blob, pixels in enumerate(blobs):
+            num_slots = min(len(self._animals), round(len(pixels) / self._area))
+            slots += [blob] * max(1, num_slots)
         # In the first frame, animals without a slot are assumed to be in the largest blob.
         if all(state is None for state in self._animals):
             slots += [0] * (len(self._animals) - len(slots))

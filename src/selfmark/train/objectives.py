@@ -47,8 +47,8 @@ def warmup_pair_settings(config: Config) -> PairSettings:
     Views are not flipped, because mirrored labels are not known yet. There is one exception: if every
     landmark is its own mirror partner, flipping is just another deformation.
     """
-    own_partner = config.flip.train and config.flip.partner == "itself"
-    return PairSettings(same_image_fraction=1.0, flip=own_partner, flip_together=not own_partner)
+    is_flipped = config.flip.train and config.flip.partner == "itself"
+    return PairSettings(same_image_fraction=1.0, flip=is_flipped, flip_together=not is_flipped)
 
 
 def round_pair_settings(config: Config, has_mirrored_labels: bool) -> PairSettings:
@@ -57,11 +57,11 @@ def round_pair_settings(config: Config, has_mirrored_labels: bool) -> PairSettin
     Views are flipped if mirrored labels exist (Sec. 3.7). In the mode "equivariance", all pairs are two
     deformations of one image, and both views of a pair are flipped or neither.
     """
-    equivariance = config.correspondence.mode == "equivariance"
+    is_equivariance = config.correspondence.mode == "equivariance"
     return PairSettings(
-        same_image_fraction=1.0 if equivariance else config.rounds.same_image_fraction,
-        flip=config.flip.train and (has_mirrored_labels or equivariance),
-        flip_together=equivariance,
+        same_image_fraction=1.0 if is_equivariance else config.rounds.same_image_fraction,
+        flip=config.flip.train and (has_mirrored_labels or is_equivariance),
+        flip_together=is_equivariance,
     )
 
 
@@ -213,7 +213,7 @@ class LandmarkTable:
     mirrored_xy:      [N, K, 2] float32, the point that is landmark k in the mirror image, in network pixels
                       of the image itself
     mirrored_present: [N, K] bool, landmarks present in the mirror image
-    usable:           [U] int64, images with at least one landmark in the image or in its mirror image
+    usable:           [U] int64, images to train on
     """
 
     xy: Tensor
@@ -241,7 +241,7 @@ class LandmarkTable:
     def from_positions(
         cls, xy: Tensor, present: Tensor, mirrored_xy: Tensor, mirrored_present: Tensor
     ) -> LandmarkTable:
-        """Build a table from landmarks of the images and of their mirror images."""
+        """Build a table; images with a landmark in the image or in its mirror image are usable."""
         usable = torch.nonzero((present | mirrored_present).any(dim=1)).flatten()
         return cls(xy, present, mirrored_xy, mirrored_present, usable)
 
@@ -305,7 +305,7 @@ class RegressionSettings:
             batch_setting="stage2.batch",
             sigma=stage2.sigma,
             flip=config.flip.train,
-            cutout=round(stage2.cutout * size / 256),
+            cutout=round(stage2.cutout * size / 256),  # the setting is for images of 256 pixels
             cutout_fraction=stage2.cutout_fraction,
             cutout_value=0.5 if stage2.cutout_color == "gray" else 0.0,
             average=stage2.average,
@@ -384,9 +384,10 @@ def _build_regression_losses(
 ) -> Callable[[Tensor, Tensor], Losses]:
     """Return a function that augments images [B, 3, S, S] uint8 with indices [B] and computes the loss."""
     size, total, device = settings.size, part.total, generator.device
+    flip_probability = 0.5 if settings.flip else 0.0
 
     def compute_losses(pixels: Tensor, index: Tensor) -> Losses:
-        flip = part.take(torch.rand(total, generator=generator, device=device) < 0.5 * settings.flip)
+        flip = part.take(torch.rand(total, generator=generator, device=device) < flip_probability)
         xy = torch.where(flip[:, None, None], table.mirrored_xy[index], table.xy[index])
         present = torch.where(flip[:, None], table.mirrored_present[index], table.present[index])
         matrix = prepend_flip(part.take(random_affine(total, size, settings.augment, generator)), flip, size)

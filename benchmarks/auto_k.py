@@ -40,7 +40,7 @@ from selfmark.discovery import discover
 from selfmark.evaluation.completion import fill_with_mean, mean_landmarks
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.protocol import Examples, mean_shape_errors, stage1_errors
 from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.images.feed import PixelFeed
@@ -206,7 +206,7 @@ class Part(NamedTuple):
 
     def examples(self, landmarks: FloatArray, size: int) -> Examples:
         """Return landmarks [N, K, 2] and annotated points in network images with this side."""
-        return build_examples(self.truth, landmarks, self.regions, default_normalizer(self.truth), size)
+        return build_examples(self.truth, landmarks, self.regions, choose_normalizer(self.truth), size)
 
 
 def sweep(data: Path, folder: Path, max_images: int, device: torch.device) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from selfmark.annotations import AnnotatedObjects
 from selfmark.detector import Detector
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.nme import forward_prediction, image_errors, mean_error, point_errors
-from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluation.normalizers import choose_normalizer, measure_lengths
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
@@ -83,7 +83,7 @@ def read(detector: Detector, data: Path, part: str, cache: Path, max_images: int
     points = to_network(np.nan_to_num(truth.xy), regions[:, None], size)
     examples = MappingExamples(xy, score, points, truth.visible, np.arange(len(truth), dtype=np.int64))
     scale = size / regions[:, 2]
-    return Part(examples, normalizer_lengths(truth, default_normalizer(truth), regions) * scale, truth)
+    return Part(examples, measure_lengths(truth, choose_normalizer(truth), regions) * scale, truth)
 
 
 def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
     return {
         "landmarks": len(detector.names),
         "points": len(train.truth.names),
-        "normaliser": default_normalizer(test.truth),
+        "normaliser": choose_normalizer(test.truth),
         "train_images": len(train.truth),
         "test_images": len(test.truth),
         "all_train_images": round(_error(test, partial(_ridge, train.examples)), 3),

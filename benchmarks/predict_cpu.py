@@ -50,7 +50,7 @@ from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.nme import mean_error
-from selfmark.evaluation.normalizers import default_normalizer, normalizer_lengths
+from selfmark.evaluation.normalizers import choose_normalizer, measure_lengths
 from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.export.onnx_detector import OnnxDetector
@@ -274,7 +274,7 @@ def _predict_examples(detector: Detector, images: Path, labels: Path, visibility
         located.xy.double().numpy(),
         to_network(truth.xy, store.regions[:, None], size),
         truth.visible,
-        normalizer_lengths(truth, default_normalizer(truth), store.regions) * (size / store.regions[:, 2]),
+        measure_lengths(truth, choose_normalizer(truth), store.regions) * (size / store.regions[:, 2]),
     )
 
 

@@ -28,7 +28,7 @@ from selfmark.config import override, preset
 from selfmark.detector import Detector
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.protocol import Examples, headline_errors, mean_shape_errors
 from selfmark.images.feed import PixelFeed
 from selfmark.images.sources import list_images
@@ -112,7 +112,7 @@ def predict_examples(detector: Detector, images: list[str], labels: Path, normal
     store = load_store(truth.refs, detector.card.images, float("inf"), None)
     located = [detector.locate(part).xy for part in torch.split(store.pixels, detector.runtime.predict_batch)]
     xy: npt.NDArray[np.float64] = torch.cat(located).cpu().numpy().astype(np.float64)
-    spec = normalizer or default_normalizer(truth)
+    spec = normalizer or choose_normalizer(truth)
     return build_examples(truth, xy, store.regions, spec, detector.card.images.size)
 
 

@@ -21,13 +21,13 @@ from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.landmark_matching import hit_rates
 from selfmark.evaluation.nme import mean_error
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.protocol import (
     Examples,
     backward_errors,
     forward_errors,
     guessing_errors,
-    matched_landmarks,
+    match_annotated_points,
 )
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.images.sources import list_images
@@ -69,7 +69,9 @@ def _measure(fitted: Examples, measured: Examples, size: int) -> dict[str, float
     fit = partial(fit_ridge, ridge=_SETTINGS.ridge)
     guessing = guessing_errors(fitted, measured)
     limit = np.full(len(measured), _SETTINGS.hit_pixels * size / _SETTINGS.hit_side)
-    hits = hit_rates(measured.landmarks, measured.truth, measured.visible, limit, matched_landmarks(fitted))
+    hits = hit_rates(
+        measured.landmarks, measured.truth, measured.visible, limit, match_annotated_points(fitted)
+    )
     return {
         "forward": round(mean_error(forward_errors(fitted, measured, fit)), 4),
         "guessing_forward": round(mean_error(guessing["forward"]), 4),
@@ -92,7 +94,7 @@ def _read_examples(
 ) -> dict[str, Examples]:
     """Return the landmarks of labeled images for each reading."""
     truth = read_ground_truth(labels, list_images(list(images)))
-    spec = normalizer or default_normalizer(truth)
+    spec = normalizer or choose_normalizer(truth)
     size = detector.card.images.size
     parts: dict[str, list[FloatArray]] = {}
     regions = []

@@ -38,7 +38,7 @@ from run import commit
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, FirstKeypoints, override
 from selfmark.evaluation.label_files import read_ground_truth
-from selfmark.evaluation.normalizers import default_normalizer, unchecked_lengths
+from selfmark.evaluation.normalizers import choose_normalizer, measure_unchecked_lengths
 from selfmark.evaluation.precision import keypoint_precision
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
@@ -196,8 +196,8 @@ def load(data: str, folder: Path, count: int) -> TestImages:
     if store.skipped:
         raise SystemExit(f"{store.skipped[0].name} cannot be read: {store.skipped[0].reason}")
     size = CONFIG.images.size
-    normalizer = "inter_ocular" if data.startswith("faces") else default_normalizer(truth)
-    length = unchecked_lengths(truth, normalizer, store.regions) * size / store.regions[:, 2]
+    normalizer = "inter_ocular" if data.startswith("faces") else choose_normalizer(truth)
+    length = measure_unchecked_lengths(truth, normalizer, store.regions) * size / store.regions[:, 2]
     in_network = replace(truth, xy=to_network(truth.xy, store.regions[:, None], size))
     views, relit, matrices = zip(
         *(transform_image(image, i) for i, image in enumerate(store.pixels)), strict=True

@@ -35,7 +35,7 @@ from selfmark.evaluation.curves import landmark_errors
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.nme import mean_error
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.image_ref import ImageRef
@@ -230,7 +230,7 @@ def _read_examples(detector: Detector, images: list[str], labels: Path) -> Examp
     rows = evenly_spaced(len(truth), MAX_LABELED_IMAGES)
     truth = truth.select(rows)
     located = detector.predict_network_pixels(truth.refs)
-    spec = default_normalizer(truth)
+    spec = choose_normalizer(truth)
     return build_examples(truth, located.xy, located.regions, spec, detector.card.images.size)
 
 

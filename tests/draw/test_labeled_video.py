@@ -12,7 +12,7 @@ import pytest
 from selfmark.detector import Prediction
 from selfmark.draw import video_writer
 from selfmark.draw.frame_drawing import DrawnObject, draw_frame
-from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
+from selfmark.draw.labeled_video import draw_videos, list_labeled_video_paths
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images import video_opencv
@@ -192,6 +192,6 @@ def test_without_pyav_videos_are_mpeg4(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_labeled_videos_keep_the_folders_of_their_sources(tmp_path: Path) -> None:
     refs = [ImageRef(Path("day1/a.mp4"), 0), ImageRef(Path("day2/a.mp4"), 0), ImageRef(Path("b.jpg"))]
-    paths = labeled_video_paths(refs, tmp_path)
+    paths = list_labeled_video_paths(refs, tmp_path)
     assert sorted(paths.values()) == [tmp_path / f"day{n}" / "a_landmarks.mp4" for n in (1, 2)]
-    assert labeled_video_paths(refs[2:], tmp_path) == {}
+    assert list_labeled_video_paths(refs[2:], tmp_path) == {}

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from selfmark.config import Augment
 from selfmark.evaluation import consistency
 from selfmark.evaluation.consistency import (
-    cluster_separation,
-    deformation_errors,
-    detection_rates,
-    mirror_errors,
+    compute_cluster_separation,
+    compute_detection_rates,
+    measure_deformation_errors,
+    measure_mirror_errors,
 )
 from tests.evaluation.fakes import CENTER, GREEN, RED, SIZE, blob_detector, draw_blobs
 
@@ -32,7 +32,7 @@ def _generator() -> torch.Generator:
 
 
 def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
-    deformed = deformation_errors(
+    deformed = measure_deformation_errors(
         blob_detector(), draw_blobs(12).pixels, 3, NO_COLOR_CHANGE, _generator(), batch=5
     )
     assert deformed.error.shape == deformed.moved.shape == (36, 6)
@@ -45,7 +45,9 @@ def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
 def test_deformed_images_also_get_noise() -> None:
     """Heavy noise moves the maximum of the red channel although the geometry does not change."""
     noisy = replace(NO_COLOR_CHANGE, rotation=0.0, scale=(1, 1), shift=0.0, noise=3.0)
-    deformed = deformation_errors(blob_detector(), draw_blobs(12).pixels, 2, noisy, _generator(), batch=12)
+    deformed = measure_deformation_errors(
+        blob_detector(), draw_blobs(12).pixels, 2, noisy, _generator(), batch=12
+    )
     assert deformed.moved.max() < 1e-6
     assert np.median(deformed.error[:, RED]) > 0.02
 
@@ -61,7 +63,7 @@ def test_errors_of_known_shifts_in_image_order(monkeypatch: pytest.MonkeyPatch) 
         return matrix
 
     monkeypatch.setattr(consistency, "random_affine", shift)
-    deformed = deformation_errors(
+    deformed = measure_deformation_errors(
         blob_detector(), draw_blobs(3).pixels, 2, NO_COLOR_CHANGE, _generator(), batch=2
     )
     expected = np.array([0, 10, 1, 11, 2, 12]) / SIZE
@@ -74,7 +76,9 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
     matrix = torch.eye(2, 3).repeat(8, 1, 1)
     matrix[:, 0, 2] = SIZE / 3
     monkeypatch.setattr(consistency, "random_affine", lambda *_: matrix)
-    deformed = deformation_errors(blob_detector(), blobs.pixels, 1, NO_COLOR_CHANGE, _generator(), batch=8)
+    deformed = measure_deformation_errors(
+        blob_detector(), blobs.pixels, 1, NO_COLOR_CHANGE, _generator(), batch=8
+    )
     outside = blobs.red[:, 0] + SIZE / 3 > SIZE - 0.5
     assert 0 < outside.sum() < 8
     np.testing.assert_array_equal(np.isnan(deformed.error[:, RED]), outside)
@@ -85,12 +89,12 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
 def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
     """Red and green are their own mirror partners, so errors are large if they are swapped."""
     blobs = draw_blobs(7)
-    right = mirror_errors(blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
+    right = measure_mirror_errors(blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
     assert right.shape == (7, 6)
     assert right[:, [RED, GREEN, CENTER]].max() < 0.02
 
     swapped = blob_detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
-    wrong = mirror_errors(swapped, blobs.pixels, batch=3)
+    wrong = measure_mirror_errors(swapped, blobs.pixels, batch=3)
     distance = np.linalg.norm(blobs.red - blobs.green, axis=1) / SIZE
     np.testing.assert_allclose(wrong[:, RED], distance, atol=0.02)
     np.testing.assert_allclose(wrong[:, GREEN], distance, atol=0.02)
@@ -99,7 +103,7 @@ def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
 
 def test_small_example_of_detection_rates() -> None:
     score = np.array([[0.9, 0.5, 0.0], [0.7, 0.6, 0.0]])
-    assert detection_rates(score, 0.5).tolist() == [1.0, 0.5, 0.0]
+    assert compute_detection_rates(score, 0.5).tolist() == [1.0, 0.5, 0.0]
 
 
 @given(seed=st.integers(0, 2**32 - 1), points=st.integers(0, 15))
@@ -118,4 +122,4 @@ def test_separation_agrees_with_a_loop(seed: int, points: int) -> None:
             b = min(float(np.linalg.norm(vector - centroids[k])) for k in range(5) if k != landmark)
             silhouettes.append((b - a) / max(a, b))
         expected.append(sum(silhouettes) / len(silhouettes) if silhouettes else np.nan)
-    np.testing.assert_allclose(cluster_separation(vectors, label, centroids), expected, atol=1e-9)
+    np.testing.assert_allclose(compute_cluster_separation(vectors, label, centroids), expected, atol=1e-9)

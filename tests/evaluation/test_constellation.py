@@ -6,7 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from selfmark.evaluation.constellation import fit_constellations, group_duplicates, unexplained_by_others
+from selfmark.evaluation.constellation import (
+    fit_constellations,
+    group_duplicates,
+    measure_unexplained_by_others,
+)
 
 SHAPE = np.array([[0, 0], [10, 0], [12, 7], [3, 9], [-6, 4], [-4, -8]], dtype=float)
 IMAGES = 40
@@ -73,8 +77,8 @@ def test_landmarks_that_follow_from_the_others_are_explained() -> None:
     free = random.normal(0, 10, (200, 2, 2))
     noise = random.normal(0, 10, (200, 1, 2))
     xy = np.concatenate([free, free.mean(axis=1, keepdims=True), noise, noise + 0.01], axis=1)
-    errors = unexplained_by_others(xy, group_duplicates(xy, 1.0))
+    errors = measure_unexplained_by_others(xy, group_duplicates(xy, 1.0))
     assert errors[2] < 0.1
     assert (errors[3:] > 0.9).all()
-    assert (unexplained_by_others(xy, [])[3:] < 0.1).all()  # the copy predicts it
-    assert np.isnan(unexplained_by_others(xy[:, 3:], [[0, 1]])).all()
+    assert (measure_unexplained_by_others(xy, [])[3:] < 0.1).all()  # the copy predicts it
+    assert np.isnan(measure_unexplained_by_others(xy[:, 3:], [[0, 1]])).all()

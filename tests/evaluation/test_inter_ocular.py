@@ -9,7 +9,7 @@ import pytest
 
 from selfmark.evaluation.inter_ocular import measure_by_definition
 from selfmark.evaluation.nme import IntArray
-from selfmark.evaluation.normalizers import inter_ocular_specs
+from selfmark.evaluation.normalizers import list_inter_ocular_specs
 from selfmark.paper.datasets.face_points import FIVE, SIXTY_EIGHT
 from selfmark.points import FloatArray
 from tests.evaluation.test_normalizers import make_objects
@@ -61,4 +61,4 @@ def test_only_images_with_both_distances_are_used() -> None:
     ids=["five points", "67 points", "another order", "no names"],
 )
 def test_other_points_have_one_definition(names: tuple[str, ...]) -> None:
-    assert inter_ocular_specs(names) == {}
+    assert list_inter_ocular_specs(names) == {}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
-from selfmark.evaluation.label_files import common_points, read_ground_truth
+from selfmark.evaluation.label_files import find_common_points, read_ground_truth
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 
@@ -212,12 +212,12 @@ def test_common_points_have_the_order_of_the_second_file(tmp_path: Path) -> None
     content = valid_content()
     content["categories"][0]["keypoints"] = ["nose", "chin", "left_eye"]
     second = read_ground_truth(write(tmp_path, content, "second.json"), TRAIN)
-    assert common_points(first, second) == ("nose", "left_eye")
-    assert common_points(second, first) == ("left_eye", "nose")
+    assert find_common_points(first, second) == ("nose", "left_eye")
+    assert find_common_points(second, first) == ("left_eye", "nose")
     content["categories"][0]["keypoints"] = ["a", "b", "c"]
     unrelated = read_ground_truth(write(tmp_path, content, "unrelated.json"), TRAIN)
     with pytest.raises(InputError, match=r"test\.json and .*unrelated\.json"):
-        common_points(first, unrelated)
+        find_common_points(first, unrelated)
 
 
 # --- matching images -------------------------------------------------------------------------------

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfmark.evaluation.landmark_matching import group_means, hit_rates, match_landmarks, mean_distances
+from selfmark.evaluation.landmark_matching import (
+    compute_mean_distances,
+    group_means,
+    hit_rates,
+    match_landmarks,
+)
 
 
 def make_scene(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.ndarray, ...]:
@@ -25,7 +30,7 @@ def test_distances_agree_with_a_naive_loop() -> None:
     landmarks, truth, visible, normalizer = make_scene()
     landmarks[:, 3] = np.nan  # a landmark that is never found
     normalizer[2], normalizer[5] = np.nan, 0.0  # these images do not count
-    ours = mean_distances(landmarks, truth, visible, normalizer)
+    ours = compute_mean_distances(landmarks, truth, visible, normalizer)
     for k, point in itertools.product(range(4), range(3)):
         pairs = [
             math.dist(landmarks[i, k], truth[i, point]) / normalizer[i]

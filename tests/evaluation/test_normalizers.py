@@ -14,12 +14,12 @@ from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.evaluation.normalizers import (
     NAMED_SPECS,
-    canonical_name,
-    default_normalizer,
+    canonicalize_name,
+    choose_normalizer,
+    group_by_part,
     is_available,
-    normalizer_lengths,
-    part_groups,
-    unchecked_lengths,
+    measure_lengths,
+    measure_unchecked_lengths,
 )
 from selfmark.image_ref import ImageRef
 
@@ -65,27 +65,27 @@ REGIONS = np.array([[5.0, 5.0, 50.0, 50.0]])
     ],
 )
 def test_small_example_of_each_length(spec: str, length: float) -> None:
-    assert normalizer_lengths(make_objects(ONE_OBJECT), spec, REGIONS).tolist() == pytest.approx([length])
+    assert measure_lengths(make_objects(ONE_OBJECT), spec, REGIONS).tolist() == pytest.approx([length])
     assert is_available(make_objects(ONE_OBJECT), spec)
 
 
 def test_only_visible_points_span_the_box() -> None:
     truth = make_objects(ONE_OBJECT, missing=[(0, 4), (0, 0)])
-    assert normalizer_lengths(truth, "box", REGIONS).tolist() == pytest.approx([np.sqrt(8 * 6)])
+    assert measure_lengths(truth, "box", REGIONS).tolist() == pytest.approx([np.sqrt(8 * 6)])
 
 
 def test_an_eye_with_many_points_is_at_the_mean_of_the_visible_ones() -> None:
     names = ("left_eye_0", "left_eye_1", "left_eye_2", "RightEye10", "right_eye_11", "left_eyebrow_0")
     xy = [[[0, 0], [2, 0], [90, 90], [10, 0], [14, 0], [70, 70]]] * 2
     truth = make_objects(xy, names, missing=[(0, 2), (1, 2), (1, 0)])
-    lengths = normalizer_lengths(truth, "inter_ocular", np.repeat(REGIONS, 2, axis=0))
+    lengths = measure_lengths(truth, "inter_ocular", np.repeat(REGIONS, 2, axis=0))
     assert lengths.tolist() == [11.0, 10.0]
 
 
 def test_names_may_be_numbers_or_contain_commas() -> None:
     truth = make_objects([[[0, 0], [0, 7], [0, 9]]], ("1", "tip, left", "2"))
-    assert normalizer_lengths(truth, "points:1,2", REGIONS).tolist() == [9.0]  # names come before indices
-    assert normalizer_lengths(truth, "points:tip, left,2", REGIONS).tolist() == [2.0]
+    assert measure_lengths(truth, "points:1,2", REGIONS).tolist() == [9.0]  # names come before indices
+    assert measure_lengths(truth, "points:tip, left,2", REGIONS).tolist() == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_objects_that_cannot_be_measured_are_errors(spec: str, missing: Any, box
     truth = make_objects(ONE_OBJECT * 4, missing=missing, boxes=boxes)
     regions = np.repeat(REGIONS, 4, axis=0)
     with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normalizer"):
-        normalizer_lengths(truth, spec, regions)
-    usable = unchecked_lengths(truth, spec, regions) > 0
+        measure_lengths(truth, spec, regions)
+    usable = measure_unchecked_lengths(truth, spec, regions) > 0
     assert usable.tolist() == [True, False, False, True]
-    assert (normalizer_lengths(truth.select(usable), spec, regions[usable]) > 0).all()
+    assert (measure_lengths(truth.select(usable), spec, regions[usable]) > 0).all()
 
 
 def test_an_unknown_spec_lists_the_choices() -> None:
     for call in (
-        lambda: normalizer_lengths(make_objects(ONE_OBJECT), "ocular", REGIONS),
+        lambda: measure_lengths(make_objects(ONE_OBJECT), "ocular", REGIONS),
         lambda: is_available(make_objects(ONE_OBJECT), "ocular"),
     ):
         with pytest.raises(InputError, match="'ocular'") as caught:
@@ -123,12 +123,12 @@ def test_an_unknown_spec_lists_the_choices() -> None:
 def test_missing_points_are_errors(spec: str) -> None:
     assert not is_available(make_objects(ONE_OBJECT), spec)
     with pytest.raises(InputError, match="does not name the points"):
-        normalizer_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
+        measure_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
 
 
 def test_a_wrong_shape_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="regions"):
-        normalizer_lengths(make_objects(ONE_OBJECT), "box", REGIONS[0])
+        measure_lengths(make_objects(ONE_OBJECT), "box", REGIONS[0])
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_a_wrong_shape_is_a_value_error() -> None:
     ],
 )
 def test_the_default_is_declared_or_based_on_names(names: Any, declared: str, spec: str) -> None:
-    assert default_normalizer(make_objects(ONE_OBJECT, names, normalizer=declared)) == spec
+    assert choose_normalizer(make_objects(ONE_OBJECT, names, normalizer=declared)) == spec
 
 
 @given(st.text(max_size=12) | st.text("0123,lefty_ ", max_size=12))
 def test_any_points_spec_is_measured_or_raises_an_input_error(text: str) -> None:
     spec = f"points:{text}"
     if is_available(make_objects(ONE_OBJECT), spec):
-        assert np.isfinite(unchecked_lengths(make_objects(ONE_OBJECT), spec, REGIONS)).all()
+        assert np.isfinite(measure_unchecked_lengths(make_objects(ONE_OBJECT), spec, REGIONS)).all()
     else:
         with pytest.raises(InputError, match="does not name the points"):
-            unchecked_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
+            measure_unchecked_lengths(make_objects(ONE_OBJECT), spec, REGIONS)
 
 
 # --- names -----------------------------------------------------------------------------------------
@@ -176,19 +176,19 @@ def test_any_points_spec_is_measured_or_raises_an_input_error(text: str) -> None
     ],
 )
 def test_spellings_of_one_name(spellings: str, name: str) -> None:
-    assert {canonical_name(spelling) for spelling in spellings.split(",")} == {name}
+    assert {canonicalize_name(spelling) for spelling in spellings.split(",")} == {name}
 
 
 @given(st.text("lrLReyEYp01_ .", max_size=10))
 def test_a_canonical_name_does_not_change(name: str) -> None:
-    canonical = canonical_name(name)
-    assert canonical_name(canonical) == canonical
+    canonical = canonicalize_name(name)
+    assert canonicalize_name(canonical) == canonical
 
 
 def test_points_are_grouped_by_part() -> None:
     names = ["left_eye", "nose", "right_eye", "jaw_0", "jaw_16", "left_mouth_corner", "mouthCornerR"]
     names += ["forelegL1", "forelegR3", "wingL", "L1", "nose_bridge_2"]
-    assert list(part_groups(names).items()) == [
+    assert list(group_by_part(names).items()) == [
         ("eye", (0, 2)),
         ("nose", (1,)),
         ("jaw", (3, 4)),
@@ -202,4 +202,4 @@ def test_points_are_grouped_by_part() -> None:
 
 @given(st.lists(st.text(max_size=8)))
 def test_every_point_is_in_one_group(names: list[str]) -> None:
-    assert sorted(i for members in part_groups(names).values() for i in members) == list(range(len(names)))
+    assert sorted(i for members in group_by_part(names).values() for i in members) == list(range(len(names)))

@@ -14,8 +14,8 @@ from selfmark.evaluation.oks import (
     PrecisionRecall,
     TargetObjects,
     average_precision,
+    choose_sigmas,
     object_keypoint_similarity,
-    sigmas_for,
 )
 
 THRESHOLDS = np.array([0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95])
@@ -284,5 +284,5 @@ def test_sigmas_of_parts_in_any_spelling() -> None:
         "rankle",
     ]
     expected = [0.026, 0.025, 0.035, 0.079, 0.072, 0.062, 0.107, 0.087, 0.089]
-    assert sigmas_for(names, 0.05).tolist() == expected
-    assert sigmas_for(["beak", "head", "left_eyebrow"], 0.04).tolist() == [0.04] * 3
+    assert choose_sigmas(names, 0.05).tolist() == expected
+    assert choose_sigmas(["beak", "head", "left_eyebrow"], 0.04).tolist() == [0.04] * 3

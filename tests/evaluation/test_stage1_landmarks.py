@@ -23,9 +23,9 @@ from selfmark.evaluation.stage1_landmarks import (
     Stage1,
     Stage1Landmarks,
     ZeroShotStage1,
+    compute_silhouette_margins,
     find_stage1_landmarks,
     load_stage1_finder,
-    silhouette_margins,
 )
 from selfmark.images.store import load_store
 from selfmark.model.card import read_card, write_card
@@ -176,13 +176,15 @@ def test_margins_agree_with_a_loop(seed: int, points: int, clusters: int) -> Non
         distances = [float(np.linalg.norm(vector - centroid)) for centroid in centroids]
         a = distances.pop(own)
         expected.append((min(distances) - a) / max(a, min(distances)))
-    np.testing.assert_allclose(silhouette_margins(vectors, label, centroids), expected, atol=1e-9)
+    np.testing.assert_allclose(compute_silhouette_margins(vectors, label, centroids), expected, atol=1e-9)
 
 
 def test_margins_of_special_cases() -> None:
     point = np.zeros((1, 2))
-    assert np.isnan(silhouette_margins(point, np.array([0]), point)).all(), "a single centroid has no rival"
-    assert silhouette_margins(point, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (
+    assert np.isnan(compute_silhouette_margins(point, np.array([0]), point)).all(), (
+        "a single centroid has no rival"
+    )
+    assert compute_silhouette_margins(point, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (
         "two centroids at one position"
     )
 

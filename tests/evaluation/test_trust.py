@@ -11,10 +11,10 @@ import torch
 from selfmark.config import Augment, Evaluation
 from selfmark.evaluation.consistency import (
     DeformationErrors,
-    agreeing_fraction,
-    deformation_errors,
-    mirror_errors,
-    stable_fraction,
+    compute_agreeing_fraction,
+    compute_stable_fraction,
+    measure_deformation_errors,
+    measure_mirror_errors,
 )
 from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
 from selfmark.evaluation.verdict import judge_run
@@ -44,11 +44,13 @@ def _evidence(stable: list[float], appearance_error: list[float], **changes: Any
 def deformed() -> DeformationErrors:
     torch.manual_seed(0)  # for the landmark at random positions
     generator = torch.Generator().manual_seed(1)
-    return deformation_errors(blob_detector(), draw_blobs(IMAGES).pixels, 2, MILD, generator, batch=32)
+    return measure_deformation_errors(
+        blob_detector(), draw_blobs(IMAGES).pixels, 2, MILD, generator, batch=32
+    )
 
 
 def test_landmarks_that_follow_nothing_are_not_stable(deformed: DeformationErrors) -> None:
-    stable = stable_fraction(deformed, AGREEMENT_RADIUS)
+    stable = compute_stable_fraction(deformed, AGREEMENT_RADIUS)
     assert stable[[RED, GREEN, LEFTMOST]].min() > 0.9
     assert stable[CENTER] == 0.0
     assert stable[RANDOM] < 0.1
@@ -60,19 +62,19 @@ def test_the_error_alone_does_not_reveal_a_fixed_landmark(deformed: DeformationE
 
 
 def test_a_landmark_that_confuses_left_and_right_does_not_agree_with_its_partner() -> None:
-    mirror = mirror_errors(blob_detector(), draw_blobs(IMAGES).pixels, batch=32)
-    symmetric = agreeing_fraction(mirror, AGREEMENT_RADIUS, 6)
+    mirror = measure_mirror_errors(blob_detector(), draw_blobs(IMAGES).pixels, batch=32)
+    symmetric = compute_agreeing_fraction(mirror, AGREEMENT_RADIUS, 6)
     assert symmetric[LEFTMOST] == 0.0
     assert symmetric[CENTER] == 1.0
-    assert np.isnan(agreeing_fraction(None, AGREEMENT_RADIUS, 6)).all()
+    assert np.isnan(compute_agreeing_fraction(None, AGREEMENT_RADIUS, 6)).all()
 
 
 def test_fractions_of_a_small_example() -> None:
     error = np.array([[0.01, 0.20], [0.03, np.nan], [0.01, 0.04], [0.09, 0.01]])
     moved = np.array([[0.30, 0.30], [0.01, 0.30], [0.30, 0.30], [0.30, 0.02]])
-    np.testing.assert_allclose(stable_fraction(DeformationErrors(error, moved), 0.05), [2 / 3, 1 / 2])
+    np.testing.assert_allclose(compute_stable_fraction(DeformationErrors(error, moved), 0.05), [2 / 3, 1 / 2])
     mirror = np.array([[0.0, 0.05], [0.2, 0.06]])
-    np.testing.assert_allclose(agreeing_fraction(mirror, 0.05, 2), [1 / 2, 1 / 2])
+    np.testing.assert_allclose(compute_agreeing_fraction(mirror, 0.05, 2), [1 / 2, 1 / 2])
 
 
 def test_the_expected_error_is_a_weighted_sum() -> None:

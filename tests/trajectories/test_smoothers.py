@@ -7,7 +7,7 @@ import pytest
 from scipy.signal import savgol_filter
 
 from selfmark.trajectories.kalman import smooth_kalman
-from selfmark.trajectories.smoothers import running_median, savitzky_golay
+from selfmark.trajectories.smoothers import smooth_median, smooth_savitzky_golay
 
 Floats = np.ndarray
 
@@ -37,23 +37,23 @@ def _naive_median(values: Floats, weight: Floats) -> float:
 
 
 def test_the_running_median_agrees_with_a_loop(xy: Floats, weight: Floats) -> None:
-    smooth = running_median(np.where(weight[:, None] > 0, xy, np.nan), weight, 3)
+    smooth = smooth_median(np.where(weight[:, None] > 0, xy, np.nan), weight, 3)
     for row in np.flatnonzero(weight):
         rows = [r for r in range(max(row - 3, 0), min(row + 4, 40)) if weight[r] > 0]
         for axis in (0, 1):
             assert smooth[row, axis] == pytest.approx(_naive_median(xy[rows, axis], weight[rows]))
     middle = (smooth[3] * 1 + smooth[6] * 2) / 3  # row 5 is two thirds of the way from 3 to 6
     np.testing.assert_allclose(smooth[5], middle)
-    even = running_median(xy, np.ones(40), 2)
+    even = smooth_median(xy, np.ones(40), 2)
     np.testing.assert_allclose(even[0], np.median(xy[:3], axis=0))
     np.testing.assert_allclose(even[1], np.median(xy[:4], axis=0))
     np.testing.assert_allclose(even[20], np.median(xy[18:23], axis=0))
 
 
 def test_savitzky_golay_agrees_with_scipy_and_polyfit(xy: Floats, weight: Floats) -> None:
-    equal = savitzky_golay(xy, np.ones(40), 4, 2)
+    equal = smooth_savitzky_golay(xy, np.ones(40), 4, 2)
     np.testing.assert_allclose(equal[4:-4], savgol_filter(xy, 9, 2, axis=0)[4:-4], atol=1e-6)
-    smooth = savitzky_golay(np.where(weight[:, None] > 0, xy, np.nan), weight, 4, 2)
+    smooth = smooth_savitzky_golay(np.where(weight[:, None] > 0, xy, np.nan), weight, 4, 2)
     for row in np.flatnonzero(weight):
         rows = np.array([r for r in range(max(row - 4, 0), min(row + 5, 40)) if weight[r] > 0])
         fit = np.polyfit(rows - row, xy[rows], 2, w=np.sqrt(weight[rows]))
@@ -63,7 +63,7 @@ def test_savitzky_golay_agrees_with_scipy_and_polyfit(xy: Floats, weight: Floats
 def test_a_filter_keeps_a_position_without_neighbors(xy: Floats) -> None:
     alone = np.zeros(40)
     alone[7] = 0.5
-    for smooth in (running_median(xy, alone, 2), savitzky_golay(xy, alone, 2, 2)):
+    for smooth in (smooth_median(xy, alone, 2), smooth_savitzky_golay(xy, alone, 2, 2)):
         np.testing.assert_allclose(smooth, np.tile(xy[7], (40, 1)), atol=1e-6)
     np.testing.assert_allclose(smooth_kalman(xy[7:8], np.array([0.5]), np.zeros(1), 0.1), xy[7:8], atol=1e-6)
 

@@ -119,7 +119,7 @@ def predict(
     from selfmark.config import Config, override
     from selfmark.detector import detector_fingerprint
     from selfmark.draw.labeled_photos import FOLDER, draw_photos
-    from selfmark.draw.labeled_video import draw_videos, labeled_video_paths
+    from selfmark.draw.labeled_video import draw_videos, list_labeled_video_paths
     from selfmark.evaluation.familiarity import warn_of_unfamiliar_images
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
@@ -165,7 +165,7 @@ def predict(
         warning = warn_of_unfamiliar_images(*part, config.guards)
         if warning is not None:
             notes.append(warning)
-    videos = labeled_video_paths(refs, output) if draw else {}
+    videos = list_labeled_video_paths(refs, output) if draw else {}
     has_photos = draw and any(ref.frame is None for ref in refs)
     with CountDisplay(stderr, "predicting", "images") as display:
         counted = CountedPredictions(detector.predict(refs, batch), len(refs), display)

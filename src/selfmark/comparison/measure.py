@@ -15,7 +15,7 @@ from selfmark.discovery import discover
 from selfmark.errors import InputError, SelfmarkError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.on_object import fraction_on_object
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.images.sources import list_images
@@ -157,7 +157,7 @@ def _measure_on_object(job: Job, detector: Detector) -> float | None:
     truth = read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
     found = detector.predict_network_pixels(truth.refs)
     size = detector.card.images.size
-    spec = comparison.normalizer or default_normalizer(truth)
+    spec = comparison.normalizer or choose_normalizer(truth)
     examples = build_examples(truth.select(found.rows), found.xy, found.regions, spec, size)
     return fraction_on_object(examples, _TOLERANCE * size)
 

@@ -85,7 +85,7 @@ def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyl
     canvas = _draw_trails(frame, objects, style.colors)
     order = sorted(range(len(style.colors)), key=lambda index: index not in style.hollow)
     for instance in objects:
-        radius = _disc_radius(instance)
+        radius = _compute_disc_radius(instance)
         for a, b in style.edges:
             opacity = _EDGE_OPACITY * float(min(instance.opacity[a], instance.opacity[b]))
             _blend_line(canvas, instance.xy[a], instance.xy[b], round(radius * 0.6) or 1, opacity)
@@ -126,17 +126,17 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
     return trail
 
 
-def landmark_opacity(score: FloatArray, typical_score: FloatArray) -> FloatArray:
+def compute_opacity(score: FloatArray, typical_score: FloatArray) -> FloatArray:
     """Return the opacity [K] of landmarks: 1 if the score is at least half the typical score, else less.
 
-    >>> landmark_opacity(np.array([0.4, 0.1, 0.0]), np.array([0.4, 0.4, 0.4])).tolist()
+    >>> compute_opacity(np.array([0.4, 0.1, 0.0]), np.array([0.4, 0.4, 0.4])).tolist()
     [1.0, 0.5, 0.3]
     """
     opacity = np.clip(score / np.maximum(0.5 * typical_score, 1e-6), _MIN_OPACITY, 1.0)
     return np.asarray(opacity, dtype=np.float64)
 
 
-def _disc_radius(instance: DrawnObject) -> float:
+def _compute_disc_radius(instance: DrawnObject) -> float:
     return float(np.clip(_RADIUS * instance.size, _MIN_RADIUS, _MAX_RADIUS))
 
 
@@ -145,7 +145,7 @@ def _draw_trails(frame: Pixels, objects: Sequence[DrawnObject], colors: npt.NDAr
     layer, opacity = frame.copy(), np.zeros(frame.shape[:2], np.uint8)
     for instance in objects:
         steps = len(instance.trail) - 1
-        width = max(1, round(_disc_radius(instance) * 0.5))
+        width = max(1, round(_compute_disc_radius(instance) * 0.5))
         known = np.isfinite(instance.trail).min(axis=2)  # [T, K]
         positions = to_fixed_point(np.where(known[..., None], instance.trail, 0)).tolist()
         for step, index in np.argwhere(known[:-1] & known[1:]).tolist():

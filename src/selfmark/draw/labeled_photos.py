@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from selfmark.detector import Prediction
-from selfmark.draw.frame_drawing import DrawnObject, landmark_opacity
+from selfmark.draw.frame_drawing import DrawnObject, compute_opacity
 from selfmark.draw.layout import Layout, build_style, compose_picture
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
@@ -34,7 +34,7 @@ _QUALITY = 92  # quality of JPEG files
 def draw_photos(
     predictions: Iterable[Prediction], refs: Sequence[ImageRef], card: ModelCard, folder: Path, layout: Layout
 ) -> Iterator[Prediction]:
-    """Yield predictions unchanged, and draw each still image into `folder`/drawn in the meantime.
+    """Yield predictions unchanged, and draw them on copies of the still images, in `folder`/drawn.
 
     Args:
         predictions: Predictions of `refs`.
@@ -43,7 +43,7 @@ def draw_photos(
         folder: Output folder.
         layout: What to show besides the landmarks.
     """
-    paths = labeled_photo_paths(refs, folder)
+    paths = list_labeled_photo_paths(refs, folder)
     num_objects = Counter(ref.path for ref in refs if ref.frame is None)
     kept = visible_landmarks(card)
     style = build_style(visible_card(card), kept, "", layout)
@@ -61,19 +61,19 @@ def draw_photos(
             typical_score = (1 - _NEW_WEIGHT) * typical_score + _NEW_WEIGHT * new_score
             if len(found[ref.path]) == num_objects[ref.path]:
                 pixels = read_image(ref.path, float("inf"))
-                zoom = _zoom_factor(pixels)
+                zoom = _choose_zoom(pixels)
                 objects = [_build_drawn_object(item, zoom, typical_score) for item in found.pop(ref.path)]
                 _save(compose_picture(_resize(pixels, zoom), objects, [], style), paths[ref.path])
         yield prediction
 
 
-def labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
+def list_labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
     """Return the path of the labeled copy of each photo, in the same folder structure as the photos.
 
     Photos whose names differ only in the suffix keep it, so that their copies have different names.
 
     >>> refs = [ImageRef(Path("a/1.png")), ImageRef(Path("b/1.png")), ImageRef(Path("b/1.jpg"))]
-    >>> [path.as_posix() for path in labeled_photo_paths(refs, Path("out")).values()]
+    >>> [path.as_posix() for path in list_labeled_photo_paths(refs, Path("out")).values()]
     ['out/drawn/a/1.jpg', 'out/drawn/b/1.png.jpg', 'out/drawn/b/1.jpg.jpg']
     """
     photos = list(dict.fromkeys(ref.path for ref in refs if ref.frame is None))
@@ -88,7 +88,7 @@ def labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Pa
     return {photo: folder / FOLDER / path.with_name(path.name + ".jpg") for photo, path in stems.items()}
 
 
-def _zoom_factor(pixels: np.ndarray) -> float:
+def _choose_zoom(pixels: np.ndarray) -> float:
     """Return the factor that brings the longer side of a photo within its limits."""
     side = max(pixels.shape[:2])
     return float(np.clip(1.0, _MIN_SIDE / side, _MAX_SIDE / side))
@@ -110,7 +110,7 @@ def _build_drawn_object(
     size = zoom * max(ref.box[2:]) if ref.box else float(np.ptp(enlarged, axis=0).max())
     tag = "" if ref.track is None else str(ref.track)
     confidence = np.clip(score / np.maximum(typical_score, 1e-6), 0.0, 1.0)
-    opacity = landmark_opacity(score, typical_score)
+    opacity = compute_opacity(score, typical_score)
     return DrawnObject(enlarged, opacity, size, tag, enlarged[None], confidence)
 
 

@@ -6,6 +6,7 @@ length of the video.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ import cv2
 import numpy as np
 
 from selfmark.detector import Prediction
-from selfmark.draw.frame_drawing import DrawnObject, landmark_opacity, smooth_trail
+from selfmark.draw.frame_drawing import DrawnObject, compute_opacity, smooth_trail
 from selfmark.draw.layout import Layout, PictureStyle, build_style, compose_picture
 from selfmark.draw.video_writer import VideoWriter, open_video_writer
 from selfmark.errors import InputError
@@ -51,7 +52,7 @@ def draw_videos(
     trail: float,
     layout: Layout = _PLAIN,
 ) -> Generator[Prediction, None, None]:
-    """Yield predictions unchanged, and draw each video into `folder`/VIDEO_landmarks.mp4 in the meantime.
+    """Yield predictions unchanged, and draw them on each video, into `folder`/VIDEO_landmarks.mp4.
 
     Hidden landmarks are not drawn. Landmarks of low trust are drawn as rings.
 
@@ -64,7 +65,7 @@ def draw_videos(
         trail: Length of the trails in seconds; 0 draws none.
         layout: What to show besides the landmarks.
     """
-    paths = labeled_video_paths(refs, folder)
+    paths = list_labeled_video_paths(refs, folder)
     kept, card = visible_landmarks(card), visible_card(card)
     style = build_style(card, kept, smoothing_method(card), layout)
     with_tracks = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
@@ -85,7 +86,7 @@ def draw_videos(
             video.finish()
 
 
-def labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
+def list_labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
     """Return the path of the labeled video of each video, in the same folder structure as the videos."""
     videos = list(dict.fromkeys(ref.path for ref in refs if ref.frame is not None))
     return {
@@ -219,7 +220,7 @@ class _LabeledVideo:
             track.history.append(enlarged)
             trail = smooth_trail(track.history, track.typical_size)
             tag = str(ref.track) if self._options.show_tracks and ref.track is not None else ""
-            opacity = landmark_opacity(score, track.typical_score)
+            opacity = compute_opacity(score, track.typical_score)
             confidence = np.clip(score / np.maximum(track.typical_score, 1e-6), 0.0, 1.0)
             objects.append(DrawnObject(enlarged, opacity, track.typical_size, tag, trail, confidence))
             present.add(key)
@@ -252,7 +253,7 @@ class _LabeledVideo:
         """Return the writer. At the first frame, choose the size of the video and create its file."""
         if self._writer is None:
             height, width = frame.shape[:2]
-            self._zoom = int(np.clip(-(-_MIN_SIDE // min(height, width)), 1, _MAX_ZOOM))
+            self._zoom = int(np.clip(math.ceil(_MIN_SIDE / min(height, width)), 1, _MAX_ZOOM))
             self._frame_size = (width * self._zoom, height * self._zoom)
             height, width = compose_picture(self._enlarge(frame), [], [], self._options.style).shape[:2]
             self._size = (width + width % 2, height + height % 2)  # encoders need even sides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -123,8 +124,9 @@ def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyl
     ]
     text_width = max(measure_label(label, font_height)[0] for label in labels)
     column_width = row_height + text_width + _BAR + 20
-    canvas = np.full((height, -(-count // rows) * column_width, 3), _BACKGROUND, np.uint8)
-    confidence = _mean_confidence(objects, count)
+    columns = math.ceil(count / rows)
+    canvas = np.full((height, columns * column_width, 3), _BACKGROUND, np.uint8)
+    confidence = _compute_mean_confidence(objects, count)
     for index, label in enumerate(labels):
         left, top = index // rows * column_width, 2 + index % rows * row_height
         middle = top + row_height / 2
@@ -143,7 +145,7 @@ def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyl
     return canvas
 
 
-def _mean_confidence(objects: Sequence[DrawnObject], count: int) -> FloatArray:
+def _compute_mean_confidence(objects: Sequence[DrawnObject], count: int) -> FloatArray:
     """Return the mean confidence [K] of each landmark over the objects in which its position is known."""
     total, seen = np.zeros(count), np.zeros(count)
     for instance in objects:

@@ -44,7 +44,7 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
             "places that look the same in nearly all frames, probably background: give --boxes, --crop or "
             "--find-animals"
         )
-    fixed = _fixed_landmarks(checks.get("spread", ()), settings.fixed_spread, settings.moving_spread)
+    fixed = _find_fixed_landmarks(checks.get("spread", ()), settings.fixed_spread, settings.moving_spread)
     if fixed and not background:
         sentences.append(
             f"{_name_landmarks(fixed)} hardly {_conjugate('move', fixed)} although others do: if the "
@@ -68,7 +68,7 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
     return sentences
 
 
-def _fixed_landmarks(spread: Sequence[float], max_spread: float, min_median: float) -> list[int]:
+def _find_fixed_landmarks(spread: Sequence[float], max_spread: float, min_median: float) -> list[int]:
     """Return the landmarks that hardly move between images, or none if most landmarks hardly move.
 
     Args:

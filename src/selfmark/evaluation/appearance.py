@@ -119,7 +119,7 @@ def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) 
     return found
 
 
-def unexplained_by_appearance(
+def measure_unexplained_by_appearance(
     images: AlignedImages, cells: Tensor, descriptor: FloatArray, xy: FloatArray, sharpness: float
 ) -> FloatArray:
     """Return the error [K] of predicting each landmark from the places that `find_by_appearance` finds.

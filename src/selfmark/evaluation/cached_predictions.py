@@ -76,7 +76,7 @@ def load_or_predict(
         InputError: If the cache cannot be written.
     """
     path = run.path / "predictions" / f"{_digest(_serialize_refs(refs))[:16]}.safetensors"
-    fingerprint = _digest(run_fingerprint(run, detector.card), _file_states(refs))
+    fingerprint = _digest(run_fingerprint(run, detector.card), _read_file_states(refs))
     if path.exists():
         cached = _read(path, fingerprint, len(refs), len(detector.names))
         if cached is not None:
@@ -170,7 +170,7 @@ def _serialize_refs(refs: Sequence[ImageRef]) -> str:
     return json.dumps([(str(ref.path.resolve()), ref.frame, ref.box) for ref in refs])
 
 
-def _file_states(refs: Sequence[ImageRef]) -> str:
+def _read_file_states(refs: Sequence[ImageRef]) -> str:
     """Return the size and modification time of every file as JSON; they change if an image is replaced."""
     states = []
     for path in dict.fromkeys(ref.path for ref in refs):

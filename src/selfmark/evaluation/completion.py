@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from selfmark.errors import InputError
-from selfmark.evaluation.nme import BoolArray, found_landmarks, nan_mean
+from selfmark.evaluation.nme import BoolArray, mask_found_landmarks, nan_mean
 from selfmark.points import FloatArray
 
 # Values that Cai et al. recommend for matrices with entries of the order of one.
@@ -33,7 +33,7 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
     Returns:
         [N, K, 2] without NaN. Images without any landmark get the mean positions.
     """
-    is_found = found_landmarks(landmarks)
+    is_found = mask_found_landmarks(landmarks)
     if is_found.all():
         return landmarks.copy()
     mean = mean_landmarks(landmarks)
@@ -102,7 +102,7 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
     Args:
         landmarks: [N, K, 2], NaN where missing.
     """
-    is_found = found_landmarks(landmarks)
+    is_found = mask_found_landmarks(landmarks)
     if not is_found.any():
         raise InputError(
             "no landmark was found in any training image, so none can be filled in; train for longer"
@@ -114,7 +114,7 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
 
 def fill_with_mean(landmarks: FloatArray, mean: FloatArray) -> FloatArray:
     """Replace missing landmarks [T, K, 2] by their training mean [K, 2], as the paper does in test images."""
-    filled: FloatArray = np.where(found_landmarks(landmarks)[..., None], landmarks, mean)
+    filled: FloatArray = np.where(mask_found_landmarks(landmarks)[..., None], landmarks, mean)
     return filled
 
 
@@ -124,4 +124,4 @@ def points_per_image(landmarks: FloatArray) -> float:
     >>> points_per_image(np.array([[[1.0, 1.0], [np.nan, np.nan]], [[2.0, 2.0], [3.0, 3.0]]]))
     1.5
     """
-    return float(found_landmarks(landmarks).sum(axis=1).mean())
+    return float(mask_found_landmarks(landmarks).sum(axis=1).mean())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfmark.config import Augment
 from selfmark.detector import Detector
-from selfmark.evaluation.stage1_landmarks import silhouette_margins
+from selfmark.evaluation.stage1_landmarks import compute_silhouette_margins
 from selfmark.images.augment import augment_colors, move_points, points_inside, random_affine, warp_images
 from selfmark.model.card import landmarks_without_partner
 from selfmark.points import FloatArray
@@ -38,7 +38,7 @@ class DeformationErrors(NamedTuple):
 
 
 @torch.no_grad()
-def deformation_errors(
+def measure_deformation_errors(
     detector: Detector,
     pixels: Tensor,
     deformations: int,
@@ -74,7 +74,7 @@ def deformation_errors(
 
 
 @torch.no_grad()
-def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
+def measure_mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     """Measure the distance [N, K] between each landmark and its mirror partner found in the mirrored image.
 
     The partner's position is mirrored back first. The distance is NaN for landmarks without a partner.
@@ -96,17 +96,17 @@ def mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     return _join_by_image(errors, 1)
 
 
-def detection_rates(score: FloatArray, threshold: float) -> FloatArray:
+def compute_detection_rates(score: FloatArray, threshold: float) -> FloatArray:
     """Compute the fraction of images [K] in which the score [N, K] of a landmark exceeds the threshold.
 
-    >>> detection_rates(np.array([[0.9, 0.1], [0.8, 0.6]]), 0.5).tolist()
+    >>> compute_detection_rates(np.array([[0.9, 0.1], [0.8, 0.6]]), 0.5).tolist()
     [1.0, 0.5]
     """
     rates: FloatArray = (score > threshold).mean(axis=0)
     return rates
 
 
-def cluster_separation(
+def compute_cluster_separation(
     descriptor: FloatArray, label: npt.NDArray[np.int64], centroids: FloatArray
 ) -> FloatArray:
     """Compute the mean silhouette [K] of each landmark's points; NaN for a landmark without points.
@@ -118,33 +118,35 @@ def cluster_separation(
     """
     num_landmarks = len(centroids)
     total = np.bincount(
-        label, weights=silhouette_margins(descriptor, label, centroids), minlength=num_landmarks
+        label, weights=compute_silhouette_margins(descriptor, label, centroids), minlength=num_landmarks
     )
     count = np.bincount(label, minlength=num_landmarks)
     mean: FloatArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return mean
 
 
-def stable_fraction(deformed: DeformationErrors, agreement_radius: float) -> FloatArray:
+def compute_stable_fraction(deformed: DeformationErrors, agreement_radius: float) -> FloatArray:
     """Return the fraction of deformations [K] that each landmark follows, among those that move it.
 
     Deformations that leave the landmark in place do not count, because even a landmark that is always at the
     same position of the image would follow them. The result is NaN if no deformation moves the landmark.
 
     Args:
-        deformed: see `deformation_errors`.
+        deformed: see `measure_deformation_errors`.
         agreement_radius: maximum distance at which two positions agree, as a fraction of the image's side.
     """
     is_counted = np.isfinite(deformed.error) & (deformed.moved > agreement_radius)
     return _compute_fraction(deformed.error <= agreement_radius, is_counted)
 
 
-def agreeing_fraction(distance: FloatArray | None, agreement_radius: float, num_landmarks: int) -> FloatArray:
+def compute_agreeing_fraction(
+    distance: FloatArray | None, agreement_radius: float, num_landmarks: int
+) -> FloatArray:
     """Return the fraction of images [K] in which a distance is within the radius.
 
     Args:
-        distance: [N, K], see `mirror_errors`; images in which it is NaN do not count. None if the distances
-            were not measured, which makes all fractions NaN.
+        distance: [N, K], see `measure_mirror_errors`; images in which it is NaN do not count. None if the
+            distances were not measured, which makes all fractions NaN.
         agreement_radius: maximum distance at which two positions agree, as a fraction of the image's side.
         num_landmarks: K.
     """

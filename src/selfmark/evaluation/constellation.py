@@ -61,7 +61,7 @@ def fit_constellations(xy: FloatArray) -> FittedShapes:
         shape = _normalize(points[start])
         for _ in range(_UPDATES):
             fit = _fit_to_shape(points, shape)
-            weight = _robust_weights(np.abs(fit.points - shape))
+            weight = _compute_robust_weights(np.abs(fit.points - shape))
             shape = _normalize((weight * fit.points).sum(axis=0) / weight.sum(axis=0))
         fit = _fit_to_shape(points, shape)
         error = float(np.median(np.abs(fit.points - shape)))
@@ -91,7 +91,7 @@ def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
     return [members for members in groups if len(members) > 1]
 
 
-def unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -> FloatArray:
+def measure_unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -> FloatArray:
     """Return the error [K] of predicting each landmark from the others.
 
     The error is divided by the error of guessing the landmark's mean position. Duplicates of the landmark do
@@ -160,11 +160,11 @@ def _fit_robustly(points: ComplexArray, shape: ComplexArray) -> tuple[ComplexArr
         covariance = (weight * offset.conj() * (shape - shape_center)).sum(axis=1, keepdims=True)
         scale = np.divide(covariance, variance, out=np.zeros_like(covariance), where=variance > 0)
         fitted = scale * offset + shape_center
-        weight = _robust_weights(np.abs(fitted - shape))
+        weight = _compute_robust_weights(np.abs(fitted - shape))
     return fitted, scale[:, 0]
 
 
-def _robust_weights(residual: FloatArray) -> FloatArray:
+def _compute_robust_weights(residual: FloatArray) -> FloatArray:
     """Return weights [N, K] that fall with the residual [N, K], relative to the image's median residual."""
     scale = np.maximum(np.median(residual, axis=1, keepdims=True), _MIN_RESIDUAL)
     weight: FloatArray = 1 / (1 + (residual / scale) ** 2)

@@ -12,7 +12,7 @@ import torch
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, FirstKeypoints, section_from_dict
 from selfmark.errors import InputError
-from selfmark.evaluation.labeled_images import load_labeled_images, precision_radius
+from selfmark.evaluation.labeled_images import compute_precision_radius, load_labeled_images
 from selfmark.evaluation.labeled_run import LabeledRun
 from selfmark.evaluation.precision import keypoint_precision
 from selfmark.evaluation.protocol import Metrics
@@ -22,7 +22,7 @@ from selfmark.points import FloatArray, Keypoints
 from selfmark.run.folder import Run
 
 
-def detector_precisions(
+def measure_detector_precisions(
     truth: AnnotatedObjects,
     spec: str,
     detectors: Sequence[str],
@@ -34,7 +34,7 @@ def detector_precisions(
 
     Args:
         truth: Annotated objects.
-        spec: Normalizer, see `precision_radius`.
+        spec: Normalizer, see `compute_precision_radius`.
         detectors: Names of detectors, see the setting `keypoints.detector`.
         config: Settings of images, keypoints and evaluation.
         device: Device for detection.
@@ -45,13 +45,13 @@ def detector_precisions(
     """
     labeled = load_labeled_images(truth, config, folder)
     store = labeled.store
-    radius = precision_radius(labeled.truth, store.regions, spec, config)
+    radius = compute_precision_radius(labeled.truth, store.regions, spec, config)
     precisions: Metrics = {}
     for name in detectors:
         keypoints = detect_first_keypoints(
             store.pixels,
             store.bounds,
-            settings_for_detector(name, config),
+            build_detector_settings(name, config),
             device,
             config.runtime.predict_batch,
         )
@@ -59,8 +59,10 @@ def detector_precisions(
     return precisions
 
 
-def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
-    """Return settings for a detector, with the image size, threshold, NMS radius and maximum of `config`.
+def build_detector_settings(name: str, config: Config) -> FirstKeypoints:
+    """Return settings for a detector.
+
+    Image size, threshold, NMS radius and maximum number of points are those of `config`.
 
     Raises:
         InputError: If there is no detector with this name.
@@ -71,13 +73,13 @@ def settings_for_detector(name: str, config: Config) -> FirstKeypoints:
     return section_from_dict(FirstKeypoints, {**shared, "detector": name}, "--detectors")
 
 
-def run_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> float | None:
+def measure_first_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> float | None:
     """Measure the precision of a run's first keypoints, in percent.
 
     Args:
         run: The run.
         train: Labeled images; those that the run was trained on are used.
-        spec: Normalizer, see `precision_radius`.
+        spec: Normalizer, see `compute_precision_radius`.
         config: Settings of images and evaluation.
 
     Returns:
@@ -97,7 +99,7 @@ def run_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Confi
     keypoints = Keypoints(points.xy[is_labeled], torch.from_numpy(row[row >= 0]), points.score[is_labeled])
     regions = train.predictions.regions
     truth = to_network(train.truth.xy, regions[:, None], config.images.size)
-    radius = precision_radius(train.truth, regions, spec, config)
+    radius = compute_precision_radius(train.truth, regions, spec, config)
     return _measure_percentage(keypoints, truth, train.truth, radius)
 
 

@@ -77,7 +77,7 @@ def read_dlc_labels(path: Path) -> CocoFile:
         for keypoints in objects:
             values: dict[str, Any] = {"image_id": number, "keypoints": keypoints}
             if len(objects) > 1:
-                values["bbox"] = _tight_box(keypoints)
+                values["bbox"] = _compute_tight_box(keypoints)
             annotations.append(CocoAnnotation(row.where, number, values))
     return CocoFile(path, tuple(images), tuple(annotations), {"categories": [{"keypoints": names}]})
 
@@ -163,7 +163,7 @@ def _read_number(row: _Row, name: str, cell: str) -> float:
         raise InputError(f"{row.where}: '{name}' must be a number, not {reprlib.repr(cell)}") from None
 
 
-def _tight_box(keypoints: Sequence[float]) -> list[float]:
+def _compute_tight_box(keypoints: Sequence[float]) -> list[float]:
     """Return the box x, y, w, h around keypoints (x, y, v of every name), measured from pixel corners."""
     points = [(x, y) for x, y, v in zip(*(keypoints[part::3] for part in range(3)), strict=True) if v]
     xs, ys = zip(*points, strict=True)

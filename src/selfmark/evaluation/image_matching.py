@@ -37,7 +37,7 @@ def match_annotations(
     """
     resolved = {path: os.path.realpath(path) for path in {ref.path for ref in refs}}
     images = [file.image_of(annotation) for annotation in annotations]
-    wanted = {_path_parts(image): image for image in images}
+    wanted = {_split_path(image): image for image in images}
     path_of, notes = _find_files(file.path, wanted, resolved, len(refs))
 
     rows_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
@@ -46,7 +46,7 @@ def match_annotations(
     videos = {path for path, frame in rows_of if frame is not None}
     taken: dict[int, str] = {}  # location of the annotation of each row, in the order of the annotations
     for annotation, image in zip(annotations, images, strict=True):
-        path = path_of[_path_parts(image)]
+        path = path_of[_split_path(image)]
         frame = image.video_frame() if path in videos else None
         if (path, frame) not in rows_of:
             raise InputError(f"{image.where}: frame {frame} of '{image.file_name}' is not among those given")
@@ -121,7 +121,7 @@ def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImag
     """Return the only candidate, or else the candidate that is beside the label file."""
     if len(files) == 1:
         return next(iter(files))
-    beside = [file for file in map(os.path.realpath, _files_beside(labels, name)) if file in files]
+    beside = [file for file in map(os.path.realpath, _find_files_beside(labels, name)) if file in files]
     if not beside:
         first, second = sorted(files)[:2]
         raise InputError(
@@ -135,17 +135,17 @@ def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
 
     Training and test images often have the same file names, but test/001.jpg must not match train/001.jpg.
     """
-    own = next(_files_beside(labels, name), None)
+    own = next(_find_files_beside(labels, name), None)
     return own is not None and os.path.isfile(file) and os.path.getsize(own) != os.path.getsize(file)
 
 
-def _files_beside(labels: Path, name: PathParts) -> Iterator[str]:
+def _find_files_beside(labels: Path, name: PathParts) -> Iterator[str]:
     """Yield the files with this name in the folders that `CocoFile.image_folder` searches."""
     folders = (labels.parent, labels.parent / "images", labels.parent / "images" / labels.stem)
     return filter(os.path.isfile, (os.path.join(folder, *name) for folder in folders))
 
 
-def _path_parts(image: CocoImage) -> PathParts:
+def _split_path(image: CocoImage) -> PathParts:
     return tuple(part for part in image.file_name.split("/") if part not in ("", "."))
 
 
@@ -167,7 +167,7 @@ def _choose_object(annotation: CocoAnnotation, candidates: Sequence[int], refs: 
     if box is None:
         raise InputError(f"{where} needs a 'bbox', because several objects of its image were given")
     # Rows are negated, so that the first of equal boxes is chosen.
-    overlap, negated_row = max((_box_overlap(box, ref_box), -row) for row, ref_box in with_box)
+    overlap, negated_row = max((_compute_overlap(box, ref_box), -row) for row, ref_box in with_box)
     if overlap < MIN_OVERLAP:
         raise InputError(
             f"{where}: its 'bbox' overlaps too little with the boxes given for its image; give boxes of the "
@@ -186,10 +186,10 @@ def _describe_conflict(where: str, other: str, box: Box | None) -> str:
     )
 
 
-def _box_overlap(a: Box, b: Box) -> float:
+def _compute_overlap(a: Box, b: Box) -> float:
     """Return the intersection over union of two boxes; 1 for equal boxes, even if their area is 0.
 
-    >>> _box_overlap((0, 0, 2, 1), (1, 0, 2, 1))
+    >>> _compute_overlap((0, 0, 2, 1), (1, 0, 2, 1))
     0.3333333333333333
     """
     if a == b:

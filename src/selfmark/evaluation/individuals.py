@@ -22,9 +22,13 @@ from selfmark.evaluation.appearance import (
     compute_features,
     describe_landmarks,
     measure_purity,
-    unexplained_by_appearance,
+    measure_unexplained_by_appearance,
 )
-from selfmark.evaluation.constellation import fit_constellations, group_duplicates, unexplained_by_others
+from selfmark.evaluation.constellation import (
+    fit_constellations,
+    group_duplicates,
+    measure_unexplained_by_others,
+)
 from selfmark.evaluation.kinds import measure_kind_separation
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
@@ -87,7 +91,7 @@ def check_individuals(
     if xy.shape[1] > 1:
         residual = fit_constellations(xy).residual
         constellation = (residual <= settings.constellation_radius).mean(axis=0)
-        unexplained = unexplained_by_others(xy, duplicates)
+        unexplained = measure_unexplained_by_others(xy, duplicates)
     appearance = _AppearanceChecks.unmeasured(xy.shape[1])
     encoder = _load_encoder(config, device) if len(pixels) >= _MIN_DESCRIBED else None
     if encoder is not None:
@@ -139,7 +143,7 @@ def _check_appearance(
     sharpness = config.features.sharpness
     return _AppearanceChecks(
         purity=measure_purity(descriptor, duplicates),
-        error=unexplained_by_appearance(images, cells, descriptor, xy, sharpness),
+        error=measure_unexplained_by_appearance(images, cells, descriptor, xy, sharpness),
         kind_separation=measure_kind_separation(descriptor),
         upright_accuracy=_measure_uprightness(encoder, pixels, config, device),
     )

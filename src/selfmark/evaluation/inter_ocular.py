@@ -11,7 +11,7 @@ import numpy as np
 
 from selfmark.annotations import AnnotatedObjects
 from selfmark.evaluation.nme import IntArray
-from selfmark.evaluation.normalizers import inter_ocular_specs, unchecked_lengths
+from selfmark.evaluation.normalizers import list_inter_ocular_specs, measure_unchecked_lengths
 from selfmark.evaluation.protocol import Metrics
 from selfmark.images.crop import region_sides
 from selfmark.points import FloatArray
@@ -35,12 +35,12 @@ def measure_by_definition(
             inter-ocular distances [T] in network pixels.
 
     Returns:
-        One entry for each definition (see `inter_ocular_specs`): its `normaliser`, the number of images, and
-        the metrics. Empty if the objects do not have 68 facial points, or if no image has both distances.
+        One entry for each definition (see `list_inter_ocular_specs`): its `normaliser`, the number of images,
+        and the metrics. Empty if the objects do not have 68 facial points, or if no image has both distances.
     """
-    specs = inter_ocular_specs(truth.names)
+    specs = list_inter_ocular_specs(truth.names)
     scale = size / region_sides(regions)
-    lengths = {name: unchecked_lengths(truth, spec, regions) * scale for name, spec in specs.items()}
+    lengths = {name: measure_unchecked_lengths(truth, spec, regions) * scale for name, spec in specs.items()}
     if not lengths:
         return {}
     # Unknown lengths are NaN, for which the comparison is False.

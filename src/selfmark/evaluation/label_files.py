@@ -14,7 +14,7 @@ from selfmark.evaluation.dlc_labels import read_dlc_labels
 from selfmark.evaluation.image_matching import match_annotations
 from selfmark.evaluation.label_sizes import require_matching_sizes
 from selfmark.evaluation.label_studio_labels import read_label_studio_labels
-from selfmark.evaluation.normalizers import declared_normalizer
+from selfmark.evaluation.normalizers import read_declared_normalizer
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, read_coco, read_keypoints
 from selfmark.images.input_files import read_text
@@ -77,7 +77,7 @@ def build_objects(
     names = category.point_names(annotations[0])
     points = read_keypoints(annotations, names)
     is_visible = points[..., 2] >= min_visibility
-    normalizer, notes = declared_normalizer(category, names)
+    normalizer, notes = read_declared_normalizer(category, names)
     return AnnotatedObjects(
         refs=tuple(file.image_of(annotation).ref() for annotation in annotations),
         names=names,
@@ -110,7 +110,7 @@ def is_coco(path: Path) -> bool:
     return path.suffix.lower() not in _TABLE_SUFFIXES and not read_text(path).lstrip().startswith("[")
 
 
-def common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[str, ...]:
+def find_common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[str, ...]:
     """Return the names of the points that both data sets have, in the order of `second`."""
     shared = tuple(name for name in second.names if name in first.names)
     if not shared:

@@ -11,13 +11,13 @@ from selfmark.config import Config
 from selfmark.detector import Detector
 from selfmark.evaluation.background import are_whole_frames_of_one_video, measure_background
 from selfmark.evaluation.consistency import (
-    agreeing_fraction,
-    cluster_separation,
-    deformation_errors,
-    detection_rates,
-    mirror_errors,
+    compute_agreeing_fraction,
+    compute_cluster_separation,
+    compute_detection_rates,
+    compute_stable_fraction,
+    measure_deformation_errors,
+    measure_mirror_errors,
     nan_median,
-    stable_fraction,
 )
 from selfmark.evaluation.individuals import check_individuals
 from selfmark.evaluation.protocol import Metrics, to_json_list, to_json_number
@@ -56,16 +56,18 @@ def run_label_free_checks(
         image_store.select(chosen) if image_store else load_store(chosen, config.images, float("inf"), None)
     )
     generator = torch.Generator(detector.device).manual_seed(settings.seed)
-    deformed = deformation_errors(
+    deformed = measure_deformation_errors(
         detector, store.pixels, settings.deformations, config.augment, generator, batch
     )
     located = [detector.locate(part) for part in torch.split(store.pixels, batch)]
     xy, peaks = (torch.cat(column).cpu().numpy().astype(np.float64) for column in zip(*located, strict=True))
     landmarks = find_stage1_landmarks(stage1, store.pixels)
-    mirrored = mirror_errors(detector, store.pixels, batch) if config.flip.train else None
-    separation = cluster_separation(landmarks.descriptor, landmarks.label, stage1.centroids.cpu().numpy())
+    mirrored = measure_mirror_errors(detector, store.pixels, batch) if config.flip.train else None
+    separation = compute_cluster_separation(
+        landmarks.descriptor, landmarks.label, stage1.centroids.cpu().numpy()
+    )
     individuals = check_individuals(xy, store.pixels, config, detector.device)
-    stable = stable_fraction(deformed, settings.agreement_radius)
+    stable = compute_stable_fraction(deformed, settings.agreement_radius)
     found = landmarks.found.mean(axis=0)
     trust = judge_landmarks(
         TrustEvidence(
@@ -87,9 +89,9 @@ def run_label_free_checks(
         "images": len(store),
         "deformation": to_json_list(100 * nan_median(deformed.error)),
         "stable": to_json_list(stable),
-        "symmetric": to_json_list(agreeing_fraction(mirrored, settings.agreement_radius, len(found))),
+        "symmetric": to_json_list(compute_agreeing_fraction(mirrored, settings.agreement_radius, len(found))),
         "found": to_json_list(found),
-        "detected": to_json_list(detection_rates(peaks, config.heatmaps.threshold)),
+        "detected": to_json_list(compute_detection_rates(peaks, config.heatmaps.threshold)),
         "score": to_json_list(peaks.mean(axis=0)),
         "separation": to_json_list(separation),
         "purity": to_json_list(individuals.purity),

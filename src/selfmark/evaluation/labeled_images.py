@@ -11,8 +11,8 @@ import numpy.typing as npt
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config
 from selfmark.errors import InputError
-from selfmark.evaluation.labeled_run import normalizer_in_network_pixels
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.labeled_run import measure_in_network_pixels
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.images.crop import to_network
 from selfmark.images.store import ImageStore, load_store
 from selfmark.points import FloatArray
@@ -40,12 +40,14 @@ class LabeledImages:
         Args:
             points: [P, 2] network pixels.
             image: [P] index of the image of each point.
-            config: Settings of images and evaluation, see `precision_radius`.
+            config: Settings of images and evaluation, see `compute_precision_radius`.
 
         Returns:
             [P] index of the annotated point; -1 if none is within the precision radius.
         """
-        radius = precision_radius(self.truth, self.store.regions, default_normalizer(self.truth), config)
+        radius = compute_precision_radius(
+            self.truth, self.store.regions, choose_normalizer(self.truth), config
+        )
         offset = points[:, None].astype(np.float64) - self.xy[image]
         distance = np.hypot(offset[..., 0], offset[..., 1])
         distance = np.where(self.truth.visible[image], distance, np.inf)
@@ -69,7 +71,9 @@ def load_labeled_images(truth: AnnotatedObjects, config: Config, folder: Path | 
     return LabeledImages(truth, store, to_network(truth.xy, store.regions[:, None], config.images.size))
 
 
-def precision_radius(truth: AnnotatedObjects, regions: FloatArray, spec: str, config: Config) -> FloatArray:
+def compute_precision_radius(
+    truth: AnnotatedObjects, regions: FloatArray, spec: str, config: Config
+) -> FloatArray:
     """Return the radius [N] within which a keypoint counts as correct, in network pixels.
 
     The radius is a fraction of the inter-ocular distance. If this distance cannot be measured for all
@@ -83,7 +87,7 @@ def precision_radius(truth: AnnotatedObjects, regions: FloatArray, spec: str, co
     """
     size = config.images.size
     try:
-        length = normalizer_in_network_pixels(truth, regions, "inter_ocular", size)
+        length = measure_in_network_pixels(truth, regions, "inter_ocular", size)
     except InputError:
-        length = normalizer_in_network_pixels(truth, regions, spec, size)
+        length = measure_in_network_pixels(truth, regions, spec, size)
     return config.evaluation.precision_fraction * length

@@ -14,8 +14,8 @@ from selfmark.config import Config, Evaluation
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import CachedPredictions, Progress, load_or_predict
-from selfmark.evaluation.label_files import common_points, read_ground_truth
-from selfmark.evaluation.normalizers import normalizer_lengths
+from selfmark.evaluation.label_files import find_common_points, read_ground_truth
+from selfmark.evaluation.normalizers import measure_lengths
 from selfmark.evaluation.protocol import Examples
 from selfmark.evaluation.stage1_landmarks import Stage1Finder
 from selfmark.image_ref import Box
@@ -53,37 +53,37 @@ class LabeledRun:
 def read_labeled_inputs(inputs: LabeledInputs, config: Config) -> AnnotatedObjects:
     """Read a label file and find its images; with a crop, only points inside it are kept."""
     regions = inputs.regions or Regions()
-    # A crop is not the box of an object, so objects are found in whole images and cropped afterwards.
-    searched = Regions() if regions.crop is not None else regions
-    refs = locate_objects(inputs.images, inputs.every, searched, config.tracking)
+    # A crop is not the box of an object. So labels are matched to whole images, which are then cropped.
+    without_crop = Regions() if regions.crop is not None else regions
+    refs = locate_objects(inputs.images, inputs.every, without_crop, config.tracking)
     truth = read_ground_truth(inputs.labels, refs, config.evaluation.min_visibility)
     return truth if regions.crop is None else crop_objects(truth, regions.crop)
 
 
 def crop_objects(truth: AnnotatedObjects, crop: Box) -> AnnotatedObjects:
-    """Return what is annotated inside the same part of every image, with a note about the rest.
+    """Crop all images to the same part: keep only the annotations inside, with a note about the others.
 
-    Points outside the crop count as not annotated, boxes are clipped, and points and objects of which
-    nothing is left are dropped.
+    Points outside the crop count as not annotated, and boxes are clipped. Objects without a point inside are
+    left out, and so are points that are never inside.
 
     Args:
         truth: Objects in whole images.
         crop: x, y, width and height of the part, pixels.
 
     Raises:
-        InputError: If no point lies inside.
+        InputError: If no annotated point is inside.
     """
     x, y, width, height = crop
     low, high = np.array([x, y]), np.array([x + width, y + height])
     inside = np.asarray(((truth.xy + 0.5 >= low) & (truth.xy + 0.5 <= high)).all(axis=2))
-    first = np.clip(truth.boxes[:, :2], low, high)
-    last = np.clip(truth.boxes[:, :2] + truth.boxes[:, 2:], low, high)
+    box_low = np.clip(truth.boxes[:, :2], low, high)
+    box_high = np.clip(truth.boxes[:, :2] + truth.boxes[:, 2:], low, high)
     cropped = replace(
         truth,
         refs=tuple(replace(ref, box=crop) for ref in truth.refs),
         xy=np.where(inside[..., None], truth.xy, np.nan),
         hidden=truth.hidden & inside,
-        boxes=np.concatenate([first, last - first], axis=1),
+        boxes=np.concatenate([box_low, box_high - box_low], axis=1),
     )
     if not inside.any():
         raise InputError(
@@ -113,7 +113,7 @@ def keep_common_points(
     train: AnnotatedObjects, test: AnnotatedObjects
 ) -> tuple[AnnotatedObjects, AnnotatedObjects]:
     """Keep only the points that are annotated in both data sets, because only these can be compared."""
-    names = common_points(train, test)
+    names = find_common_points(train, test)
     return train.select_points(names), test.select_points(names)
 
 
@@ -162,13 +162,13 @@ def build_examples(
         landmarks=landmarks.astype(np.float64),
         truth=to_network(truth.xy, regions[:, None], size),
         visible=truth.visible,
-        normalizer=normalizer_in_network_pixels(truth, regions, spec, size),
+        normalizer=measure_in_network_pixels(truth, regions, spec, size),
     )
 
 
-def normalizer_in_network_pixels(
+def measure_in_network_pixels(
     truth: AnnotatedObjects, regions: FloatArray, spec: str, size: int
 ) -> FloatArray:
     """Return the normalizer [N] in network pixels; arguments as in `build_examples`."""
-    scaled: FloatArray = normalizer_lengths(truth, spec, regions) * (size / region_sides(regions))
+    scaled: FloatArray = measure_lengths(truth, spec, regions) * (size / region_sides(regions))
     return scaled

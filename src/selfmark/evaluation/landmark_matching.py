@@ -15,7 +15,7 @@ from selfmark.evaluation.nme import BoolArray, IntArray, nan_mean
 from selfmark.points import FloatArray
 
 
-def mean_distances(
+def compute_mean_distances(
     landmarks: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray
 ) -> FloatArray:
     """Compute the mean normalized distance over images between each landmark and each annotated point.
@@ -46,7 +46,7 @@ def match_landmarks(cost: FloatArray) -> IntArray:
     [1, 0]
 
     Args:
-        cost: [K, L], see `mean_distances`; NaN where unknown.
+        cost: [K, L], see `compute_mean_distances`; NaN where unknown.
 
     Returns:
         Landmark [L] of each point; -1 for a point that gets no landmark, because there are too few landmarks

@@ -147,10 +147,12 @@ def backward_prediction(
     mean = mean_shape(train_truth, train_visible)
     known_train = np.where(train_visible[..., None], train_truth, mean)
     known_test = np.where(test_visible[..., None], test_truth, mean)
-    return forward_prediction(known_train, train_landmarks, found_landmarks(train_landmarks), known_test, fit)
+    return forward_prediction(
+        known_train, train_landmarks, mask_found_landmarks(train_landmarks), known_test, fit
+    )
 
 
-def found_landmarks(landmarks: FloatArray) -> BoolArray:
+def mask_found_landmarks(landmarks: FloatArray) -> BoolArray:
     """Return a mask [N, K] of the landmarks [N, K, 2] that were found; the others are NaN."""
     found: BoolArray = np.all(np.isfinite(landmarks), axis=2)
     return found

@@ -40,7 +40,7 @@ PARTS_WITH_INITIAL = "eye|shoulder|elbow|wrist|hand|hip|knee|ankle|foot"
 # --- lengths ---------------------------------------------------------------------------------------
 
 
-def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
+def measure_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
     """Return the length [N] that each object's errors are divided by, in pixels of the original image.
 
     Args:
@@ -55,7 +55,7 @@ def normalizer_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) 
     Raises:
         InputError: If the length of an object is unknown or zero.
     """
-    lengths = unchecked_lengths(truth, spec, regions)
+    lengths = measure_unchecked_lengths(truth, spec, regions)
     unusable = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(unusable):
         others = f" (nor in {len(unusable) - 1} other entries)" if len(unusable) > 1 else ""
@@ -74,13 +74,13 @@ def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
 
     Args:
         truth: N objects.
-        spec: see `normalizer_lengths`.
+        spec: see `measure_lengths`.
 
     Raises:
         InputError: If the normalizer is unknown, or cannot be measured for any object.
     """
     # Only "side" depends on the regions, and it can always be measured.
-    lengths = unchecked_lengths(truth, spec, np.ones((len(truth), 4)))
+    lengths = measure_unchecked_lengths(truth, spec, np.ones((len(truth), 4)))
     is_usable = np.isfinite(lengths) & (lengths > 0)
     if is_usable.all():
         return truth
@@ -98,8 +98,8 @@ def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
     return replace(truth.select(is_usable), notes=(*truth.notes, note))
 
 
-def unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
-    """Return the lengths [N] of `normalizer_lengths`, but NaN or 0 for lengths that cannot be measured."""
+def measure_unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> FloatArray:
+    """Return the lengths [N] of `measure_lengths`, but NaN or 0 for lengths that cannot be measured."""
     if regions.shape != (len(truth), 4):
         raise ValueError(f"regions must be [{len(truth)}, 4], got {regions.shape}")
     if spec == "box":
@@ -113,7 +113,9 @@ def unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -
         raise InputError(
             f"{truth.source} does not name the points that the normalizer '{spec}' needs; choose another one"
         )
-    distance: FloatArray = np.linalg.norm(_mean_point(truth, ends[0]) - _mean_point(truth, ends[1]), axis=1)
+    distance: FloatArray = np.linalg.norm(
+        _compute_mean_point(truth, ends[0]) - _compute_mean_point(truth, ends[1]), axis=1
+    )
     return distance
 
 
@@ -122,7 +124,7 @@ def is_available(truth: AnnotatedObjects, spec: str) -> bool:
     return spec in ("box", "bbox", "side") or _find_ends(truth.names, spec) is not None
 
 
-def default_normalizer(truth: AnnotatedObjects) -> str:
+def choose_normalizer(truth: AnnotatedObjects) -> str:
     """Return the normalizer that the label file declares, or choose one by the names of the points.
 
     The first choice is the distance between the eyes, then that between the shoulders, then the box.
@@ -131,7 +133,7 @@ def default_normalizer(truth: AnnotatedObjects) -> str:
     return truth.normalizer or next(named, "box")
 
 
-def inter_ocular_specs(names: Sequence[str]) -> dict[str, str]:
+def list_inter_ocular_specs(names: Sequence[str]) -> dict[str, str]:
     """Return two definitions of the inter-ocular distance of 68 facial points, as specs.
 
     "eye_centers" is the definition of this package: the distance between the centers of the six points of
@@ -150,7 +152,7 @@ def inter_ocular_specs(names: Sequence[str]) -> dict[str, str]:
     return {"eye_centers": "inter_ocular", "points_41_46": f"{POINTS_PREFIX}{first},{second}"}
 
 
-def declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def read_declared_normalizer(category: CocoCategory, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return the spec of the normalizer that a label file declares, and a note if it is unknown.
 
     The spec is empty if the file declares no normalizer or an unknown one.
@@ -186,7 +188,7 @@ def _find_ends(names: Sequence[str], spec: str) -> tuple[list[int], list[int]] |
 
 def _is_part(name: str, part: str) -> bool:
     """Return True if a name stands for the part or one of its numbered points: left_eye, left_eye_0, ..."""
-    return re.fullmatch(rf"{part}(_\d+)?", canonical_name(name)) is not None
+    return re.fullmatch(rf"{part}(_\d+)?", canonicalize_name(name)) is not None
 
 
 def _find_point(names: Sequence[str], text: str) -> int | None:
@@ -197,7 +199,7 @@ def _find_point(names: Sequence[str], text: str) -> int | None:
     text = text.strip()
     if text in names:
         return names.index(text)
-    same = [index for index, name in enumerate(names) if canonical_name(name) == canonical_name(text)]
+    same = [index for index, name in enumerate(names) if canonicalize_name(name) == canonicalize_name(text)]
     if len(same) == 1:
         return same[0]
     # A number of more digits is no index, and int() raises an error for thousands of digits.
@@ -205,7 +207,7 @@ def _find_point(names: Sequence[str], text: str) -> int | None:
     return number if number < len(names) else None
 
 
-def _mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
+def _compute_mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
     """Compute the mean position [N, 2] of those points that are visible; NaN if none is visible."""
     visible = truth.visible[:, indices]
     total = np.where(visible[..., None], truth.xy[:, indices], 0.0).sum(axis=1)
@@ -217,11 +219,11 @@ def _mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
 # --- names -----------------------------------------------------------------------------------------
 
 
-def canonical_name(name: str) -> str:
+def canonicalize_name(name: str) -> str:
     """Return the name of a point as lower-case words joined by underscores, with the side first.
 
-    >>> [canonical_name(name) for name in ("LeftEye", "eye.L", "L_Shoulder", "lhip", "right eye 3", "rear")]
-    ['left_eye', 'left_eye', 'left_shoulder', 'left_hip', 'right_eye_3', 'rear']
+    >>> [canonicalize_name(name) for name in ("LeftEye", "eye.L", "L_Hip", "lhip", "right eye 3", "rear")]
+    ['left_eye', 'left_eye', 'left_hip', 'left_hip', 'right_eye_3', 'rear']
     """
     words = _split_words(name)
     side = next((word for word in words if word in ("left", "right")), None)
@@ -231,10 +233,10 @@ def canonical_name(name: str) -> str:
     return "_".join(words)
 
 
-def part_groups(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def group_by_part(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Group points by body part, ignoring side and number; parts are in order of appearance.
 
-    >>> part_groups(["left_eye", "nose", "right_eye", "jaw_0", "jaw_1"])
+    >>> group_by_part(["left_eye", "nose", "right_eye", "jaw_0", "jaw_1"])
     {'eye': (0, 2), 'nose': (1,), 'jaw': (3, 4)}
     """
     groups: dict[str, tuple[int, ...]] = {}

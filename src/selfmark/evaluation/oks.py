@@ -13,7 +13,7 @@ import numpy as np
 
 from selfmark.errors import InputError
 from selfmark.evaluation.nme import BoolArray, IntArray
-from selfmark.evaluation.normalizers import part_groups
+from selfmark.evaluation.normalizers import group_by_part
 from selfmark.points import FloatArray
 
 # Standard deviation of human annotations of each part, divided by the root of the object's area (from COCO).
@@ -83,14 +83,14 @@ class PrecisionRecall:
     ar: FloatArray
 
 
-def sigmas_for(names: Sequence[str], default: float) -> FloatArray:
+def choose_sigmas(names: Sequence[str], default: float) -> FloatArray:
     """Return the sigma [L] of each point: that of COCO for its body part, or the default for other parts.
 
-    >>> sigmas_for(["left_eye", "RShoulder", "beak"], default=0.05).tolist()
+    >>> choose_sigmas(["left_eye", "RShoulder", "beak"], default=0.05).tolist()
     [0.025, 0.079, 0.05]
     """
     sigmas = np.full(len(names), default, np.float64)
-    for part, points in part_groups(names).items():
+    for part, points in group_by_part(names).items():
         sigmas[list(points)] = COCO_SIGMAS.get(part, default)
     return sigmas
 
@@ -105,13 +105,13 @@ def object_keypoint_similarity(
         truth: [N, L, 2].
         visible: [N, L].
         area: [N] square pixels of the object.
-        sigmas: [L], see `sigmas_for`.
+        sigmas: [L], see `choose_sigmas`.
 
     Returns:
         [N], between 0 and 1; NaN if no point is visible.
     """
     offset = np.where(visible[..., None], predicted - truth, 0.0)
-    similarity = np.where(visible, _point_similarity(offset, area[:, None], sigmas), 0.0)
+    similarity = np.where(visible, _compute_point_similarity(offset, area[:, None], sigmas), 0.0)
     count = visible.sum(axis=1)
     mean: FloatArray = np.where(count > 0, similarity.sum(axis=1) / np.maximum(count, 1), np.nan)
     return mean
@@ -130,7 +130,7 @@ def average_precision(
     Args:
         detections: D detections.
         targets: G objects.
-        sigmas: [L], see `sigmas_for`.
+        sigmas: [L], see `choose_sigmas`.
         thresholds: [T] minimum similarities of a match.
 
     Raises:
@@ -146,13 +146,13 @@ def average_precision(
     by_score = np.lexsort((detections.image, -detections.score))
     is_match = np.zeros((len(min_similarity), len(detections.image)), bool)
     is_counted = np.zeros_like(is_match)  # detections beyond the best 20 of their image stay False
-    objects_of = _rows_by_image(targets.image)
-    for image, positions in _rows_by_image(detections.image[by_score]).items():
+    objects_of = _group_rows_by_image(targets.image)
+    for image, positions in _group_rows_by_image(detections.image[by_score]).items():
         best = by_score[positions[:MAX_DETECTIONS]]
         objects = objects_of.get(image, np.zeros(0, np.int64))
         similarity = np.zeros((len(best), len(objects)))
         for column, row in enumerate(objects):
-            similarity[:, column] = _target_similarity(detections.xy[best], targets, row, sigmas)
+            similarity[:, column] = _compute_target_similarity(detections.xy[best], targets, row, sigmas)
         chosen = _choose_objects(similarity, ignored[objects], crowd[objects], min_similarity)
         is_match[:, best] = chosen >= 0
         # A detection without an object counts: its index -1 selects the appended False.
@@ -165,14 +165,16 @@ def average_precision(
     return PrecisionRecall(np.array(precision), (is_match & is_counted).sum(axis=1) / num_targets)
 
 
-def _rows_by_image(image: IntArray) -> dict[int, IntArray]:
+def _group_rows_by_image(image: IntArray) -> dict[int, IntArray]:
     """Return the rows of each image in ascending order, by the index of the image."""
     order = np.argsort(image, kind="stable")
     images, starts = np.unique(image[order], return_index=True)
     return dict(zip(images.tolist(), np.split(order, starts)[1:], strict=True))
 
 
-def _target_similarity(xy: FloatArray, targets: TargetObjects, row: int, sigmas: FloatArray) -> FloatArray:
+def _compute_target_similarity(
+    xy: FloatArray, targets: TargetObjects, row: int, sigmas: FloatArray
+) -> FloatArray:
     """Compute the OKS [D] of detections [D, L, 2] with one object.
 
     If no point of the object is visible, the distances are those to its box, enlarged by its width and height
@@ -186,11 +188,11 @@ def _target_similarity(xy: FloatArray, targets: TargetObjects, row: int, sigmas:
         offset = np.maximum(corner - size - xy, 0.0) + np.maximum(xy - (corner + 2.0 * size), 0.0)
     else:
         offset = np.zeros_like(xy)
-    similarity: FloatArray = np.mean(_point_similarity(offset, targets.area[row], sigmas), axis=1)
+    similarity: FloatArray = np.mean(_compute_point_similarity(offset, targets.area[row], sigmas), axis=1)
     return similarity
 
 
-def _point_similarity(offset: FloatArray, area: FloatArray | float, sigmas: FloatArray) -> FloatArray:
+def _compute_point_similarity(offset: FloatArray, area: FloatArray | float, sigmas: FloatArray) -> FloatArray:
     """Compute exp(-e) of offsets [..., L, 2], with COCO's e = d^2 / (2 (2 sigma)^2 (area + eps))."""
     squared = (offset**2).sum(axis=-1)
     similarity: FloatArray = np.exp(-squared / (2.0 * sigmas) ** 2 / (area + np.spacing(1.0)) / 2.0)

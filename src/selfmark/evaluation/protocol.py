@@ -28,23 +28,28 @@ from selfmark.evaluation.curves import (
     cumulative_by_threshold,
     landmark_errors,
 )
-from selfmark.evaluation.landmark_matching import group_means, hit_rates, match_landmarks, mean_distances
+from selfmark.evaluation.landmark_matching import (
+    compute_mean_distances,
+    group_means,
+    hit_rates,
+    match_landmarks,
+)
 from selfmark.evaluation.nme import (
     BoolArray,
     IntArray,
     backward_prediction,
     draw_subsets,
     forward_prediction,
-    found_landmarks,
     group_errors,
     image_errors,
+    mask_found_landmarks,
     mean_error,
     mean_shape,
     measure_over_draws,
     nan_mean,
     point_errors,
 )
-from selfmark.evaluation.oks import Detections, TargetObjects, average_precision, sigmas_for
+from selfmark.evaluation.oks import Detections, TargetObjects, average_precision, choose_sigmas
 from selfmark.evaluation.regression import Fit, fit_ridge, fit_without_bias
 from selfmark.points import FloatArray
 
@@ -77,7 +82,7 @@ class Examples:
         return Examples(self.landmarks[rows], self.truth[rows], self.visible[rows], self.normalizer[rows])
 
 
-def regressors(settings: Evaluation) -> dict[str, Fit]:
+def build_regressors(settings: Evaluation) -> dict[str, Fit]:
     """Return the function that fits each regressor, by name.
 
     The regressors are that of the paper, without bias, and the centered ridge regression of the authors'
@@ -122,7 +127,7 @@ def guessing_errors(train: Examples, test: Examples) -> dict[str, FloatArray]:
         are NaN in the same places as those of `forward_errors` and `backward_errors`.
     """
     truth = np.broadcast_to(mean_shape(train.truth, train.visible), test.truth.shape)
-    mean = mean_shape(train.landmarks, found_landmarks(train.landmarks))
+    mean = mean_shape(train.landmarks, mask_found_landmarks(train.landmarks))
     landmarks = np.broadcast_to(mean, test.landmarks.shape)
     is_counted = test.visible & train.visible.any(axis=0)
     return {
@@ -135,7 +140,7 @@ def guessing_errors(train: Examples, test: Examples) -> dict[str, FloatArray]:
 
 def _predictable_landmarks(train: Examples, test: Examples) -> BoolArray:
     """Return a mask [T, K] of the landmarks that were found in the test image and in a training image."""
-    return found_landmarks(test.landmarks) & found_landmarks(train.landmarks).any(axis=0)
+    return mask_found_landmarks(test.landmarks) & mask_found_landmarks(train.landmarks).any(axis=0)
 
 
 DIRECTIONS: dict[str, Callable[[Examples, Examples, Fit], FloatArray]] = {
@@ -148,7 +153,7 @@ def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) 
     """Measure forward and backward errors for every regressor and number of annotated training images."""
     sizes = [count for count in settings.fit_images if count < len(train)] + [len(train)]
     rows = []
-    for name, fit in regressors(settings).items():
+    for name, fit in build_regressors(settings).items():
         for count in sizes:
             # "all" is True for the row that is fitted on all training images.
             row: Metrics = {"regressor": name, "images": count, "all": count == len(train)}
@@ -305,7 +310,7 @@ def stage1_errors(
             "backward": mean_error(backward_errors(filled_train, filled_test, fit)),
             "backward_found": to_json_number(mean_error(backward_errors(train, test, fit))),
         }
-        for name, fit in regressors(settings).items()
+        for name, fit in build_regressors(settings).items()
     ]
     found = to_json_number(mean_error(guessing_errors(train, test)["backward"]))
     guessing = mean_shape_errors(filled_train, filled_test) | {"backward_found": found}
@@ -315,9 +320,11 @@ def stage1_errors(
 # --- landmarks used as detections of the annotated points --------------------------------------------
 
 
-def matched_landmarks(train: Examples) -> IntArray:
+def match_annotated_points(train: Examples) -> IntArray:
     """Match annotated points to landmarks: return the landmark [L] of each point, -1 if it gets none."""
-    return match_landmarks(mean_distances(train.landmarks, train.truth, train.visible, train.normalizer))
+    return match_landmarks(
+        compute_mean_distances(train.landmarks, train.truth, train.visible, train.normalizer)
+    )
 
 
 def hit_rates_by_limit(
@@ -363,7 +370,7 @@ def oks_metrics(
         names: L names of the points, which determine their sigmas.
         settings: Thresholds, and the sigma of points that COCO does not annotate.
     """
-    sigmas = sigmas_for(names, settings.oks_sigma)
+    sigmas = choose_sigmas(names, settings.oks_sigma)
 
     def measure(thresholds: Sequence[float]) -> tuple[float, float]:
         result = average_precision(detections, targets, sigmas, np.array(thresholds))
@@ -377,13 +384,13 @@ def oks_metrics(
     return metrics
 
 
-def matched_detections(landmarks: FloatArray, score: FloatArray, matched: IntArray) -> Detections:
+def build_detections(landmarks: FloatArray, score: FloatArray, matched: IntArray) -> Detections:
     """Return one detection per image, which consists of the landmarks matched to the annotated points.
 
     Args:
         landmarks: [N, K, 2].
         score: [N, K].
-        matched: [L], see `matched_landmarks`.
+        matched: [L], see `match_annotated_points`.
     """
     column = np.maximum(matched, 0)
     # A point without a landmark is placed far outside the image, so that its similarity is 0.

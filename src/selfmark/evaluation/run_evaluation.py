@@ -25,9 +25,9 @@ from selfmark.evaluation.advice import advise
 from selfmark.evaluation.cached_predictions import Progress, run_fingerprint
 from selfmark.evaluation.completion import complete_landmarks
 from selfmark.evaluation.detector_precision import (
-    detector_precisions,
-    run_keypoint_precision,
-    settings_for_detector,
+    build_detector_settings,
+    measure_detector_precisions,
+    measure_first_keypoint_precision,
 )
 from selfmark.evaluation.label_free import run_label_free_checks
 from selfmark.evaluation.labeled_run import (
@@ -41,11 +41,11 @@ from selfmark.evaluation.labeled_run import (
 )
 from selfmark.evaluation.nme import box_normalizer, forward_prediction
 from selfmark.evaluation.normalizers import (
-    default_normalizer,
+    choose_normalizer,
+    group_by_part,
     is_available,
     keep_measurable,
-    part_groups,
-    unchecked_lengths,
+    measure_unchecked_lengths,
 )
 from selfmark.evaluation.oks import TargetObjects
 from selfmark.evaluation.protocol import Examples, Metrics
@@ -146,14 +146,14 @@ def evaluate_run(
     if inputs.labels is None:
         if options.by or inputs.train_labels or options.normalizer or options.detectors:
             raise InputError("--by, --train-labels, --normalizer and --detectors need --labels")
-        notes = list[str]()
+        notes: list[str] = []
         refs = locate_objects(images, inputs.every, inputs.regions, config.tracking, None, notes.append)
         metrics["notes"] = notes
     else:
         # Files and options are checked first, so that mistakes are reported before minutes of prediction.
         train_truth, test_truth, spec = _read_label_files(inputs, options, config)
         for name in options.detectors:
-            settings_for_detector(name, config)
+            build_detector_settings(name, config)
         predict = partial(predict_labeled, run, detector, stage1, on_progress=on_progress)
         test = predict(test_truth)
         if train_truth is None:
@@ -167,7 +167,7 @@ def evaluate_run(
             metrics |= _measure(train, test, spec, options.by, config)
         precisions = _run_precision(run, train, spec, config)
         if options.detectors:
-            precisions |= detector_precisions(
+            precisions |= measure_detector_precisions(
                 test.truth, spec, options.detectors, config, torch_device, run.path
             )
         metrics["precision"] = precisions
@@ -201,7 +201,7 @@ def _read_label_files(
         train_inputs = LabeledInputs(train_images, Path(inputs.train_labels), every, regions)
         train = read_labeled_inputs(train_inputs, config)
         train, test = keep_common_points(train, test)
-    spec = options.normalizer or default_normalizer(test)
+    spec = options.normalizer or choose_normalizer(test)
     for name in options.by:
         _require_field(test, name)
     return None if train is None else keep_measurable(train, spec), keep_measurable(test, spec), spec
@@ -277,7 +277,7 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         stage1_test=replace(test_examples, landmarks=test.predictions.stage1),
         completed=complete_landmarks(train.predictions.stage1, settings.completion_iterations),
     )
-    matched = protocol.matched_landmarks(train_examples)
+    matched = protocol.match_annotated_points(train_examples)
     regressed = forward_prediction(
         train_examples.landmarks,
         train_examples.truth,
@@ -286,14 +286,14 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         partial(fit_ridge, ridge=settings.ridge),
     )
     names = test.truth.names
-    limits, groups = _hit_limits(test, config), part_groups(names)
+    limits, groups = _compute_hit_limits(test, config), group_by_part(names)
     score = test.predictions.score.astype(np.float64)
-    detections = protocol.matched_detections(test_examples.landmarks, score, matched)
+    detections = protocol.build_detections(test_examples.landmarks, score, matched)
     targets = TargetObjects(
         np.arange(len(test_examples)),
         test_examples.truth,
         test_examples.visible,
-        _object_areas(test, test_examples, size),
+        _compute_object_areas(test, test_examples, size),
     )
     errors = stages.measure(settings)
     return {
@@ -320,7 +320,7 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
     }
 
 
-def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
+def _compute_hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
     """Return the maximum distance [T] of a hit, for each definition of a hit that applies to the points.
 
     Distances are network pixels, NaN where unknown.
@@ -336,13 +336,17 @@ def _hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArray]:
         (settings.pck_fraction, "torso", "of the torso (PCK)"),
     ):
         if is_available(test.truth, spec):
-            length = fraction * unchecked_lengths(test.truth, spec, regions) * (size / region_sides(regions))
+            length = (
+                fraction
+                * measure_unchecked_lengths(test.truth, spec, regions)
+                * (size / region_sides(regions))
+            )
             if (length > 0).any():
                 limits[f"within {fraction:g} {unit}"] = length
     return limits
 
 
-def _object_areas(test: LabeledRun, test_examples: Examples, size: int) -> FloatArray:
+def _compute_object_areas(test: LabeledRun, test_examples: Examples, size: int) -> FloatArray:
     """Return the area [T] of each object for OKS, in square network pixels.
 
     It is the area of the annotated box or, without such a box, of the tight box around the points.
@@ -374,7 +378,7 @@ def _run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Me
     """
     if not run.has_points("first"):
         return {}
-    precision = run_keypoint_precision(run, train, spec, config)
+    precision = measure_first_keypoint_precision(run, train, spec, config)
     return {} if precision is None else {f"{config.keypoints.detector}, outliers removed": precision}
 
 

@@ -63,7 +63,7 @@ def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
     """
     if run.config.is_from_another_paper and not run.config.merges_clusters:
         return OnlyStage.load(run, device)
-    uses_zero_shot = run.config.uses_features and _landmark_source(run) != "keypoints"
+    uses_zero_shot = run.config.uses_features and _read_landmark_source(run) != "keypoints"
     stage1: Stage1Finder = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
     if run.config.features.orientation != "turned":
         return stage1
@@ -83,7 +83,7 @@ def _load_direction_finder(run: Run, device: torch.device) -> DirectionFinder:
     return finder.eval()
 
 
-def _landmark_source(run: Run) -> str:
+def _read_landmark_source(run: Run) -> str:
     """Return what the detector of a run with features was trained on, as its model card states it."""
     return str(read_card(run.model_folder).provenance.get("landmarks", ""))
 
@@ -140,7 +140,7 @@ class ZeroShotStage1:
         cells = heat_centroids(maps).cells
         feature_cells = (cells + 0.5) / (CELL // STRIDE) - 0.5  # from cells of heatmaps to cells of features
         sampled = normalize_features(sample_maps(features, feature_cells), self.config.features)
-        return _all_found(cells, sampled, self.centroids)
+        return _build_all_found(cells, sampled, self.centroids)
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,10 @@ class OnlyStage:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
         features, maps = self.network.describe_and_place(pixels.to(self.device).float() / 255)
         cells = heat_centroids(maps).cells
-        return _all_found(cells, sample_descriptors(features, cells), self.centroids)
+        return _build_all_found(cells, sample_descriptors(features, cells), self.centroids)
 
 
-def _all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1Landmarks:
+def _build_all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1Landmarks:
     """Return the landmarks of a finder that finds all K landmarks in every image.
 
     Args:
@@ -189,7 +189,7 @@ def _all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1La
     num_images, K = cells.shape[:2]
     flat = descriptor.flatten(0, 1).cpu().numpy()
     label = np.tile(np.arange(K), num_images)
-    margin = silhouette_margins(flat, label, centroids.cpu().numpy())
+    margin = compute_silhouette_margins(flat, label, centroids.cpu().numpy())
     return Stage1Landmarks(
         to_pixels(cells).cpu().numpy(),
         np.repeat(np.arange(num_images), K),
@@ -289,7 +289,7 @@ class Stage1Landmarks:
         image: [P] int64, index of the image of each point.
         label: [P] int64, landmark of each point, 0..K-1.
         descriptor: [P, D] float32, unit vectors.
-        margin: [P] float32, -1..1, silhouette of the point, see `silhouette_margins`.
+        margin: [P] float32, -1..1, silhouette of the point, see `compute_silhouette_margins`.
     """
 
     xy: npt.NDArray[np.float32]
@@ -337,11 +337,11 @@ def _find_in_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
     descriptor = points.descriptor[kept].cpu().numpy()
     xy = np.full((len(pixels), len(stage1.centroids), 2), np.nan, dtype=np.float32)
     xy[image, label] = points.xy[kept].cpu().numpy()
-    margin = silhouette_margins(descriptor, label, stage1.centroids.cpu().numpy())
+    margin = compute_silhouette_margins(descriptor, label, stage1.centroids.cpu().numpy())
     return Stage1Landmarks(xy, image, label, descriptor, margin.astype(np.float32))
 
 
-def silhouette_margins(
+def compute_silhouette_margins(
     descriptor: FloatArray, label: npt.NDArray[np.int64], centroids: FloatArray
 ) -> FloatArray:
     """Compute the simplified silhouette of each point, [P]: (b - a) / max(a, b).
@@ -352,7 +352,7 @@ def silhouette_margins(
 
     >>> centroids = np.array([[0.0, 0.0], [10.0, 0.0]])
     >>> points = np.array([[0.0, 0.0], [5.0, 0.0], [8.0, 0.0]])
-    >>> silhouette_margins(points, np.array([0, 0, 0]), centroids).tolist()
+    >>> compute_silhouette_margins(points, np.array([0, 0, 0]), centroids).tolist()
     [1.0, 0.0, -0.75]
 
     Args:

@@ -9,7 +9,7 @@ from selfmark.config import Config, Evaluation
 from selfmark.evaluation import protocol
 from selfmark.evaluation.inter_ocular import measure_by_definition
 from selfmark.evaluation.nme import IntArray
-from selfmark.evaluation.normalizers import inter_ocular_specs
+from selfmark.evaluation.normalizers import list_inter_ocular_specs
 from selfmark.evaluation.protocol import Examples, Metrics
 from selfmark.points import FloatArray
 
@@ -72,7 +72,7 @@ def measure_inter_ocular(
         See `measure_by_definition`.
     """
     # If neither definition is the chosen normalizer, regressors are fitted on all training images only.
-    is_chosen = spec in inter_ocular_specs(truth.names).values()
+    is_chosen = spec in list_inter_ocular_specs(truth.names).values()
     settings = config.evaluation if is_chosen else replace(config.evaluation, fit_images=())
 
     def measure(definition: str, rows: IntArray, lengths: FloatArray) -> Metrics:

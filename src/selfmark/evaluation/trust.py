@@ -23,7 +23,7 @@ class TrustEvidence:
     All errors are divided by the error of guessing the mean position.
 
     Attributes:
-        stable: [K] fraction of deformations that the landmark follows, see `consistency.stable_fraction`.
+        stable: [K] fraction of deformations that the landmark follows, see `compute_stable_fraction`.
         appearance_error: [K] error of predicting the landmark from the places that look most like the
             landmarks of other images; all NaN if there are no features or too few images.
         unexplained: [K] error of predicting the landmark from the other landmarks, used if `appearance_error`

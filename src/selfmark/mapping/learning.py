@@ -16,11 +16,11 @@ from selfmark.evaluation.annotated_refs import list_labeled_images
 from selfmark.evaluation.label_files import read_ground_truth, read_label_file
 from selfmark.evaluation.nme import mean_error, nan_mean
 from selfmark.evaluation.normalizers import (
-    canonical_name,
-    default_normalizer,
+    canonicalize_name,
+    choose_normalizer,
     keep_measurable,
-    normalizer_lengths,
-    unchecked_lengths,
+    measure_lengths,
+    measure_unchecked_lengths,
 )
 from selfmark.images.crop import region_sides, to_network
 from selfmark.images.sources import list_images
@@ -136,11 +136,11 @@ def _measure_lengths(
 ) -> tuple[str, FloatArray]:
     """Return the normalizer and its lengths [N]; a default that cannot be measured is replaced by `side`."""
     if normalizer:
-        return normalizer, normalizer_lengths(truth, normalizer, regions)
-    normalizer = default_normalizer(truth)
-    lengths = unchecked_lengths(truth, normalizer, regions)
+        return normalizer, measure_lengths(truth, normalizer, regions)
+    normalizer = choose_normalizer(truth)
+    lengths = measure_unchecked_lengths(truth, normalizer, regions)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
-        normalizer, lengths = "side", unchecked_lengths(truth, "side", regions)
+        normalizer, lengths = "side", measure_unchecked_lengths(truth, "side", regions)
     return normalizer, lengths
 
 
@@ -163,7 +163,7 @@ def infer_mirror_partners(names: Sequence[str]) -> tuple[int, ...]:
     >>> infer_mirror_partners(["left_ear", "jaw_0", "right_ear"])
     ()
     """
-    canonical = [canonical_name(name) for name in names]
+    canonical = [canonicalize_name(name) for name in names]
     opposite = {"left": "right", "right": "left"}
     partners: list[int] = []
     for index, name in enumerate(canonical):

@@ -217,7 +217,7 @@ def leave_out(examples: HeadExamples, images: Tensor) -> HeadExamples:
     return HeadExamples(*(column[is_kept] for column in examples))
 
 
-def bytes_per_view(network: SplitNetwork, size: int, device: torch.device) -> int:
+def measure_bytes_per_view(network: SplitNetwork, size: int, device: torch.device) -> int:
     """Return the size of the stored features of one view, in bytes."""
     with torch.no_grad():
         features = network.describe(torch.zeros(1, 3, size, size, device=device))

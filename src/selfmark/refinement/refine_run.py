@@ -33,9 +33,9 @@ from selfmark.refinement.head_training import (
     HeadExamples,
     LabeledPixels,
     SplitNetwork,
-    bytes_per_view,
     describe_views,
     leave_out,
+    measure_bytes_per_view,
     split_network,
     train_head,
 )
@@ -264,7 +264,9 @@ class _Trainer:
         mirror = card.mirror if has_partners else None
         generator = torch.Generator(detector.device).manual_seed(config.seed)
         size = card.images.size
-        limit = int(self.settings.max_gigabytes * 1e9 / bytes_per_view(network, size, detector.device))
+        limit = int(
+            self.settings.max_gigabytes * 1e9 / measure_bytes_per_view(network, size, detector.device)
+        )
         views = max(1, min(self.settings.views, limit // (2 * len(labeled.pixels))))
         self.corrected = describe_views(network, labeled, views, config.augment, mirror, generator)
         self.kept: HeadExamples | None = None

@@ -122,7 +122,7 @@ def _list_terms(loss: Any) -> list[tuple[str, float]]:
 
 def _build_loss_chart(title: str, curve: dict[int, float], round_starts: dict[str, int]) -> Chart:
     points = np.array(sorted(curve.items()), dtype=float)  # iteration and loss
-    group_size = -(-len(points) // _MAX_POINTS)
+    group_size = math.ceil(len(points) / _MAX_POINTS)
     starts = range(0, len(points), group_size)
     means = np.stack([points[start : start + group_size].mean(axis=0) for start in starts])
     note = f"{points[-1, 1]:.4g} at the end"
@@ -131,7 +131,7 @@ def _build_loss_chart(title: str, curve: dict[int, float], round_starts: dict[st
 
 
 def _build_chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
-    lines = [(name, *_finite_points(x, y)) for name, x, y in curves.lines]
+    lines = [(name, *_select_finite_points(x, y)) for name, x, y in curves.lines]
     lines = [line for line in lines if len(line[1])]
     all_x = np.concatenate([x for _, x, _ in lines]) if lines else np.zeros(1)
     all_y = np.concatenate([y for _, _, y in lines]) if lines else np.zeros(1)
@@ -174,7 +174,7 @@ def _build_chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
     )
 
 
-def _finite_points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _select_finite_points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the finite points of a line; of a long line, return an even sample with both ends."""
     kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     if len(kept) > _MAX_POINTS:

@@ -6,6 +6,7 @@ Images are uint8 RGB. Points are (x, y) with pixel centers at integers.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 
 import cv2
@@ -37,7 +38,7 @@ def draw_landmarks(
         colors: "#rrggbb" of each landmark; None uses the default palette.
         skeleton: Pairs of landmarks to connect.
     """
-    zoom = _zoom_factor(image.shape[0])
+    zoom = _choose_zoom(image.shape[0])
     enlarged = cv2.resize(image, None, fx=zoom, fy=zoom, interpolation=cv2.INTER_CUBIC)
     canvas = np.ascontiguousarray(enlarged, dtype=np.uint8)
     fills = [to_rgb(color) for color in colors or palette(len(xy))]
@@ -67,8 +68,8 @@ def draw_contact_sheet(images: Picture, xy: FloatArray, columns: int) -> Picture
         columns: Images per row, at least 1.
     """
     tiles = [draw_landmarks(image, points) for image, points in zip(images, xy, strict=True)]
-    side = _zoom_factor(images.shape[1]) * images.shape[1]
-    rows = -(-len(tiles) // columns)
+    side = _choose_zoom(images.shape[1]) * images.shape[1]
+    rows = math.ceil(len(tiles) / columns)
     sheet = np.full((rows * (side + _GAP) - _GAP, columns * (side + _GAP) - _GAP, 3), 255, np.uint8)
     for index, tile in enumerate(tiles):
         top, left = index // columns * (side + _GAP), index % columns * (side + _GAP)
@@ -120,6 +121,6 @@ def to_data_uri(picture: Picture, quality: int = 85) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(encoded.tobytes()).decode("ascii")
 
 
-def _zoom_factor(size: int) -> int:
+def _choose_zoom(size: int) -> int:
     """Return the factor by which an image of this side is enlarged."""
     return max(2, round(_TILE_SIDE / size))

@@ -96,14 +96,14 @@ def _describe_guessing(error: float | None) -> str:
 def _describe_other_definition(metrics: Metrics, direction: str) -> str:
     """Describe the errors with the other definition of the inter-ocular distance; empty if there is none."""
     sentences = []
-    for other in _other_definitions(metrics):
+    for other in _list_other_definitions(metrics):
         error = _format_percent(other["headline"][direction]["error"], 2)
         guessing = _format_percent(other["guessing"][direction], 2)
         sentences.append(f" In percent of {describe_error_unit(other)}: {error} (guessing: {guessing}).")
     return "".join(sentences)
 
 
-def _other_definitions(metrics: Metrics) -> list[Metrics]:
+def _list_other_definitions(metrics: Metrics) -> list[Metrics]:
     """Return the metrics with the other definition of the inter-ocular distance.
 
     The result is empty if the normalizer is not an inter-ocular distance of 68 facial points.
@@ -125,7 +125,7 @@ def build_metric_tables(metrics: Metrics) -> tuple[ReportTable, ...]:
         _build_error_table(metrics, "backward"),
         *(
             _build_error_table(other, direction, f", % of {describe_error_unit(other)}")
-            for other in _other_definitions(metrics)
+            for other in _list_other_definitions(metrics)
             for direction in ("forward", "backward")
         ),
         _build_stage_table(metrics),

@@ -109,8 +109,8 @@ class _SmoothedObject(NamedTuple):
 def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     """Smooth one track, and return the object in every frame in which a landmark is known."""
     path = rows.refs[0].path
-    order = np.argsort([_frame_number(ref) for ref in rows.refs], kind="stable")
-    frames = np.array([_frame_number(rows.refs[row]) for row in order])
+    order = np.argsort([_get_frame_number(ref) for ref in rows.refs], kind="stable")
+    frames = np.array([_get_frame_number(rows.refs[row]) for row in order])
     steps, counts = np.unique(np.diff(frames), return_counts=True)
     step = int(steps[counts.argmax()]) if len(steps) else 1  # the most frequent step
     # The grid has all frames at equal steps, and the given frames between them, such as those of a list.
@@ -121,7 +121,7 @@ def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     xy[place], score[place] = np.stack(rows.xy)[order], np.stack(rows.score)[order]
     refs = [rows.refs[row] for row in order]
     seconds = probe_video(path).seconds[grid]
-    track = Track(xy, score, seconds, _object_size(refs, xy))
+    track = Track(xy, score, seconds, _compute_object_size(refs, xy))
     smooth = smooth_track(track, settings)
     grid_refs = _build_refs(refs, grid, place)
     # Each frame of the grid gets the size of the last given frame that is not after it.
@@ -178,7 +178,7 @@ def _build_refs(
     return result
 
 
-def _object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
+def _compute_object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
     """Return the size of an object in pixels: the median of the longer side of its boxes.
 
     Without boxes, it is the median extent of its landmarks [T, K, 2].
@@ -189,7 +189,7 @@ def _object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float
     return float(np.median(np.ptp(known, axis=1).max(axis=1))) if len(known) else float("inf")
 
 
-def _frame_number(ref: ImageRef) -> int:
+def _get_frame_number(ref: ImageRef) -> int:
     assert ref.frame is not None, "check_smoothable accepts video frames only"
     return ref.frame
 

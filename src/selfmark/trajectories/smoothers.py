@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 _RIDGE = 1e-10
 
 
-def running_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
+def smooth_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     """Compute the weighted median of the positions around each row, separately for x and y.
 
     Args:
@@ -29,7 +29,7 @@ def running_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
         [T, 2].
 
     >>> xy = np.array([[0.0, 0], [1, 0], [9, 0], [3, 0], [4, 0]])
-    >>> running_median(xy, np.ones(5), 1)[:, 0].tolist()
+    >>> smooth_median(xy, np.ones(5), 1)[:, 0].tolist()
     [0.5, 1.0, 3.0, 4.0, 3.5]
     """
     known = weight > 0
@@ -51,7 +51,7 @@ def running_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     return _interpolate(median, known)
 
 
-def savitzky_golay(xy: Floats, weight: Floats, half_window: int, degree: int) -> Floats:
+def smooth_savitzky_golay(xy: Floats, weight: Floats, half_window: int, degree: int) -> Floats:
     """Fit a polynomial to the positions around each row by weighted least squares, and evaluate it there.
 
     With equal weights, this is the filter of Savitzky and Golay.

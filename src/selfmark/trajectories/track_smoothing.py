@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from selfmark.config import Smoothing
 from selfmark.trajectories.kalman import smooth_kalman
-from selfmark.trajectories.smoothers import running_median, savitzky_golay
+from selfmark.trajectories.smoothers import smooth_median, smooth_savitzky_golay
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -53,7 +53,7 @@ def smooth_track(track: Track, settings: Smoothing) -> SmoothTrack:
     Unlikely positions are left out. The track of a landmark is split at long gaps, and each part is smoothed,
     which also fills its short gaps.
     """
-    step = _frame_step(track.seconds)
+    step = _compute_frame_step(track.seconds)
     used = find_used_positions(track, settings)
     weight = np.where(used, _compute_weights(track.score), 0.0)
     smooth = np.full(track.xy.shape, np.nan)
@@ -72,21 +72,21 @@ def smooth_positions(xy: Floats, weight: Floats, seconds: Floats, settings: Smoo
     """Smooth the positions [T, 2] of one landmark; `weight` [T] is 0 where a position is unknown."""
     if settings.method == "kalman":
         return smooth_kalman(xy, weight, seconds, settings.time_constant)
-    half_window = _half_window(seconds, settings)
+    half_window = _choose_half_window(seconds, settings)
     if settings.method == "median":
-        return running_median(xy, weight, half_window)
-    return savitzky_golay(xy, weight, half_window, settings.degree)
+        return smooth_median(xy, weight, half_window)
+    return smooth_savitzky_golay(xy, weight, half_window, settings.degree)
 
 
 def find_used_positions(track: Track, settings: Smoothing) -> Bools:
     """Return a mask [T, K] of the positions that are predicted, have a high score and do not jump away."""
     predicted: Bools = np.asarray(np.isfinite(track.xy).all(axis=2))
-    min_score = settings.min_relative_score * _typical_score(track.score, predicted)
+    min_score = settings.min_relative_score * _compute_typical_score(track.score, predicted)
     used: Bools = predicted & (track.score >= min_score) & (track.score >= settings.min_score)
-    half_window = _half_window(track.seconds, settings)
+    half_window = _choose_half_window(track.seconds, settings)
     for landmark in np.flatnonzero(used.any(axis=0)).tolist():
         kept = used[:, landmark]
-        typical = _centered_median(track.xy[:, landmark], kept.astype(np.float64), half_window)
+        typical = _compute_centered_median(track.xy[:, landmark], kept.astype(np.float64), half_window)
         with np.errstate(invalid="ignore"):
             distance = np.linalg.norm(track.xy[:, landmark] - typical, axis=1)
             used[:, landmark] = kept & (distance <= settings.max_jump * track.size)
@@ -128,22 +128,22 @@ def measure_motion(xy: Floats, seconds: Floats) -> tuple[Floats, Floats]:
     return speed, np.where(known, distance, np.nan)
 
 
-def _centered_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
+def _compute_centered_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     """Return running medians [T, 2] whose windows extend equally far before and after each row.
 
     With a one-sided window, a fast movement at the start or the end of a track would look like a jump. So the
     windows are shorter there.
     """
-    typical = running_median(xy, weight, half_window)
+    typical = smooth_median(xy, weight, half_window)
     for row in range(min(half_window, len(xy) // 2)):
         for middle in (row, len(xy) - 1 - row):
             window = slice(middle - row, middle + row + 1)
             if weight[middle] > 0:
-                typical[middle] = running_median(xy[window], weight[window], row)[row]
+                typical[middle] = smooth_median(xy[window], weight[window], row)[row]
     return typical
 
 
-def _typical_score(score: Floats, predicted: Bools) -> Floats:
+def _compute_typical_score(score: Floats, predicted: Bools) -> Floats:
     """Return the median score [K] of each landmark over the rows in which it was predicted."""
     return np.array(
         [
@@ -155,20 +155,20 @@ def _typical_score(score: Floats, predicted: Bools) -> Floats:
 
 def _compute_weights(score: Floats) -> Floats:
     """Return the weight [T, K] of each position: its score divided by the median score, from 0.001 to 1."""
-    typical = _typical_score(score, score > 0)
+    typical = _compute_typical_score(score, score > 0)
     # If all scores of a landmark are 0, all its positions get the weight 1.
     weight = np.where(typical > 0, score / np.where(typical > 0, typical, 1.0), 1.0)
     return np.asarray(np.clip(weight, 1e-3, 1.0), dtype=np.float64)
 
 
-def _frame_step(seconds: Floats) -> float:
+def _compute_frame_step(seconds: Floats) -> float:
     """Return the median time between two rows in seconds; 0 if there is only one row."""
     return float(np.median(np.diff(seconds))) if len(seconds) > 1 else 0.0
 
 
-def _half_window(seconds: Floats, settings: Smoothing) -> int:
+def _choose_half_window(seconds: Floats, settings: Smoothing) -> int:
     """Return the number of rows before and after the middle row of a filter's window, at least 1."""
-    step = _frame_step(seconds)
+    step = _compute_frame_step(seconds)
     return max(1, round(settings.window / 2 / step)) if step > 0 else 1
 
 

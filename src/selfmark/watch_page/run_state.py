@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable
@@ -62,7 +63,7 @@ class RunState:
         return {
             "title": self.folder.resolve().name,
             "status": self._describe_status(),
-            "resume": f"selfmark discover -o {_folder_to_resume(self.folder)} --resume",
+            "resume": f"selfmark discover -o {_find_folder_to_resume(self.folder)} --resume",
             "stage": self._stage,
             "progress": self._progress,
             "seconds_left": None if seconds is None else round(seconds),
@@ -155,7 +156,7 @@ class RunState:
         self._progress = (1, 1)
 
 
-def _folder_to_resume(folder: Path) -> Path:
+def _find_folder_to_resume(folder: Path) -> Path:
     """Return the folder to give to --resume: if the run is one of several views, the folder of all views."""
     return folder.parent if folder in view_folders(folder.parent) else folder
 
@@ -179,7 +180,7 @@ def thin_out(points: Iterable[tuple[int, float]], max_points: int = MAX_LOSSES) 
     [(2, 3.0), (4, 1.0), (5, 0.5)]
     """
     rows = list(points)
-    step = -(-len(rows) // max_points)
+    step = math.ceil(len(rows) / max_points)
     if step <= 1:
         return rows
     groups = [rows[start : start + step] for start in range(0, len(rows), step)]

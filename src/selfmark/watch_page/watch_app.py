@@ -44,7 +44,7 @@ class WatchApp:
         async def get_state(view: str = "") -> JSONResponse:
             self.has_visitors = True
             states = {name: self._read_state(name) for name in self._states}
-            shown = view if view in states else self._newest_view()
+            shown = view if view in states else self._find_newest_view()
             statuses = [{"name": name, "status": state["status"]} for name, state in states.items() if name]
             is_done = all(state["status"] == "done" for state in states.values())
             if is_done:
@@ -76,7 +76,7 @@ class WatchApp:
             values |= {"status": "waiting", "stage": "not started yet"}
         return values
 
-    def _newest_view(self) -> str:
+    def _find_newest_view(self) -> str:
         """Return the view that was started last, or the first view if none was started.
 
         Views are trained one after the other.

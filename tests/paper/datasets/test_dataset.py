@@ -13,7 +13,7 @@ import pytest
 from selfmark.annotations import build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
-from selfmark.evaluation.normalizers import normalizer_lengths
+from selfmark.evaluation.normalizers import measure_lengths
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.paper.datasets.dataset import Dataset, files_exist, tight_boxes, write_coco_dataset
@@ -49,7 +49,7 @@ def test_written_files_are_read_by_discovery_and_evaluation(name: str, tmp_path:
         assert truth.normalizer == data.normalizer
         assert truth.fields == dict(objects.fields)
         assert truth.notes == ()
-        assert (normalizer_lengths(truth, truth.normalizer, objects.boxes) > 0).all()
+        assert (measure_lengths(truth, truth.normalizer, objects.boxes) > 0).all()
 
 
 def test_hidden_and_unannotated_points_differ(tmp_path: Path) -> None:

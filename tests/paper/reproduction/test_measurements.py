@@ -11,7 +11,7 @@ import torch
 
 from selfmark.config import override, preset
 from selfmark.demo.scene import Scene
-from selfmark.evaluation.detector_precision import settings_for_detector
+from selfmark.evaluation.detector_precision import build_detector_settings
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements, workspace
@@ -109,7 +109,7 @@ def test_precision_equals_that_of_a_naive_loop(task: MeasurementTask) -> None:
     images = load_task_images(task, task.test)
     orb = replace(task, detectors=("orb",))
     keypoints = detect_first_keypoints(
-        images.store.pixels, images.store.bounds, settings_for_detector("orb", task.config), task.device, 8
+        images.store.pixels, images.store.bounds, build_detector_settings("orb", task.config), task.device, 8
     )
     hits = 0
     for xy, image in zip(keypoints.xy.numpy(), keypoints.image_index.tolist(), strict=True):
@@ -147,7 +147,7 @@ def test_a_map_has_position_and_annotated_point_of_every_dot(task: MeasurementTa
 
 def test_only_matched_landmarks_are_drawn(task: MeasurementTask, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    monkeypatch.setattr(contact_sheets, "matched_landmarks", lambda fit: np.array([2, 0] + [-1] * 66))
+    monkeypatch.setattr(contact_sheets, "match_annotated_points", lambda fit: np.array([2, 0] + [-1] * 66))
     draw_contact_sheet = contact_sheets.draw_contact_sheet
     monkeypatch.setattr(
         contact_sheets,

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
-from selfmark.evaluation.normalizers import unchecked_lengths
+from selfmark.evaluation.normalizers import measure_unchecked_lengths
 from selfmark.paper.datasets.dataset import Dataset
 
 
@@ -39,6 +39,6 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
 
 
 def _is_measurable(dataset: Dataset, split: AnnotatedObjects) -> npt.NDArray[np.bool_]:
-    length = unchecked_lengths(split, dataset.normalizer, np.ones((len(split), 4)))
+    length = measure_unchecked_lengths(split, dataset.normalizer, np.ones((len(split), 4)))
     usable: npt.NDArray[np.bool_] = np.isfinite(length) & (length > 0)
     return usable

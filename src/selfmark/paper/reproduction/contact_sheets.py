@@ -11,8 +11,8 @@ from selfmark.draw.primitives import draw_disc
 from selfmark.errors import InputError
 from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
 from selfmark.evaluation.labeled_run import build_examples, predict_labeled
-from selfmark.evaluation.normalizers import default_normalizer
-from selfmark.evaluation.protocol import matched_landmarks
+from selfmark.evaluation.normalizers import choose_normalizer
+from selfmark.evaluation.protocol import match_annotated_points
 from selfmark.evaluation.stage1_landmarks import Stage1
 from selfmark.images.picture_files import write_png
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
@@ -73,12 +73,12 @@ def draw_matched_sheet(task: MeasurementTask) -> Results:
         labeled.truth,
         labeled.predictions.xy,
         labeled.predictions.regions,
-        default_normalizer(labeled.truth),
+        choose_normalizer(labeled.truth),
         task.config.images.size,
     )
     images = load_image_sample(task, MAX_IMAGES)
     xy = detector.locate(images.store.pixels).xy.cpu().numpy()
-    unmatched = np.setdiff1d(np.arange(xy.shape[1]), matched_landmarks(examples))
+    unmatched = np.setdiff1d(np.arange(xy.shape[1]), match_annotated_points(examples))
     xy[:, unmatched] = np.nan
     sheet = draw_contact_sheet(_to_pictures(images), xy, COLUMNS)
     return {"matched_sheet": _write_sheet(sheet, task, "matched")}

@@ -10,12 +10,12 @@ from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.recovery import fit_centroids
 from selfmark.evaluation import protocol
 from selfmark.evaluation.completion import complete_landmarks
-from selfmark.evaluation.detector_precision import detector_precisions
+from selfmark.evaluation.detector_precision import measure_detector_precisions
 from selfmark.evaluation.inter_ocular import measure_by_definition
 from selfmark.evaluation.labeled_images import LabeledImages
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.nme import IntArray
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.stage1_landmarks import Stage1, find_stage1_landmarks, load_phi
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import load_store
@@ -29,8 +29,8 @@ from selfmark.run.tensor_files import read_tensors
 def measure_precision(task: MeasurementTask) -> Results:
     """Measure the precision of generic keypoint detectors on the test images."""
     truth = read_labels(task.test, task.config)
-    precision = detector_precisions(
-        truth, default_normalizer(truth), task.detectors, task.config, task.device, task.folder
+    precision = measure_detector_precisions(
+        truth, choose_normalizer(truth), task.detectors, task.config, task.device, task.folder
     )
     return {"precision": precision}
 
@@ -68,7 +68,7 @@ def _load_round(run: Run, number: int, feed: PixelFeed) -> Stage1:
 def _measure_errors(
     task: MeasurementTask, stage1: Stage1, fit: LabeledImages, test: LabeledImages
 ) -> Results:
-    spec, size, settings = default_normalizer(test.truth), task.config.images.size, task.config.evaluation
+    spec, size, settings = choose_normalizer(test.truth), task.config.images.size, task.config.evaluation
     fit_examples, test_examples = (
         build_examples(
             images.truth,

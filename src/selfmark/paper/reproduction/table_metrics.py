@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from selfmark.errors import InputError, suggest
-from selfmark.evaluation.normalizers import part_groups
+from selfmark.evaluation.normalizers import group_by_part
 
 Results = dict[str, Any]  # content of metrics.json
 Value = float | list[Any] | str | None
@@ -42,7 +42,7 @@ VALUE_KINDS: dict[ExperimentKind, tuple[ValueKind, ...]] = {
     "sheet": ("picture",),
 }
 
-# The paper's body parts as groups of point names, see `normalizers.part_groups`.
+# The paper's body parts as groups of point names, see `normalizers.group_by_part`.
 PARTS: dict[str, tuple[str, ...]] = {
     "head": ("head", "head_top", "nose"),
     "shoulders": ("shoulder",),
@@ -171,7 +171,7 @@ def _hits_of_parts(section: str, limit: str) -> ReadValue:
         rates = _find_limit(results, section, limit, "by_point")
         if rates is None:
             return None
-        groups = part_groups(results["points"])
+        groups = group_by_part(results["points"])
         means = []
         for part in _split_parts(argument):
             points = [point for word in PARTS[part] for point in groups.get(word, ())]

@@ -111,7 +111,7 @@ class Zhang2018:
 class Jakab2018:
     """Conditional image generation through K Gaussians (Jakab et al. 2018)."""
 
-    lr: float = between(0, 1, 2e-3)  # learning rate of Adam
+    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
     # factor on the initial weights of the layer that returns the K maps
     head_gain: float = above(0, 1_000, 4.0)
     sigma: float = above(0, 2, 0.1)  # standard deviation of the Gaussians, in units of half the image side

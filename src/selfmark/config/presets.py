@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from selfmark.config.feature_settings import Features, Student
-from selfmark.config.method_settings import AutoLink, Methods
+from selfmark.config.method_settings import AutoLink, Jakab2018, Methods
 from selfmark.config.schema import (
     Augment,
     Config,
@@ -73,6 +73,8 @@ PRESETS: dict[str, Config] = {
         runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
         methods=Methods(iterations=1_000, batch=16),
         autolink=AutoLink(size=64, perceptual_size=128),
+        # With Adam, maps change by about the learning rate times the width; a narrow network can have more.
+        jakab2018=Jakab2018(lr=2e-3),
     ),
 }
 

@@ -536,7 +536,7 @@ def test_progress_lines(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         f"first landmarks: {tmp_path}/run/preview/zero-shot.jpg",
         "learning landmarks, round 1 of 2: 3 of 3 loss",
         f"finding landmarks: {NUM_PHOTOS} of {NUM_PHOTOS} ",
-        "round 1 is undone: its landmarks are worse than the first ones",
+        "round 1 is undone: its landmarks are worse than the first landmarks",
     ]
     rest = iter(lines)
     for line in expected:

@@ -91,7 +91,7 @@ def test_results_notes_tables_and_warnings(
     console.print_table([HOSTILE], [[HOSTILE]], title=HOSTILE)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        console.print_warnings_here()
+        console.print_warnings_as_notes()
         warnings.warn(HOSTILE, stacklevel=1)
     out, err = capsys.readouterr()
     assert is_harmless(out + err)

@@ -139,9 +139,9 @@ def test_lines_and_overall_bar_of_a_run_with_features() -> None:
         "first landmarks: runs/[cats]/preview/zero-shot.jpg",
         "learning landmarks, round 1 of 2: 4 of 4 loss 0.5000",
         "learning landmarks, round 2 of 2: 4 of 4 loss 0.5000",
-        "round 2 is undone: its landmarks are worse than the first ones",
-        "landmarks from keypoints agree with the others and are used",
-        "landmarks from keypoints contradict the others and are not used",
+        "round 2 is undone: its landmarks are worse than the first landmarks",
+        "landmarks from keypoints agree with the first landmarks and are used",
+        "landmarks from keypoints contradict the first landmarks and are not used",
         "learning keypoints, round 1 of 2: 4 of 4 loss 0.5000",
     ]
 

@@ -106,7 +106,7 @@ def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.Capt
     labels.write_text(json.dumps(content))
     before = weights.read_bytes()
     assert selfmark("refine", corrected, *FAST) == 0
-    assert "the detector stays as it was" in capsys.readouterr().out.replace("\n", " ")
+    assert "the detector was not changed" in capsys.readouterr().out.replace("\n", " ")
     assert weights.read_bytes() == before
     assert not (corrected / "model-original").exists()
 

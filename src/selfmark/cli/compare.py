@@ -34,10 +34,10 @@ def compare(
     ] = None,
     train_labels: Annotated[
         Path | None,
-        typer.Option(help="Points the regressors are fitted on; default: a random half of --labels."),
+        typer.Option(help="Labels to fit the regressors on; default: a random half of --labels."),
     ] = None,
     normalizer: Annotated[
-        str, typer.Option(help="Length that errors are divided by; default: that of the labels.")
+        str, typer.Option(help="Length that errors are divided by; default: chosen from the labels.")
     ] = "",
     preset: Annotated[str, typer.Option(help="Size of the network: auto, paper, fast or tiny.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of all methods.", min=0)] = 0,
@@ -79,7 +79,7 @@ def compare(
         comparison,
         output,
         find_devices(device),
-        lambda name, used: print_note(f"{name}: running on {used}"),
+        lambda method, used_device: print_note(f"{method}: running on {used_device}"),
         on_done,
     )
     print_table(

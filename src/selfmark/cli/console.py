@@ -1,4 +1,4 @@
-"""Console output: results go to stdout, everything else to stderr."""
+"""Console output: results go to stdout; notes, warnings and errors go to stderr."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def print_result(line: str) -> None:
 
 
 def print_note(line: str, style: str = "") -> None:
-    """Print a remark to stderr, so that it stays out of piped output."""
+    """Print a note to stderr, so that it stays out of piped output."""
     stderr.print_line(line, style)
 
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
-    """Print a table of text to stdout; an empty header is left out."""
+    """Print a table of text to stdout; an empty `header` means no header row."""
     columns = list(header)
     table = Table(
         *columns,
@@ -38,8 +38,8 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str
     stdout.print(table)
 
 
-def print_warnings_here() -> None:
-    """Print the warnings of Python and of libraries as notes, each in one line."""
+def print_warnings_as_notes() -> None:
+    """Print the warnings of Python and of libraries as notes, one line per warning."""
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         print_note(f"{category.__name__}: {message}")

@@ -9,7 +9,7 @@ import typer
 from selfmark.cli.console import print_result
 from selfmark.cli.options import Browser, Device, Port, RunFolder
 from selfmark.cli.path_checks import check_inputs, check_model
-from selfmark.errors import require_package
+from selfmark.cli.watch import require_web_packages
 
 
 def correct(
@@ -26,9 +26,8 @@ def correct(
     browser: Browser = True,
     device: Device = "auto",
 ) -> None:
-    """Drag landmarks to where they belong, on a page in your browser; 'refine' then learns from them."""
-    require_package("fastapi", "'selfmark[web]'")
-    require_package("uvicorn", "'selfmark[web]'")
+    """Correct landmarks by dragging them on a page in your browser; 'refine' learns from the corrections."""
+    require_web_packages()
     check_model(run)
     check_inputs(images)
 

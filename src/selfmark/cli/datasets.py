@@ -31,7 +31,7 @@ def check(name: Name, root: Root) -> None:
     from selfmark.paper.datasets import layout_check as checks
     from selfmark.paper.datasets.registry import get_dataset_info, read_dataset
 
-    rows = ((line.expected, ", ".join(line.existing) or "-") for line in checks.check_layout(name, root))
+    rows = ((entry.expected, ", ".join(entry.existing) or "-") for entry in checks.check_layout(name, root))
     print_table(("file or folder", "found"), rows, get_dataset_info(name).title)
     print_result(f"source: {get_dataset_info(name).source}")
     dataset = read_dataset(name, root)
@@ -77,7 +77,7 @@ def write(
     if boxes is not None and find_faces:
         raise InputError("--boxes and --find-faces cannot be combined: give one of them")
     dataset = read_dataset(name, root)
-    # Boxes come first: the points annotated by hand tell which of several boxes belongs to an object.
+    # Replace boxes before points: the annotated points show which of several boxes belongs to an object.
     if boxes is not None:
         dataset = replace_boxes(dataset, boxes)
     if find_faces:

@@ -45,7 +45,8 @@ def discover(
         typer.Option("--landmarks", "-k", help="Number of landmarks to discover (K), or auto."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Run folder; default runs/NAME.")
+        Path | None,
+        typer.Option("--output", "-o", help="Run folder; default: runs/NAME, named after the first input."),
     ] = None,
     preset: Annotated[str, typer.Option(help="auto, paper, fast or tiny.")] = "auto",
     features: Annotated[
@@ -153,9 +154,9 @@ def discover(
 
     def run(observers: Observers, output: Path | None, resume: bool, **options: Any) -> None:
         with ExitStack() as stack:
-            observed = observers.attach(stack, output if resume else None)
+            notify_observers = observers.attach(stack, output if resume else None)
             display = stack.enter_context(ProgressDisplay(stdout))
-            listener = _Listeners([display, recorder, observed])
+            listener = _Listeners([display, recorder, notify_observers])
             discover_run(output=output, resume=resume, listener=listener, **options)
 
     try:
@@ -178,17 +179,19 @@ def discover(
         options = {"inputs": inputs or [], "every": every, "regions": regions, "settings": settings}
         run(observers, output, resume, **options)
     except KeyboardInterrupt:
-        again = f": selfmark discover -o {output or recorder.output} --resume"
-        # The views that were not started yet need the images and options of the command.
-        print_note("stopped; continue with" + (" the same command and --resume" if has_views else again))
+        # Views that were not started yet need the images and options of the whole command.
+        again = " the same command and --resume"
+        if not has_views:
+            again = f": selfmark discover -o {output or recorder.output} --resume"
+        print_note(f"stopped; continue with{again}")
         raise typer.Exit(130) from None
-    if recorder.output:  # Under torchrun only the leading process receives events.
+    if recorder.output:  # Under torchrun, only the leading process receives events that name the folder.
         print_result(f"detector: {recorder.output}")
         print_result(f"report:   {recorder.output}/report/index.html")
 
 
 class _OutputRecorder:
-    """A listener that remembers the run folder that events name."""
+    """Listener that remembers the run folder that events name."""
 
     def __init__(self) -> None:
         self.output = ""

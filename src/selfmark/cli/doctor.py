@@ -24,7 +24,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "datasets": (("cdflib", "h5py"), "all data sets of the paper"),
     "reproduce": (("matplotlib", "sklearn"), "figures of the paper"),
 }
-"""For each extra of selfmark the modules that it installs, and what they are for."""
+"""Modules that each extra of selfmark installs, and their purpose."""
 
 
 def doctor() -> None:
@@ -33,7 +33,7 @@ def doctor() -> None:
 
 
 def collect_findings() -> Iterator[tuple[str, str]]:
-    """Yield name and value of everything worth knowing before a long run."""
+    """Yield the rows of the table: what was examined, and the finding."""
     import torch
 
     from selfmark.config import resolve_preset
@@ -78,7 +78,7 @@ def _describe_memory() -> str:
 
 
 def _explain_missing_gpu() -> str:
-    """Return why torch has no GPU, and what to do."""
+    """Return why torch cannot use a GPU, and what to do."""
     if shutil.which("nvidia-smi"):
         return "an NVIDIA driver is installed, but torch cannot use it: install a CUDA build of torch"
     return "none that torch can use; docs/check.md says where to get one for free"

@@ -15,7 +15,7 @@ import typer
 from selfmark._version import __version__
 from selfmark.cli.check import check
 from selfmark.cli.compare import compare
-from selfmark.cli.console import print_note, print_result, print_warnings_here
+from selfmark.cli.console import print_note, print_result, print_warnings_as_notes
 from selfmark.cli.correct import correct
 from selfmark.cli.datasets import app as datasets_app
 from selfmark.cli.demo import demo
@@ -62,15 +62,16 @@ app.add_typer(datasets_app, name="datasets")
 
 
 def main() -> None:
-    """Run a command; exit with 2 after bad input and with 1 after a failed training."""
-    # OpenMP threads spin while they wait. Long spinning makes a busy machine several times slower, and no
-    # spinning makes an idle machine slower. This value is a compromise, measured on two cores. torch reads
-    # the variable when it is imported.
+    """Run the command in `sys.argv`; exit with 2 after bad input and with 1 after a failed training."""
+    # OpenMP threads spin while they wait for work. Long spinning makes a busy machine several times slower;
+    # no spinning makes an idle machine slower. This number of spins is a compromise, measured on two cores.
+    # Set it here, because torch reads the variable when it is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     signal.signal(signal.SIGTERM, _raise_interrupt)
-    print_warnings_here()
+    print_warnings_as_notes()
     try:
-        # Otherwise typer would print arguments as they are, with their control characters and markup.
+        # In standalone mode typer prints usage errors itself. It would not escape control characters and
+        # markup in the arguments.
         exit_code = app(standalone_mode=False)
     except _UsageError as error:
         _print_usage_error(error)
@@ -85,13 +86,13 @@ def main() -> None:
         sys.exit(exit_code)
 
 
-# The base class of errors in arguments, which typer does not export. It has the attributes `exit_code`, `ctx`
-# and `format_message`.
+# The base class of all usage errors. typer does not export it, so it is taken from a subclass. It has the
+# attributes `exit_code`, `ctx` and `format_message`.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 def _print_usage_error(error: Any) -> None:
-    if type(error).__name__ == "NoArgsIsHelpError":  # typer has printed the help
+    if type(error).__name__ == "NoArgsIsHelpError":  # typer has already printed the help
         return
     command = error.ctx.command_path if error.ctx else "selfmark"
     _print_error(f"{error.format_message().rstrip('.')}; see '{command} --help'")
@@ -101,7 +102,8 @@ def _print_error(problem: str) -> None:
     print_note(f"selfmark: {problem}", style="red")
 
 
-def _raise_interrupt(number: int, frame: Any) -> NoReturn:
+def _raise_interrupt(signal_number: int, frame: Any) -> NoReturn:
+    """Handle SIGTERM like Ctrl-C, so that commands stop in the same orderly way."""
     raise KeyboardInterrupt
 
 
@@ -112,7 +114,7 @@ def _print_version(requested: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _add_global_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,

@@ -40,7 +40,7 @@ def evaluate(
     ] = None,
     train_labels: Annotated[
         Path | None,
-        typer.Option(help="Points the regressors are fitted on; default: a random half of --labels."),
+        typer.Option(help="Labels to fit the regressors on; default: a random half of --labels."),
     ] = None,
     train_images: Annotated[
         list[str] | None, typer.Option(help="Images of --train-labels; default: the same as IMAGES.")
@@ -118,8 +118,8 @@ def _evaluate(
             options,
             output,
             device,
-            lambda done, of: display(
-                {"event": "progress", "stage": "predicting", "round": 0, "done": done, "of": of}
+            lambda done, total: display(
+                {"event": "progress", "stage": "predicting", "round": 0, "done": done, "of": total}
             ),
         )
     for table in (*metrics_text.build_metric_tables(metrics), metrics_text.build_trust_table(metrics)):

@@ -26,7 +26,8 @@ def export(
         bool, typer.Option("--fp16", help="With --onnx: also write a half-precision model of half the size.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the model; default: the one in RUN.")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the model; default: the model folder of RUN."),
     ] = None,
 ) -> None:
     """Export the trained detector, or that of each view, to the format of another runtime."""

@@ -20,7 +20,9 @@ def map_points(
     ],
     images: Annotated[
         list[str] | None,
-        typer.Argument(help="The annotated images; default: those named in a COCO file.", show_default=False),
+        typer.Argument(
+            help="The annotated images; default: the images that a COCO file names.", show_default=False
+        ),
     ] = None,
     normalizer: Annotated[
         str, typer.Option(help="Length that errors are divided by, as in 'selfmark evaluate'.")

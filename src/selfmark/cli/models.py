@@ -30,7 +30,7 @@ def list_detectors(context: typer.Context) -> None:
 def add(
     origin: Annotated[str, typer.Argument(help="File of 'selfmark models save', or its https address.")],
     sha256: Annotated[str, typer.Option(help="Checksum of the file; required for an address.")] = "",
-    name: Annotated[str, typer.Option(help="Name of the detector; default: that of the file.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the detector; default: the name of the file.")] = "",
 ) -> None:
     """Install a detector from a file or an address and verify its checksum."""
     from selfmark.model_library import install_model

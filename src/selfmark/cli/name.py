@@ -8,7 +8,7 @@ import typer
 
 from selfmark.cli.console import print_result
 from selfmark.cli.options import Browser, Device, Port, RunFolder
-from selfmark.errors import require_package
+from selfmark.cli.watch import require_web_packages
 
 
 def name(
@@ -23,8 +23,7 @@ def name(
     device: Device = "auto",
 ) -> None:
     """Name, color, hide, pair and connect landmarks on a page in your browser."""
-    require_package("fastapi", "'selfmark[web]'")
-    require_package("uvicorn", "'selfmark[web]'")
+    require_web_packages()
     from selfmark.naming.server import PageOptions, name_landmarks
 
     name_landmarks(run, images or [], max_images, PageOptions(port, browser, device, print_result))

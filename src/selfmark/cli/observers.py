@@ -21,11 +21,11 @@ LOGGERS = ("tensorboard",)
 
 @dataclass(frozen=True)
 class Observers:
-    """Who follows a discovery.
+    """The observers of one discovery.
 
     Attributes:
-        watch: Whether the watch page is served.
-        tensorboard: The log for TensorBoard; None if it is not wanted.
+        watch: Whether to serve the watch page.
+        tensorboard: Log for TensorBoard; None for no log.
     """
 
     watch: bool
@@ -35,14 +35,16 @@ class Observers:
         """Return a listener that starts the observers as soon as the run folder exists.
 
         Args:
-            stack: closes the observers at its end.
-            folder: folder of a run that is resumed; None for a new run, whose first event names it.
+            stack: Exit stack that closes the observers.
+            folder: Folder of a resumed run; None for a new run, whose first event names the folder.
         """
+        run = folder
         is_started = False
 
         def listen(event: Event) -> None:
-            nonlocal is_started
-            run = folder if folder is not None else Path(event["output"]) if "output" in event else None
+            nonlocal run, is_started
+            if run is None and "output" in event:
+                run = Path(event["output"])
             if not is_started and run is not None:
                 is_started = True
                 self._start(stack, run)
@@ -63,10 +65,10 @@ class Observers:
 
 
 def parse_observers(watch: bool, logger: str | None) -> Observers:
-    """Return the observers that the options ask for.
+    """Return the observers for the values of `--watch` and `--logger`.
 
     Raises:
-        InputError: if the logger is unknown or a package is missing.
+        InputError: The logger is unknown or a package is missing.
     """
     if logger is not None and logger not in LOGGERS:
         hint = suggest(logger, LOGGERS)

@@ -43,15 +43,15 @@ Recipe = Annotated[
 ]
 
 RENAMED_OPTIONS = {"--normaliser": "--normalizer", "--most": "--max-images"}
-"""Options of selfmark 0.1 and their current names; the old ones still work but are not listed."""
-_VIEW = re.compile(r"[^=/]+=[-+.,\d]+")
+"""Current names of options of selfmark 0.1. The old names still work, but --help does not list them."""
+_VIEW = re.compile(r"[^=/]+=[-+.,\d]+")  # NAME=X,Y,W,H
 
 
 class Command(TyperCommand):
     """A command that also accepts the old names of its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace old option names and repeat --views, then parse as usual."""
+        """Replace old option names, write --views before every view, then parse as usual."""
         return super().parse_args(ctx, repeat_views(rename_options(args)))
 
 
@@ -70,21 +70,22 @@ def rename_options(arguments: Sequence[str]) -> list[str]:
 
 
 def repeat_views(arguments: Sequence[str]) -> list[str]:
-    """Repeat --views before each of the views that follow it.
+    """Write --views before every view, so that one --views can be followed by several views.
 
     >>> repeat_views(["run", "--views", "a=0,0,5,5", "b=5,0,5,5", "video.mp4"])
     ['run', '--views', 'a=0,0,5,5', '--views', 'b=5,0,5,5', 'video.mp4']
     """
     repeated: list[str] = []
     for argument in arguments:
-        if _VIEW.fullmatch(argument) and len(repeated) > 1 and "--views" in repeated[-2:-1]:
+        follows_view = len(repeated) > 1 and repeated[-2] == "--views"
+        if follows_view and _VIEW.fullmatch(argument):
             repeated.append("--views")
         repeated.append(argument)
     return repeated
 
 
 def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
-    """Parse the NAME=VALUE pairs of `--set` options; values are interpreted as YAML later."""
+    """Parse the NAME=VALUE pairs of `--set`; values stay text here and are parsed as YAML later."""
     settings: dict[str, Any] = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
@@ -95,7 +96,7 @@ def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 
 def parse_method(value: str | None) -> Method | None:
-    """Return the method of --method, or None if it is not given."""
+    """Parse the value of `--method`; None if the option is not given."""
     if value is None:
         return None
     methods: dict[str, Method] = {name: name for name in get_args(Method)}
@@ -106,7 +107,7 @@ def parse_method(value: str | None) -> Method | None:
 
 
 def parse_landmark_count(text: str | None) -> int | Literal["auto"] | None:
-    """Parse the value of `-k`."""
+    """Parse the value of `-k`; None if the option is not given."""
     if text is None:
         return None
     if text == "auto":

@@ -1,7 +1,7 @@
 """Checks of the paths on the command line.
 
-They run before torch, OpenCV and SciPy are imported, which takes seconds, so that a wrong path is reported at
-once. The functions that use the paths check them again, with the same messages.
+Importing torch, OpenCV and SciPy takes seconds. These checks run before the imports, so that a wrong path is
+reported at once. The functions that use the paths check them again, with the same messages.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from selfmark.run.files import require_run, view_folders
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
-    """Raise if an input is neither a file, a folder nor a pattern.
+    """Raise if an input is neither an existing file, an existing folder nor a glob pattern.
 
-    The processes of torchrun check later: all of them would report the same problem here.
+    Under torchrun, do nothing: every process would report the same problem. The inputs are checked later.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         return
@@ -27,7 +27,7 @@ def check_inputs(inputs: Iterable[str | Path] | None) -> None:
 
 
 def check_files(*paths: Path | None) -> None:
-    """Raise if a file cannot be read; None stands for a file that was not given."""
+    """Raise if a file cannot be read; skip options that were not given (None)."""
     for path in paths:
         if path is not None:
             require_readable(path)

@@ -76,8 +76,8 @@ def predict(
         bool,
         typer.Option(
             "--side-by-side",
-            help="Also draw the picture before, on the left: with the predicted landmarks if --smooth is "
-            "given, otherwise without any.",
+            help="Put the original picture on the left of the labeled one. With --smooth, it shows the "
+            "landmarks before smoothing.",
         ),
     ] = False,
     smooth: Annotated[
@@ -177,11 +177,9 @@ def predict(
             predictions: Iterator[Prediction] = itertools.chain([first], counted)
             card = detector.card
             if smoothing is not None:
-                predictions, card = (
-                    smooth_predictions(predictions, smoothing),
-                    record_smoothing(card, smoothing),
-                )
-            with ExitStack() as drawings:  # If writing fails, they remove their unfinished files.
+                predictions = smooth_predictions(predictions, smoothing)
+                card = record_smoothing(card, smoothing)
+            with ExitStack() as drawings:  # If writing fails, closing `drawn` removes the unfinished videos.
                 if videos:
                     drawn = draw_videos(
                         predictions, refs, card, output, every, 1.0 if trail is None else trail, layout
@@ -203,7 +201,7 @@ def predict(
 
 
 def _qualified_settings(overrides: list[str] | None) -> dict[str, Any]:
-    """Return the settings of --set by dotted name; a name without a section is one of `tracking`.
+    """Return the settings of `--set` by full name; a name without a section belongs to `tracking`.
 
     Raises:
         InputError: A setting has no effect on predictions.
@@ -221,7 +219,7 @@ def _qualified_settings(overrides: list[str] | None) -> dict[str, Any]:
 
 
 def _parse_smoothing(method: str, settings: Smoothing) -> Smoothing | None:
-    """Return the settings of a method of --smooth; None for no smoothing."""
+    """Return the smoothing settings for a value of `--smooth`; None for no smoothing."""
     from selfmark.config import SmoothingMethod
 
     if method == "none":
@@ -236,7 +234,7 @@ def _parse_smoothing(method: str, settings: Smoothing) -> Smoothing | None:
 
 
 def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool, trail: float | None) -> Layout:
-    """Return what labeled pictures show besides the landmarks and their trails."""
+    """Return the layout of labeled pictures: what they show besides the landmarks and their trails."""
     from selfmark.draw.layout import LabelText, Layout
 
     texts: dict[str, LabelText] = {name: name for name in get_args(LabelText)}
@@ -253,23 +251,23 @@ def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool, trail
 def _hide_untrusted(
     card: ModelCard, min_trust: float, run: Path, print_line: Callable[[str], None]
 ) -> ModelCard:
-    """Return the card with all landmarks hidden whose trust is below `min_trust`.
+    """Return a card that also hides all landmarks with a trust below `min_trust`.
 
     Args:
         card: The detector's card.
         min_trust: Lowest trust of the landmarks to keep.
         run: Run folder, for messages.
-        print_line: Receives a sentence that says which landmarks were hidden.
+        print_line: Receives a sentence that lists the newly hidden landmarks.
 
     Raises:
-        InputError: Trust was not measured, or no visible landmark has this trust.
+        InputError: The card has no trust, or the trust of all visible landmarks is below `min_trust`.
     """
     from selfmark.model.card import untrusted_landmarks, visible_landmarks
 
     if not card.trust:
         raise InputError(
             f"{run} has no trust, because an earlier version of selfmark made it: leave out --min-trust, "
-            "or make a new run with 'selfmark discover', which measures it"
+            "or make a new run with 'selfmark discover', which measures trust"
         )
     visible, untrusted = visible_landmarks(card), untrusted_landmarks(card, min_trust)
     left_out = [index for index in visible if index in untrusted]

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from selfmark.detector import Prediction
 
 _SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
-# Names of the checkpoints that stages of the paper's method are stored in.
+# Name of the checkpoint of each stage. The checkpoints of all other stages are named STAGE-ROUND.
 _CHECKPOINTS = {"warm-up": "stage1", "round": "stage1", "stage 2": "stage2", "method": "method"}
 
 
 class ProgressDisplay:
-    """A display of stage, round, loss and remaining time of a discovery; listener and context manager."""
+    """Display of a discovery's stage, round, loss and remaining time.
+
+    It is a listener for events and a context manager.
+    """
 
     def __init__(self, console: PlainConsole) -> None:
         self.console = console
@@ -51,8 +54,8 @@ class ProgressDisplay:
         self.tasks: dict[str, TaskID] = {}
         self.rounds = 0
         self.student_rounds = 0
-        self.done: dict[str, int] = {}  # iterations by name of the checkpoint
-        self.last_line = 0.0
+        self.done: dict[str, int] = {}  # iterations done, by checkpoint name
+        self.last_line = 0.0  # time of the last plain line, in seconds of the monotonic clock
         self.time_left = TimeLeft()
 
     def __enter__(self) -> ProgressDisplay:
@@ -65,7 +68,7 @@ class ProgressDisplay:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
-        """Show an event; events without a method below are ignored."""
+        """Show an event with its method `_on_EVENT`; ignore events without such a method."""
         self.time_left(event)
         handler = getattr(self, f"_on_{event['event']}", None)
         if handler is not None:
@@ -121,8 +124,8 @@ class ProgressDisplay:
         self.console.print_line(f"{event['reason']}; instead: {event['instead']}")
 
     def _on_recovery(self, event: Event) -> None:
-        is_last = event["round"] > self.rounds
-        purpose = "into landmarks" if is_last else f"(round {event['round']} of {self.rounds})"
+        is_final_clustering = event["round"] > self.rounds
+        purpose = "into landmarks" if is_final_clustering else f"(round {event['round']} of {self.rounds})"
         self.console.print_line(
             f"grouped keypoints {purpose}: {event['found_per_image']} points per image found, "
             f"{event['kept_per_image']} used",
@@ -137,7 +140,7 @@ class ProgressDisplay:
         recipe, found = {
             "upright": ("upright", "the objects are upright"),
             "turned": ("any-orientation", "images are turned so that all objects face the same way"),
-            "any": ("any-orientation", "which way objects face cannot be told, so images are not turned"),
+            "any": ("any-orientation", "the objects' direction is unclear, so images are not turned"),
         }[event["orientation"]]
         accuracy = event.get("upright_accuracy")
         reason = "" if accuracy is None else f"; upside-down copies are recognized in {accuracy:.0%} of cases"
@@ -162,23 +165,25 @@ class ProgressDisplay:
     def _on_agreement(self, event: Event) -> None:
         if event["stage"] == "keypoints":
             verdict = (
-                "agree with the others and are" if event["is_kept"] else "contradict the others and are not"
+                "agree with the first landmarks and are used"
+                if event["is_kept"]
+                else "contradict the first landmarks and are not used"
             )
-            self.console.print_line(f"landmarks from keypoints {verdict} used")
+            self.console.print_line(f"landmarks from keypoints {verdict}")
         elif event["stage"] == "warm-up":
             if not event["is_kept"]:
                 self.console.print_line(
-                    "landmarks from keypoints contradict the others; their training ends early",
+                    "landmarks from keypoints contradict the first landmarks; their training ends early",
                 )
         elif not event["is_kept"]:
             self.console.print_line(
-                f"round {event['round']} is undone: its landmarks are worse than the first ones",
+                f"round {event['round']} is undone: its landmarks are worse than the first landmarks",
             )
 
     def _on_preview(self, event: Event) -> None:
-        if event.get("step", "zero-shot") != "zero-shot":
-            return
-        self.console.print_line(f"first landmarks: {event['path']}")
+        # An event without a step announces the zero-shot landmarks.
+        if event.get("step", "zero-shot") == "zero-shot":
+            self.console.print_line(f"first landmarks: {event['path']}")
 
     def _on_landmark_count(self, event: Event) -> None:
         self.console.print_line(event["why"])
@@ -191,13 +196,14 @@ class ProgressDisplay:
         self._show(event["stage"], event["round"], done, total, note)
 
     def _count_iterations(self, checkpoint: str, iteration: int) -> None:
-        """Advance the bar of the whole training; each checkpoint counts its iterations from zero."""
+        """Advance the bar of the whole training: the sum of the iterations of all checkpoints."""
         self.done[checkpoint] = iteration
         if "all" in self.tasks:
             self.progress.update(self.tasks["all"], completed=sum(self.done.values()))
 
-    def _show(self, stage: str, number: int, done: int, total: int, note: str) -> None:
-        name = describe_stage(stage, number, self.rounds, self.student_rounds)
+    def _show(self, stage: str, round_number: int, done: int, total: int, note: str) -> None:
+        """Update the bar of a stage; without a terminal, print a line now and then."""
+        name = describe_stage(stage, round_number, self.rounds, self.student_rounds)
         if name not in self.tasks:
             self.tasks[name] = self.progress.add_task(name, total=total, note="")
         self.progress.update(self.tasks[name], completed=done, note=note, visible=done < total)
@@ -211,7 +217,7 @@ class ProgressDisplay:
 
 
 class CountDisplay:
-    """A display of the number of items done, their total and the rate; a context manager."""
+    """Display of the number of items done, their total and the rate. It is a context manager."""
 
     def __init__(self, console: PlainConsole, name: str, unit: str) -> None:
         self._console, self._name, self._unit = console, name, unit
@@ -258,11 +264,11 @@ class CountDisplay:
 
 
 class CountedPredictions(Iterator["Prediction"]):
-    """An iterator over predictions that counts their images by file and shows the progress."""
+    """Iterator over predictions that counts the images of each file and displays the progress."""
 
     def __init__(self, predictions: Iterator[Prediction], total: int, display: CountDisplay) -> None:
         self._predictions, self._total, self._display = predictions, total, display
-        self.predicted: Counter[Path] = Counter()  # images by file
+        self.predicted: Counter[Path] = Counter()  # number of images or frames predicted, by file
 
     @property
     def images(self) -> int:

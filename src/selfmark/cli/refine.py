@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,19 +21,22 @@ def refine(
     run: RunFolder,
     images: Annotated[
         list[str] | None,
-        typer.Argument(help="The corrected images; default: those named in a COCO file.", show_default=False),
+        typer.Argument(
+            help="The corrected images; default: the images that a COCO file names.", show_default=False
+        ),
     ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(
-            help="Corrected landmarks: COCO, DeepLabCut (CSV) or Label Studio (JSON); default: those of "
-            "'selfmark correct'."
+            help="Corrected landmarks: COCO, DeepLabCut (CSV) or Label Studio (JSON); default: the "
+            "corrections of 'selfmark correct'."
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Keep the result even if it is worse on images left out.")
+        bool,
+        typer.Option("--force", help="Keep the refined detector even if it is worse on held-out images."),
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Put the original detector back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the original detector.")] = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: NAME=VALUE, e.g. refinement.folds=10.")
     ] = None,
@@ -55,20 +59,20 @@ def refine(
     from selfmark.refinement.refine_run import refine_run
 
     settings = parse_settings(overrides)
-    _print(run, refine_run(run, labels, images or [], device, force, settings, print_note))
+    _print_refinement(run, refine_run(run, labels, images or [], device, force, settings, print_note))
 
 
-def _print(run: Path, result: RefinementResult) -> None:
+def _print_refinement(run: Path, result: RefinementResult) -> None:
     errors = result.errors
     if errors is not None:
         rows = (
             (name, f"{before:.2f}", f"{after:.2f}")
             for name, (before, after) in zip(result.names, errors.landmarks.tolist(), strict=True)
-            if before == before  # not NaN: the landmark was corrected or confirmed somewhere
+            if not math.isnan(before)  # NaN: the landmark was neither corrected nor confirmed in any image
         )
         title = f"{result.points} points in {result.images} images; errors in percent of the image side"
         print_table(("landmark", "before", "after"), rows, title)
-        print_result(f"error on images left out: {errors.mean_before:.2f} -> {errors.mean_after:.2f} %")
+        print_result(f"error on held-out images: {errors.mean_before:.2f} -> {errors.mean_after:.2f} %")
         print_result(
             f"{errors.moved} moved points: {errors.moved_before:.2f} -> {errors.moved_after:.2f} %; "
             f"{errors.confirmed} confirmed points: 0.00 -> {errors.confirmed_after:.2f} %"
@@ -76,9 +80,9 @@ def _print(run: Path, result: RefinementResult) -> None:
     for note in result.notes:
         print_note(f"note: {note}")
     if result.is_saved:
-        print_result(f"refined detector: {run}; original: {result.original} (back with --undo)")
+        print_result(f"refined detector: {run}; original: {result.original} (restore it with --undo)")
     else:
         print_result(
-            "the detector stays as it was, because the corrections do not help on images left out: correct "
+            "the detector was not changed, because the corrections do not help on held-out images: correct "
             "more images, or use --force"
         )

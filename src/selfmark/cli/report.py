@@ -12,7 +12,7 @@ from selfmark.cli.path_checks import check_run
 
 
 def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
-    """Write the report of a run, or of each of its views, again."""
+    """Rebuild the report of a finished run, or of each of its views."""
     check_run(run)
 
     from selfmark.detector import Detector

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from selfmark.cli.console import print_result
+from selfmark.cli.options import Browser, Port
 from selfmark.errors import require_package
 
 
 def watch(
     run: Annotated[Path, typer.Argument(help="Run folder; the run may still be training.")],
-    port: Annotated[int, typer.Option(help="Local port; 0: any free port.", min=0, max=65535)] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    port: Port = 0,
+    browser: Browser = True,
 ) -> None:
     """Watch a run on a page in your browser: stage, time left, losses, and landmarks after each step."""
     require_web_packages()
@@ -24,6 +25,6 @@ def watch(
 
 
 def require_web_packages() -> None:
-    """Raise unless the packages that serve pages are installed."""
+    """Raise if a package that serves pages is not installed."""
     for package in ("fastapi", "uvicorn"):
         require_package(package, "'selfmark[web]'")

@@ -145,7 +145,7 @@ class RunState:
                 "this round was worse than the first landmarks, so it was undone"
             )
         else:
-            self._messages.append("landmarks from keypoints contradict the others and are not used")
+            self._messages.append("landmarks from keypoints contradict the first landmarks and are not used")
 
     def _on_verdict(self, event: Event) -> None:
         self._verdict = f"{event['verdict']}. {event['text']}"

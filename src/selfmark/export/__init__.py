@@ -55,7 +55,10 @@ def get_writer(name: str) -> Writer:
 
 
 def visible_points(predictions: Iterable[Prediction], card: ModelCard) -> Iterator[Prediction]:
-    """Yield the predictions without the landmarks that `card` hides; `visible_card(card)` describes them."""
+    """Yield the predictions without the landmarks that `card` hides.
+
+    `visible_card(card)` is the card of the remaining landmarks.
+    """
     kept = visible_landmarks(card)
     for prediction in predictions:
         yield prediction._replace(landmarks=prediction.landmarks.select(kept))

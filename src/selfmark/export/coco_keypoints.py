@@ -1,4 +1,4 @@
-"""Predictions in COCO's annotation format (not its results format).
+"""Predictions in COCO's annotation format; `coco_results` writes COCO's results format.
 
 A file contains images, annotations with [x, y, v] per landmark, and one category.
 """
@@ -35,7 +35,7 @@ class ExportedImage(NamedTuple):
 def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/landmarks.json; scores are in `keypoint_scores`.
 
-    Every landmark has v=2, except for smoothed ones in gaps that were not filled, which have v=0.
+    Every landmark has v=2, with one exception: smoothed landmarks in gaps that were not filled have v=0.
     """
     require_writable(folder)
     path = folder / "landmarks.json"
@@ -69,12 +69,12 @@ def write_coco_annotations(
 
 
 def original_file_names(refs: Sequence[ImageRef]) -> list[str]:
-    """Return the paths of the images as selfmark found them, not renamed."""
+    """Return the paths of the images, unchanged."""
     return [str(ref.path) for ref in refs]
 
 
 class ExportedObject(NamedTuple):
-    """One object: its image, its track (None where unknown), xy [K, 2] and score [K]."""
+    """One object: its image, its track (None if unknown), xy [K, 2] in pixels and score [K]."""
 
     image: ExportedImage
     track: int | None
@@ -95,10 +95,11 @@ def iterate_objects(
 
 
 def keypoint_entries(xy: Any, visibility: int) -> list[float]:
-    """Return x, y and v of landmarks [K, 2]; three zeros for a landmark without a position (NaN)."""
-    return [
-        value for x, y in xy.tolist() for value in ((0.0, 0.0, ABSENT) if np.isnan(x) else (x, y, visibility))
-    ]
+    """Return x, y and v of landmarks [K, 2] as a flat list; zeros for a landmark without a position (NaN)."""
+    entries: list[float] = []
+    for x, y in xy.tolist():
+        entries += (0.0, 0.0, ABSENT) if np.isnan(x) else (x, y, visibility)
+    return entries
 
 
 def track_entries(track: int | None) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def track_entries(track: int | None) -> dict[str, Any]:
 def image_entries(
     images: dict[str, ExportedImage], file_names: Callable[[Sequence[ImageRef]], list[str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the list `images`; a video frame has its number as `frame`."""
+    """Yield the entries of the list `images`; the entry `frame` is the number of a video frame."""
     names = file_names([image.ref for image in images.values()])
     for image, name in zip(images.values(), names, strict=True):
         yield {
@@ -122,7 +123,7 @@ def image_entries(
 
 
 def build_category(card: ModelCard) -> dict[str, Any]:
-    """Return the only category: names, skeleton (counted from 1) and mirror partners (counted from 0).
+    """Return the only category: names, skeleton (indices from 1) and mirror partners (indices from 0).
 
     `flip_idx` and the entries of `trust_entries` are not part of COCO; programs that read COCO files ignore
     them.
@@ -159,7 +160,7 @@ def _annotations(
             "category_id": CATEGORY,
             "keypoints": keypoint_entries(xy, VISIBLE),
             "num_keypoints": int(np.isfinite(xy[:, 0]).sum()),
-            # Pixel centers are at integers for points; boxes are measured from pixel corners.
+            # Points have pixel centers at integers, but boxes are measured from pixel corners.
             "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
             "area": width * height,
             "segmentation": [],  # required by some readers, such as CVAT

@@ -23,19 +23,19 @@ from selfmark.run.files import to_json
 
 
 def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/results.json, and `folder`/images.json with the image behind each `image_id`.
+    """Write `folder`/results.json, and `folder`/images.json, which lists the image of each `image_id`.
 
     Ids number the images in the order given, as in `write_coco`. Results can therefore be evaluated against a
-    ground-truth file made from the same images. The score of an object is the mean over its landmarks.
+    ground-truth file made from the same images. The score of an object is the mean score of its landmarks.
     """
     require_writable(folder)
     images: dict[str, ExportedImage] = {}
     path = folder / "results.json"
-    with open_output(path) as results, open_output(folder / "images.json") as companion:
-        write_list(_results(predictions, images), results)
-        companion.write('{"images": ')
-        write_list(image_entries(images, original_file_names), companion)
-        companion.write(f',\n"annotations": [],\n"categories": {to_json([build_category(card)])}}}\n')
+    with open_output(path) as results_file, open_output(folder / "images.json") as images_file:
+        write_list(_results(predictions, images), results_file)
+        images_file.write('{"images": ')
+        write_list(image_entries(images, original_file_names), images_file)
+        images_file.write(f',\n"annotations": [],\n"categories": {to_json([build_category(card)])}}}\n')
     return path
 
 
@@ -44,7 +44,7 @@ def _results(predictions: Iterable[Prediction], images: dict[str, ExportedImage]
         yield {
             "image_id": image.id,
             "category_id": CATEGORY,
-            # The third number has no meaning in results; the specification asks for 1.
+            # Visibility has no meaning in results; the specification asks for 1.
             "keypoints": keypoint_entries(xy, 1),
             "score": round(float(score.mean()), 4),
             **({} if track is None else {"track_id": track}),

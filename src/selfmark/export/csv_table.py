@@ -36,19 +36,20 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
                 for index, name in enumerate(landmarks.names):
                     x, y = landmarks.xy[row, index]
                     score = landmarks.score[row, index]
-                    values = [ref.path, frame, instance, track, name, _number(x), _number(y), f"{score:.4f}"]
+                    xy = [_format_number(x), _format_number(y)]
+                    values = [ref.path, frame, instance, track, name, *xy, f"{score:.4f}"]
                     writer.writerow(values + _motion_values(landmarks.motion, row, index))
     return path
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3f}"
 
 
 def _motion_values(motion: Motion | None, row: int, index: int) -> list[str]:
-    """Return the values of `MOTION_COLUMNS`; empty for landmarks that are not smoothed."""
+    """Return the values of `MOTION_COLUMNS`, or an empty list for landmarks that are not smoothed."""
     if motion is None:
         return []
-    speed, distance = _number(motion.speed[row, index]), _number(motion.distance[row, index])
+    speed, distance = _format_number(motion.speed[row, index]), _format_number(motion.distance[row, index])
     is_filled = str(int(motion.is_filled[row, index]))
     return [f"{motion.seconds[row]:.6g}", speed, distance, is_filled, motion.method]

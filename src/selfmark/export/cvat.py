@@ -33,7 +33,7 @@ def write_cvat(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
 
 
 def _read_back(path: Path) -> None:
-    """Raise an OSError unless the archive and the checksums in it are intact."""
+    """Raise an OSError if the archive cannot be read or a checksum in it is wrong."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -44,11 +44,11 @@ def _read_back(path: Path) -> None:
 
 
 def _require_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
-    """Yield the predictions; raise if they are not all from still images or all from one video."""
-    tasks: set[Path | None] = set()
+    """Yield the predictions; raise unless all are from still images or all from the same video."""
+    sources: set[Path | None] = set()  # videos, and None for still images
     for prediction in predictions:
-        tasks |= {None if ref.frame is None else ref.path for ref in prediction.refs}
-        if len(tasks) > 1:
+        sources |= {None if ref.frame is None else ref.path for ref in prediction.refs}
+        if len(sources) > 1:
             raise InputError(
                 "a CVAT task is either images or one video: predict each video separately, with its own "
                 "output folder"
@@ -57,7 +57,7 @@ def _require_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]
 
 
 def _task_file_names(refs: Sequence[ImageRef]) -> list[str]:
-    """Return the names CVAT gives to frames (numbered) or images (relative to their common folder)."""
+    """Return the names that CVAT gives to frames (numbered) or images (relative to their common folder)."""
     if any(ref.frame is not None for ref in refs):
         return [f"frame_{ref.frame:06d}.PNG" for ref in refs]
     paths = [os.path.abspath(ref.path) for ref in refs]

@@ -1,8 +1,8 @@
 """DeepLabCut predictions as CSV or HDF5: one row per frame, columns scorer / bodyparts / coords.
 
-Each video gets its own table; all still images share one. With several objects there is a level `individuals`
-below `scorer`, and the cells of an object that is missing in a frame are empty. Where tracks are known, the
-individuals are the tracks.
+Each video gets its own table; all still images share one table. If there are several objects, the header has
+a level `individuals` below `scorer`, and the cells of an object that is missing in a frame are empty. If
+tracks are known, the individuals are the tracks.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 from selfmark.run.guarded_files import make_folders
 
-# Also part of the file name, as DeepLabCut does it: VIDEO + SCORER. The method of smoothed landmarks follows.
+# Name of the scorer. As in DeepLabCut, it is also part of the file name: VIDEO + SCORER. For smoothed
+# landmarks the name of the smoothing method is appended.
 SCORER = "DLC_selfmark"
 COORDS = ("x", "y", "likelihood")
-KEY = "df_with_missing"
-# Attribute `pandas_version`. DeepLabCut uses pandas 2, which needs it; pandas 3 no longer writes it.
+KEY = "df_with_missing"  # key of the table in an HDF5 file
+# Value of the attribute `pandas_version`. pandas 2, which DeepLabCut uses, needs the attribute; pandas 3 no
+# longer writes it.
 PANDAS_VERSION = "0.15.2"
 
 _CHUNK_ROWS = 1024  # rows in memory at a time
 
-Label = int | str  # frame number, or path of an image
+Label = int | str  # label of a row: frame number, or path of an image
 _Columns = tuple[list[str], list[tuple[str, ...]]]  # names of the header levels, and header of each column
 
 
 def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write VIDEO`DLC_selfmark.csv` for each video and `imagesDLC_selfmark.csv` for still images.
+    """Write `{video}DLC_selfmark.csv` for each video and `imagesDLC_selfmark.csv` for all still images.
 
     Returns:
         The file, or the folder if there are several files.
@@ -76,10 +78,10 @@ def _write(
 ) -> Path:
     require_unique_names(card.names, "DeepLabCut")
     require_writable(folder)
-    # The header names all individuals, which are known only at the end. Until then the rows are kept on disk,
-    # because they may not fit into memory.
+    # The header names all individuals, which are known only after the last prediction. Until then the rows
+    # are kept on disk, because they may not fit into memory.
     with spool_folder(folder) as spool, ExitStack() as files:
-        tables = _gather(predictions, spool)
+        tables = _gather_tables(predictions, spool)
         if not tables:
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
@@ -96,10 +98,11 @@ def _write(
 
 
 class _Table:
-    """Rows of one video or of all still images; only their labels are in memory.
+    """Rows of one video or of all still images; the values are in a file, only the row labels in memory.
 
-    The file holds one record per object, [K, 3] float32. `_record_row` and `_record_instance` give the row
-    and the individual of each record. `individuals` are the names of the objects, set at the end.
+    The file holds one record [K, 3] float32 per object. `_record_row` and `_record_instance` give the row and
+    the individual of each record. `individuals` are the names of the individuals; they are set when all
+    objects have been added.
     """
 
     def __init__(self, file: Path, num_landmarks: int) -> None:
@@ -133,6 +136,7 @@ class _Table:
         """Yield labels and values [rows, individuals * K * 3] float64; NaN where an object is missing."""
         labels = self.labels
         sorted_row = {label: row for row, label in enumerate(labels)}
+        # Rows are numbered in order of appearance. Find the row of each record in the sorted table.
         row = np.array([sorted_row[label] for label in self._rows])[np.array(self._record_row)]
         instance = np.array(self._record_instance)
         records = np.memmap(self._file, np.float32, "r", shape=(len(row), *self._shape))
@@ -146,8 +150,8 @@ class _Table:
             yield chunk, values.reshape(len(chunk), -1)
 
 
-def _gather(predictions: Iterable[Prediction], spool: Path) -> dict[Path | None, _Table]:
-    """Return the table of each video, and under None the table of the still images."""
+def _gather_tables(predictions: Iterable[Prediction], spool: Path) -> dict[Path | None, _Table]:
+    """Return the table of each video; the key None is the table of all still images."""
     tables: dict[Path | None, _Table] = {}
     instances = InstanceNumbers()
     for refs, _, landmarks in predictions:
@@ -157,8 +161,9 @@ def _gather(predictions: Iterable[Prediction], spool: Path) -> dict[Path | None,
             rows = list(group)
             if video not in tables:
                 tables[video] = _Table(spool / str(len(tables)), len(landmarks.names))
-            labels = [str(ref.path) if ref.frame is None else ref.frame for ref in (refs[r] for r in rows)]
-            tables[video].add(labels, [instances.assign(refs[r]) for r in rows], values[rows])
+            group_refs = [refs[row] for row in rows]
+            labels = [str(ref.path) if ref.frame is None else ref.frame for ref in group_refs]
+            tables[video].add(labels, [instances.assign(ref) for ref in group_refs], values[rows])
     for video, table in tables.items():
         tracks = [f"track_{track}" for track in instances.tracks(video)]
         table.individuals = tracks or [f"individual{number + 1}" for number in range(table.max_instances)]
@@ -193,13 +198,13 @@ def _columns(individuals: Sequence[str], card: ModelCard) -> _Columns:
 def _save_csv(table: _Table, header: _Columns, path: Path) -> None:
     levels, columns = header
     with open(path, "w", newline="", encoding="utf-8") as handle:
-        rows = csv.writer(handle)
-        rows.writerows(
-            [level, *cells] for level, cells in zip(levels, zip(*columns, strict=True), strict=True)
-        )
+        writer = csv.writer(handle)
+        header_rows = zip(*columns, strict=True)  # one row per level
+        writer.writerows([level, *cells] for level, cells in zip(levels, header_rows, strict=True))
         for labels, values in table.chunks():
             for label, numbers in zip(labels, values.tolist(), strict=True):
-                rows.writerow([label, *("" if np.isnan(number) else f"{number:.4f}" for number in numbers)])
+                cells = ["" if np.isnan(number) else f"{number:.4f}" for number in numbers]
+                writer.writerow([label, *cells])
 
 
 def _save_h5(table: _Table, header: _Columns, path: Path) -> None:

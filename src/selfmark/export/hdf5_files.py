@@ -1,11 +1,12 @@
 """HDF5 files, written in a child process and read back.
 
-When the disk is full, the HDF5 library may crash the process, or report success and leave a file that cannot
-be read.
+When the disk is full, the HDF5 library may crash the process that writes. It may also report success and
+leave a file that cannot be read.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -19,64 +20,69 @@ from typing import Any
 
 from selfmark.errors import InputError, require_package
 
-_ERROR, _UNEXPECTED = "error:", "unexpected:"  # what the child sends, followed by text
-_MIN_FREE_BYTES = 1 << 16  # with less free space, HDF5 has failed for lack of it
-_MAX_SILENT_SECONDS = 300.0  # a child whose file has not changed for so long is ended
+# First word of what the child sends, before the message of an InputError or the traceback of an unexpected
+# error. An OSError is sent as its message alone.
+_ERROR, _UNEXPECTED = "error:", "unexpected:"
+_DISK_FULL = os.strerror(errno.ENOSPC)
+_MIN_FREE_BYTES = 1 << 16  # with less free space than this, a failure is reported as a full disk
+_MAX_SILENT_SECONDS = 300.0  # a child is killed if its file has not changed for this long
 
 
 def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     """Write an HDF5 file in a child process, and check that it can be read.
 
     Args:
-        path: the file.
-        save: writes the file.
+        path: File to write.
+        save: Writes the file at a given path.
 
     Raises:
-        InputError: if `save` raises an InputError.
-        OSError: if the file cannot be written or read back.
+        InputError: `save` raised an InputError.
+        OSError: The file cannot be written or read back.
+        RuntimeError: `save` raised any other error.
     """
     receiver, sender = os.pipe()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        # Python warns about threads, whose locks a child inherits. The child calls only `save`, and exits.
+        # Python warns that a child inherits the locks of threads. This child only calls `save` and exits.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         _run_child(lambda: save(path), sender)
     os.close(sender)
-    _end_if_silent(child, receiver, path)
+    _kill_if_silent(child, receiver, path)
     with open(receiver, encoding="utf-8", errors="replace") as pipe:
         message = pipe.read()
     _, status = os.waitpid(child, 0)
-    if message.startswith(_ERROR) and not _is_full(message, path):
+    if message.startswith(_ERROR) and not _is_disk_full(message, path):
         raise InputError(message.removeprefix(_ERROR))
-    if message.startswith(_UNEXPECTED) and not _is_full(message, path):
+    if message.startswith(_UNEXPECTED) and not _is_disk_full(message, path):
         raise RuntimeError(message.removeprefix(_UNEXPECTED))
     if status:
         raise OSError(0, _describe_failure(message, status, path))
     _read_back(path)
 
 
-def _end_if_silent(child: int, receiver: int, path: Path) -> None:
+def _kill_if_silent(child: int, receiver: int, path: Path) -> None:
     """Wait until the child sends something or exits; kill it if its file stops changing.
 
-    A child may inherit a lock that another thread of the parent held, and would then wait forever.
+    A child may inherit a lock that another thread of the parent held. It would then wait forever.
     """
-    size, changed = -1, time.monotonic()
+    last_size, changed_at = -1, time.monotonic()
     while not select.select([receiver], [], [], min(1.0, _MAX_SILENT_SECONDS))[0]:
-        current = path.stat().st_size if path.exists() else -1
-        if current != size:
-            size, changed = current, time.monotonic()
-        elif time.monotonic() - changed > _MAX_SILENT_SECONDS:
+        size = path.stat().st_size if path.exists() else -1
+        if size != last_size:
+            last_size, changed_at = size, time.monotonic()
+        elif time.monotonic() - changed_at > _MAX_SILENT_SECONDS:
             os.kill(child, signal.SIGKILL)
             return
 
 
 def _run_child(save: Callable[[], None], sender: int) -> None:
-    """Run `save`, send what is wrong, and exit without cleaning up what belongs to the parent."""
+    """Run `save`, send its error to the parent, and exit without the parent's exit handlers."""
     code = 1
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # HDF5 and its wrappers print the same errors.
+        # Hide the messages of HDF5 and its wrappers: the parent receives the same errors.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         save()
         code = 0
     except InputError as error:
@@ -89,21 +95,21 @@ def _run_child(save: Callable[[], None], sender: int) -> None:
         os._exit(code)
 
 
-def _is_full(message: str, path: Path) -> bool:
+def _is_disk_full(message: str, path: Path) -> bool:
     disk = os.statvfs(path.parent)
-    return os.strerror(28) in message or disk.f_bavail * disk.f_frsize < _MIN_FREE_BYTES
+    return _DISK_FULL in message or disk.f_bavail * disk.f_frsize < _MIN_FREE_BYTES
 
 
 def _describe_failure(message: str, status: int, path: Path) -> str:
-    if _is_full(message, path):
-        return os.strerror(28)
+    if _is_disk_full(message, path):
+        return _DISK_FULL
     if os.WIFSIGNALED(status):
         return f"the HDF5 library crashed ({signal.Signals(os.WTERMSIG(status)).name})"
     return message.splitlines()[0] if message else "the HDF5 library failed"
 
 
 def _read_back(path: Path) -> None:
-    """Raise an OSError if the last element of a data set cannot be read."""
+    """Raise an OSError if the last element of any data set in the file cannot be read."""
     h5py: Any = require_package("h5py", "h5py")
 
     def read_last(_: str, item: Any) -> None:
@@ -114,5 +120,5 @@ def _read_back(path: Path) -> None:
         with h5py.File(path, "r") as file:
             file.visititems(read_last)
     except (OSError, RuntimeError, KeyError) as error:
-        reason = os.strerror(28) if _is_full("", path) else "HDF5 cannot read it back"
+        reason = _DISK_FULL if _is_disk_full("", path) else "HDF5 cannot read it back"
         raise OSError(0, reason) from error

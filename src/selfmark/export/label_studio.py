@@ -64,27 +64,31 @@ def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folde
 
 
 def _save_frames(images: Iterable[ExportedImage], temporary: Path, target: Path) -> dict[str, Path]:
-    """Save the video frames in a folder that is later renamed to `target`; return their final paths."""
-    frames: dict[Path, dict[int, Path]] = {}
-    files = {}
+    """Save the video frames in a folder that is later renamed to `target`; return their final paths.
+
+    Returns:
+        Path of each frame, by the name of its image reference.
+    """
+    video_numbers: dict[Path, int] = {}
+    temporary_paths: dict[Path, dict[int, Path]] = {}  # path of each frame, by video and frame number
+    final_paths = {}
     for image in images:
         video, frame = image.ref.path, image.ref.frame
         if frame is not None:
-            number = len(frames) if video not in frames else list(frames).index(video)
+            number = video_numbers.setdefault(video, len(video_numbers))
             name = f"{number:03d}_{video.stem}_{frame:08d}.jpg"
-            frames.setdefault(video, {})[frame] = temporary / name
-            files[image.ref.name] = target / name
-    for video, targets in frames.items():
+            temporary_paths.setdefault(video, {})[frame] = temporary / name
+            final_paths[image.ref.name] = target / name
+    for video, targets in temporary_paths.items():
         save_frames(video, targets)
-    return files
+    return final_paths
 
 
 def _interface(card: ModelCard) -> str:
     """Return the XML of the labeling interface.
 
-    `model_index` keeps the order of the landmarks in Label Studio's own exports. The mouse pointer over a
-    label shows its `hint`. Rectangles are not filled, because the fill would dim the part of the photo that
-    has to be inspected.
+    `model_index` keeps the order of the landmarks in Label Studio's own exports. Label Studio shows `hint`
+    when the mouse is over a label. Rectangles are not filled, because the fill would dim the object.
     """
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name=IMAGE, value=f"${IMAGE}", zoom="true")
@@ -124,7 +128,8 @@ def _tasks(
 def _regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
     """Return the landmarks of all objects of an image, then their rectangles.
 
-    Label Studio puts earlier regions above later ones; a landmark behind a rectangle could not be dragged.
+    Label Studio draws earlier regions on top of later ones; a landmark behind a rectangle could not be
+    dragged.
     """
     numbered = list(enumerate(objects))
     landmarks = [region for number, detected in numbered for region in _landmarks(number, detected, card)]
@@ -134,7 +139,7 @@ def _regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, A
 def _landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:
     parent = _region_id(number)
     for index, (name, (x, y)) in enumerate(zip(card.names, _percent(detected).tolist(), strict=True)):
-        if np.isnan(x):  # in a gap that was not filled by smoothing
+        if np.isnan(x):  # a gap that smoothing did not fill
             continue
         yield {
             "id": f"{parent}-{index}",
@@ -149,7 +154,7 @@ def _landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterat
 
 
 def _rectangle(number: int, detected: ExportedObject) -> dict[str, Any]:
-    """Return the bounding box of the landmarks, with the track as a note where it is known."""
+    """Return the bounding box of the landmarks; a known track is added as a note."""
     percent = _percent(detected)
     low, high = np.nanmin(percent, axis=0).tolist(), np.nanmax(percent, axis=0).tolist()
     return {
@@ -181,9 +186,9 @@ def _size(detected: ExportedObject) -> dict[str, int]:
 
 
 def _percent(detected: ExportedObject) -> npt.NDArray[np.float64]:
-    """Return the landmarks [K, 2] in percent of the image size, measured from the corner.
+    """Return the landmarks [K, 2] in percent of the image size, measured from the top left corner.
 
-    Points outside the image are moved to its border, because Label Studio accepts nothing above 100.
+    Points outside the image are moved to its border, because Label Studio accepts no value above 100.
     """
     size = np.array((detected.image.width, detected.image.height), np.float64)
     percent: npt.NDArray[np.float64] = np.clip((detected.xy + 0.5) / size * 100, 0, 100)

@@ -1,6 +1,6 @@
 """Lightning Pose labels: one row per image, three header rows scorer / bodyparts / coords (x, y).
 
-The format has one animal per file and refers to image files only. Each animal therefore gets its own file,
+The format has one animal per file and refers only to image files. Each animal therefore gets its own table,
 and video frames are saved as images.
 """
 
@@ -37,8 +37,8 @@ FRAMES = "labeled-data"  # folder in which Lightning Pose keeps video frames
 def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/CollectedData.csv, or CollectedData_ANIMAL.csv for each of several animals.
 
-    `folder` is the `data_dir` of Lightning Pose. Image paths stay as given; give them relative to `folder`.
-    Video frames become `folder`/labeled-data/VIDEO/img00000012.png.
+    `folder` is the `data_dir` of Lightning Pose. Image paths are written as given, so give them relative to
+    `folder`. Video frames become `folder`/labeled-data/VIDEO/img00000012.png.
 
     Returns:
         The file, or the folder if there are several files.
@@ -59,11 +59,15 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
                         tables[animal] = csv.writer(handle)
                         tables[animal].writerows(_header(card))
                     image = ref.path if ref.frame is None else frames.add(ref, ref.frame)
-                    points = ("" if isnan(v) else f"{v:.3f}" for v in landmarks.xy[row].ravel().tolist())
-                    tables[animal].writerow([image, *points])
+                    xy = landmarks.xy[row].ravel().tolist()
+                    cells = ["" if isnan(number) else f"{number:.3f}" for number in xy]
+                    tables[animal].writerow([image, *cells])
         frames.save()
         is_single = len(tables) == 1
-        paths = {name: folder / f"CollectedData{'' if is_single else f'_{name}'}.csv" for name in tables}
+        paths = {
+            animal: folder / ("CollectedData.csv" if is_single else f"CollectedData_{animal}.csv")
+            for animal in tables
+        }
         for animal, path in paths.items():
             with open_output(path, "wb") as output, open_to_read(Path(spool, animal)) as rows:
                 shutil.copyfileobj(rows, output)
@@ -85,8 +89,8 @@ class _FrameImages:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._folder_names: dict[Path, str] = {}  # video to the name of its folder
-        self._frames: dict[Path, set[int]] = {}
+        self._folder_names: dict[Path, str] = {}  # name of the folder of each video
+        self._frames: dict[Path, set[int]] = {}  # frame numbers of each video
 
     def add(self, ref: ImageRef, frame: int) -> str:
         """Add a frame and return its future path, relative to the folder of the tables."""
@@ -100,6 +104,7 @@ class _FrameImages:
         return f"{self._folder.name}/{self._folder_names[ref.path]}/{_image_name(frame)}"
 
     def save(self) -> None:
+        """Write the files of all added frames."""
         if not self._folder_names:
             return
         with atomic_folder(self._folder) as temporary:

@@ -56,7 +56,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
         for instance in np.unique(table.instance).tolist():
             name = f"PoseEstimation_{number:03d}_{_instance_name(table, instance)}"
             pose = ndx_pose.PoseEstimation(
-                # Readers look for the plain name where there is only one pose.
+                # Readers look for the plain name if there is only one pose.
                 name="PoseEstimation" if is_single else name,
                 description=_describe_object(table, instance, card),
                 pose_estimation_series=_series(ndx_pose, table, instance, times, card),
@@ -81,7 +81,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 def _series(
     ndx_pose: ModuleType, table: PoseTable, instance: int, times: FloatArray, card: ModelCard
 ) -> list[Any]:
-    """Return one series per landmark; all refer to the times of the first, which are stored once."""
+    """Return one series per landmark; all series refer to the times of the first, to store them only once."""
     rows = np.flatnonzero(table.instance == instance)
     series: list[Any] = []
     for index, name in enumerate(card.names):
@@ -105,7 +105,7 @@ def _image_series(pynwb: ModuleType, table: PoseTable, number: int, rate: float)
     name = _hdf5_name(table.paths[0].stem) if table.is_video else "images"
     return pynwb.image.ImageSeries(
         name=f"{number:03d}_{name}",
-        description=f"Source of the landmarks: {_describe(table)}",
+        description=f"Source of the landmarks: {_describe_source(table)}",
         external_file=[path.absolute().as_posix() for path in table.paths],
         format="external",
         starting_frame=list(range(len(table.paths))),
@@ -116,28 +116,28 @@ def _image_series(pynwb: ModuleType, table: PoseTable, number: int, rate: float)
     )
 
 
-def _describe(table: PoseTable) -> str:
+def _describe_source(table: PoseTable) -> str:
     width, height = table.size
     source = table.paths[0].name if table.is_video else f"{len(table.paths)} still images"
     return f"{source} ({width} x {height} pixels)"
 
 
 def _describe_object(table: PoseTable, instance: int, card: ModelCard) -> str:
-    """Return which object it is, the verdict of the run if it was measured, and the smoothing if any."""
+    """Return the object's name and source, then the verdict and the smoothing if the card has them."""
     verdict = "" if card.verdict is None else f", verdict of the run: {card.verdict}"
     return (
-        f"Object {_instance_name(table, instance, first=1)} of {_describe(table)}{verdict}"
+        f"Object {_instance_name(table, instance, first=1)} of {_describe_source(table)}{verdict}"
         f"{describe_smoothing(card)}"
     )
 
 
 def _instance_name(table: PoseTable, instance: int, first: int = 0) -> str:
-    """Return the track of an object where it is known, otherwise its number, counted from `first`."""
+    """Return the track of an object if it is known, otherwise its number, counted from `first`."""
     return f"track_{table.tracks[instance]}" if table.tracks else str(instance + first)
 
 
 def _times(table: PoseTable) -> tuple[FloatArray, float]:
-    """Return the time of each row in seconds and the frame rate per second."""
+    """Return the time of each row in seconds and the frame rate in frames per second."""
     if not table.is_video:
         return table.frame.astype(np.float64), 1.0
     video = probe_video(table.paths[0])

@@ -1,8 +1,8 @@
-"""The operations of `images.crop` as nodes of an ONNX graph: crops of the images, and points mapped back.
+"""The operations of `images.crop` as nodes of an ONNX graph: cropping images, and mapping points back.
 
 Averaging and interpolation along one axis are linear, so each is a product with a weight matrix. The graph
-computes the matrices from the size of the images and the boxes. The products broadcast: one box can serve
-many images, and many boxes of one image give many crops. ONNX's own operator `Resize` cannot do this: it uses
+computes the matrices from the image size and the boxes. The products broadcast: one box can serve many
+images, and one image with many boxes gives many crops. ONNX's own operator `Resize` cannot do this: it uses
 one window for all images of a batch, and it does not average over areas.
 """
 
@@ -24,7 +24,10 @@ _EXTRA_AVERAGES = 4  # an axis is first averaged to at most the crop size plus t
 
 @dataclass(frozen=True)
 class CropRegions:
-    """Rectangles of the original images: corner `x`, `y`, `width` and `height`, each [N, 1]."""
+    """Regions of the original images that the crops show, in pixels.
+
+    `x` and `y` are the top left corner. Each value is [N, 1].
+    """
 
     x: Value
     y: Value
@@ -34,13 +37,13 @@ class CropRegions:
 
 @dataclass(frozen=True)
 class _AxisSampling:
-    """How one axis of the regions is sampled, as in `images.crop`; each value is [N, 1].
+    """Sampling of the regions along one axis, as in `images.crop`; each value is [N, 1].
 
     Attributes:
         first: First pixel needed.
         end: One past the last pixel needed.
-        count: Number of averages made from them.
-        start: Where the region begins.
+        count: Number of averages to compute from these pixels.
+        start: Start of the region, in pixels.
     """
 
     first: Value
@@ -51,7 +54,7 @@ class _AxisSampling:
 
 @dataclass(frozen=True)
 class _Window:
-    """The pixels of one axis that any of the regions needs, as scalars."""
+    """The pixels of one axis that at least one region needs, as scalars; `end` is one past the last."""
 
     begin: Value
     end: Value
@@ -68,27 +71,29 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
         settings: Crop size and box rule.
 
     Returns:
-        Network images [B, 3, S, S], integer-valued floats 0..255, and the regions they show.
+        Network images [B, 3, S, S], integer-valued floats 0..255, and the regions they show. B is the number
+        of images or the number of boxes, whichever is larger.
     """
     size = settings.size
     pixels = Value(graph, images)
     shape = pixels.apply("Shape")
     height, width = (shape.apply("Gather", integers([axis])).cast(np.float32) for axis in (1, 2))
-    regions = _regions(Value(graph, boxes), width, height, settings)
-    y_axis = _sample_axis(regions.y, regions.height, height, size)
-    x_axis = _sample_axis(regions.x, regions.width, width, size)
-    rows, columns = _window(y_axis), _window(x_axis)
+    regions = _add_regions(Value(graph, boxes), width, height, settings)
+    y_axis = _add_axis_sampling(regions.y, regions.height, height, size)
+    x_axis = _add_axis_sampling(regions.x, regions.width, width, size)
+    rows, columns = _add_window(y_axis), _add_window(x_axis)
     begin, end = _to_integer_list(rows.begin, columns.begin), _to_integer_list(rows.end, columns.end)
     window = pixels.apply("Slice", begin, end, integers([1, 2])).cast(np.float32)
     # Average along y while the colors are still interleaved, so that no large image is transposed.
-    rounding = _rounding(y_axis, x_axis)
-    lines = _average_weights(y_axis, rows, rounding, size) @ window.reshape(0, 0, -1)
+    rounding = _add_rounding(y_axis, x_axis)
+    lines = _add_average_weights(y_axis, rows, rounding, size) @ window.reshape(0, 0, -1)
     planes = lines.reshape(0, 0, -1, 3).apply("Transpose", perm=[0, 3, 1, 2])
-    averages = planes @ _transpose(_add_channel_axis(_average_weights(x_axis, columns, rounding, size)))
+    x_weights = _add_average_weights(x_axis, columns, rounding, size)
+    averages = planes @ _transpose(_add_channel_axis(x_weights))
     rounded = (averages * rounding.factor + rounding.offset).apply("Round")
-    above, below, fraction = _interpolation(y_axis, regions.height, size)
+    above, below, fraction = _add_interpolation_weights(y_axis, regions.height, size)
     sampled = _interpolate(above @ rounded, below @ rounded, fraction.reshape(-1, 1, size, 1))
-    left, right, fraction = _interpolation(x_axis, regions.width, size)
+    left, right, fraction = _add_interpolation_weights(x_axis, regions.width, size)
     sampled = _interpolate(
         sampled @ _transpose(left), sampled @ _transpose(right), fraction.reshape(-1, 1, 1, size)
     )
@@ -97,17 +102,17 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
 
 
 def add_to_original(xy: Value, regions: CropRegions, size: int) -> Value:
-    """Add nodes that map network pixels [B, K, 2] to the original images, as `images.crop.to_original`."""
+    """Add nodes that map network pixels [B, K, 2] to original pixels, as `images.crop.to_original`."""
     corner = regions.x.apply("Concat", regions.y, axis=1).reshape(0, 1, 2)
     sides = regions.width.apply("Concat", regions.height, axis=1).reshape(0, 1, 2)
     return (xy + 0.5) * (sides / size) + corner - 0.5
 
 
-def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> CropRegions:
-    """Return the regions, as `images.crop.compute_crop_regions`."""
+def _add_regions(boxes: Value, width: Value, height: Value, settings: Images) -> CropRegions:
+    """Add nodes that compute the regions to crop, as `images.crop.compute_crop_regions`."""
     x, y, w, h = (boxes.apply("Gather", integers([axis]), axis=1) for axis in range(4))
     has_box = w.apply("Greater", 0.0).apply("And", h.apply("Greater", 0.0))  # NaN is not greater
-    factor, whole = 1 + 2 * settings.margin, width.apply("Max", height)
+    factor, longer_side = 1 + 2 * settings.margin, width.apply("Max", height)
     if settings.box_rule == "body":
         box_width = box_height = h * settings.body_scale
     elif settings.aspect == "square":
@@ -115,37 +120,45 @@ def _regions(boxes: Value, width: Value, height: Value, settings: Images) -> Cro
     else:
         box_width, box_height = w * factor, h * factor
     is_square = settings.aspect == "square"
-    region_width = box_width.where(has_box, whole if is_square else width)
-    region_height = box_height.where(has_box, whole if is_square else height)
+    region_width = box_width.where(has_box, longer_side if is_square else width)
+    region_height = box_height.where(has_box, longer_side if is_square else height)
     left = (x + w / 2).where(has_box, width / 2) - region_width / 2
     top = (y + h / 2).where(has_box, height / 2) - region_height / 2
     return CropRegions(left, top, region_width, region_height)
 
 
-def _sample_axis(start: Value, side: Value, limit: Value, size: int) -> _AxisSampling:
+def _add_axis_sampling(start: Value, side: Value, limit: Value, size: int) -> _AxisSampling:
+    """Add nodes that select the pixels of one axis.
+
+    Args:
+        start: [N, 1] start of each region, in pixels.
+        side: [N, 1] length of each region, in pixels.
+        limit: Length of the image along this axis, in pixels.
+        size: Length of the crop, in pixels.
+    """
     shrink = side / size
-    margin = shrink.apply("Less", 1.0).cast(np.float32)
+    margin = shrink.apply("Less", 1.0).cast(np.float32)  # enlarging also needs the pixels next to the region
     first = ((start + SNAP).apply("Floor") - margin).clip(0.0, limit - 1)
     end = ((start + side - SNAP).apply("Ceil") + margin).clip(first + 1, limit)
     count = ((end - first) / shrink.apply("Max", 1.0)).apply("Round").apply("Max", 1.0)
     return _AxisSampling(first, end, count, start)
 
 
-def _window(axis: _AxisSampling) -> _Window:
+def _add_window(axis: _AxisSampling) -> _Window:
     return _Window(axis.first.apply("ReduceMin", keepdims=0), axis.end.apply("ReduceMax", keepdims=0))
 
 
 @dataclass(frozen=True)
 class _Rounding:
-    """How to average and round exactly as OpenCV does.
+    """Values to average and round exactly as OpenCV does.
 
-    Where averages cover whole pixels, OpenCV divides the sum; elsewhere it divides the weights first. It
-    rounds halves to even numbers, except in averages of 2 x 2 pixels, where it rounds them up.
+    If averages cover whole pixels, OpenCV adds the pixels and divides the sum. Otherwise it divides the
+    weights first. It rounds halves to even numbers, but in averages of 2 x 2 pixels it rounds halves up.
 
     Attributes:
         whole_pixels: [N, 1] whether averages cover whole pixels.
-        factor: [N, 1, 1, 1] factor for sums.
-        offset: [N, 1, 1, 1] added before rounding.
+        factor: [N, 1, 1, 1] factor for the weighted sums.
+        offset: [N, 1, 1, 1] offset to add before rounding.
     """
 
     whole_pixels: Value
@@ -153,7 +166,8 @@ class _Rounding:
     offset: Value
 
 
-def _rounding(y_axis: _AxisSampling, x_axis: _AxisSampling) -> _Rounding:
+def _add_rounding(y_axis: _AxisSampling, x_axis: _AxisSampling) -> _Rounding:
+    # Height and width of the area that one average covers, in pixels.
     height, width = ((axis.end - axis.first) / axis.count for axis in (y_axis, x_axis))
     whole_pixels = _is_integer(height).apply("And", _is_integer(width))
     area = (height * width).where(whole_pixels, 1.0)
@@ -168,12 +182,12 @@ def _is_integer(value: Value) -> Value:
     return value.apply("Floor").apply("Equal", value)
 
 
-def _average_weights(axis: _AxisSampling, window: _Window, rounding: _Rounding, size: int) -> Value:
-    """Return the weight of each pixel of the window in each average: [N, S + _EXTRA_AVERAGES, pixels].
+def _add_average_weights(axis: _AxisSampling, window: _Window, rounding: _Rounding, size: int) -> Value:
+    """Add the weight of each pixel of the window in each average: [N, S + _EXTRA_AVERAGES, pixels].
 
     An average covers length / count pixels. The limits of pixels and averages are multiplied by `count`,
-    which makes them integers, so the weights are exact. Rows beyond the count of an axis have no meaning;
-    `_interpolation` ignores them.
+    which makes them integers, so the weights are exact. Only the first `count` rows have a meaning;
+    `_add_interpolation_weights` ignores the others.
     """
     numbers = np.arange(size + _EXTRA_AVERAGES, dtype=np.float32)[:, None]
     count, length = _to_matrix(axis.count), _to_matrix(axis.end - axis.first)
@@ -184,8 +198,8 @@ def _average_weights(axis: _AxisSampling, window: _Window, rounding: _Rounding, 
     return kept / count.where(_to_matrix(rounding.whole_pixels), length)
 
 
-def _interpolation(axis: _AxisSampling, side: Value, size: int) -> tuple[Value, Value, Value]:
-    """Return how each pixel of the crop is interpolated between two averages.
+def _add_interpolation_weights(axis: _AxisSampling, side: Value, size: int) -> tuple[Value, Value, Value]:
+    """Add nodes that interpolate each pixel of the crop between two averages.
 
     Pixel s of the crop lies at position s + offset, counted in averages. Offsets are small, so float32 is
     exact enough.
@@ -195,8 +209,8 @@ def _interpolation(axis: _AxisSampling, side: Value, size: int) -> tuple[Value, 
         position between the two, [N, S] from 0 to 1.
     """
     length, numbers = axis.end - axis.first, np.arange(size, dtype=np.float32)
-    drift = (side * axis.count - length * size) / (length * size)
-    shift = (axis.start - axis.first) * axis.count / length
+    drift = (side * axis.count - length * size) / (length * size)  # growth of the offset per pixel
+    shift = (axis.start - axis.first) * axis.count / length  # offset of the start of the crop
     offset = (drift * (numbers + 0.5) + shift).clip(-numbers, axis.count - 1 - numbers)
     floor = offset.apply("Floor")
     averages = np.arange(size + _EXTRA_AVERAGES, dtype=np.float32)

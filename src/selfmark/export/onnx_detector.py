@@ -44,18 +44,17 @@ class OnnxDetector(Detector):
         """Use the graph in `path`, which must have been made from `detector`."""
         super().__init__(detector.psi, detector.card, runtime=detector.runtime)
         model = _load_model(path)
-        if {entry.key: entry.value for entry in model.metadata_props}.get(MODEL) != detector_fingerprint(
-            self
-        ):
+        metadata = {entry.key: entry.value for entry in model.metadata_props}
+        if metadata.get(MODEL) != detector_fingerprint(self):
             raise InputError(f"{path} was exported from another model: write it again with 'selfmark export'")
-        # One core processes an image from start to end. Its maps stay in the cache of that core, and no core
-        # waits for another. Splitting every operation between the cores is much slower.
+        # One core processes an image from start to end. The maps of the image stay in the cache of that core,
+        # and no core waits for another. Splitting every operation between the cores is much slower.
         self._session = _open_session(_remove_cropping(model), path, threads=1)
         self._workers = ThreadPoolExecutor(torch.get_num_threads())
 
     @classmethod
     def load_exported(cls, folder: Path, precision: Precision) -> OnnxDetector:
-        """Load the detector of a run or model folder for which `selfmark export` wrote a graph."""
+        """Load the graph that `selfmark export` wrote to a run or model folder."""
         detector = Detector.load(folder)
         path = model_folder(folder) / FILES[precision]
         if not path.exists():
@@ -64,7 +63,7 @@ class OnnxDetector(Detector):
         return cls(detector, path)
 
     def locate(self, pixels: Tensor) -> NetworkLandmarks:
-        """Return the landmarks in network images [B, 3, S, S] uint8, in their pixels."""
+        """Return the landmarks of network images [B, 3, S, S] uint8, in pixels of these images."""
         size, num_landmarks = self.card.images.size, len(self.names)
         if pixels.dtype != torch.uint8 or pixels.shape[1:] != (3, size, size):
             shape, dtype = tuple(pixels.shape), pixels.dtype
@@ -98,9 +97,10 @@ def _load_model(path: Path) -> Any:
 
 
 def _remove_cropping(model: Any) -> bytes:
-    """Return the part of an exported graph between the crops and the landmarks in them.
+    """Return the part of an exported graph from the crops to the landmarks in the crops, serialized.
 
-    Other threads make the crops: they decode the next images while the network runs.
+    Cropping is left out because other threads do it: they decode and crop the next images while the network
+    runs.
     """
     extract = require_package("onnx.utils", INSTALL).Extractor(model).extract_model
     return bytes(extract([CROPS], [CROP_XY, "scores"]).SerializeToString())

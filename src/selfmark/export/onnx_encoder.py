@@ -1,7 +1,7 @@
 """Networks on an EfficientNet-Lite encoder as ONNX graphs.
 
-Batch norms are part of the convolutions before them, and ONNX Runtime also fuses ReLU6 into these. The
-convolutions have the recorder's type; resizing and unit vectors stay in float32, as in torch.
+Each batch norm is folded into the convolution before it, and ONNX Runtime also fuses the ReLU6 after it. The
+convolutions use the recorder's dtype; resizing and unit vectors stay in float32, as in torch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 
 
 def add_feature_maps(recorder: Recorder, network: FeaturePsi | ZeroShotPsi, images: Value, size: int) -> Maps:
-    """Add a network on an encoder and return its K heatmaps of images [B, 3, size, size], floats 0..255.
+    """Add a network on an encoder and return its K heatmaps for images [B, 3, size, size], floats 0..255.
 
     Raises:
-        InputError: if the encoder cannot be exported.
+        InputError: The encoder cannot be exported.
     """
     if isinstance(network, ZeroShotPsi):
         features = add_part_features(recorder, network.encoder, images, size)
@@ -36,10 +36,10 @@ def add_feature_maps(recorder: Recorder, network: FeaturePsi | ZeroShotPsi, imag
 
 
 def add_part_features(recorder: Recorder, encoder: Encoder, images: Value, size: int) -> Maps:
-    """Add the features that recognize parts, as `encoder.describe`, of images with floats 0..255.
+    """Add the part features that `encoder.describe` computes, for images [B, 3, size, size], floats 0..255.
 
     Raises:
-        InputError: if the encoder cannot be exported.
+        InputError: The encoder cannot be exported.
     """
     blocks = _add_blocks(recorder, require_exportable(encoder), Maps(images.name, 3, size))
     return _add_join(recorder.graph, blocks[1:], size // CELL)
@@ -56,17 +56,17 @@ def require_exportable(encoder: Encoder) -> EfficientNetLiteEncoder:
 
 
 def _add_blocks(recorder: Recorder, encoder: EfficientNetLiteEncoder, images: Maps) -> list[Maps]:
-    """Add the convolutions and return the maps of `encoder.blocks`."""
+    """Add the stem and the blocks, and return the outputs of the blocks listed in `encoder.blocks`."""
     network = encoder.network
-    centered = (Value(recorder.graph, images.name) - 127.0) / 128.0
+    centered = (Value(recorder.graph, images.name) - 127.0) / 128.0  # as the encoder expects colors
     x = Maps(centered.cast(recorder.dtype).name, images.channels, images.side)
     x = _add_layer(recorder, network.stem, x)
-    maps = []
-    for number in range(max(encoder.blocks) + 1):
-        x = _add_block(recorder, network.block(number), x)
-        if number in encoder.blocks:
-            maps.append(x)
-    return maps
+    outputs = []
+    for index in range(max(encoder.blocks) + 1):
+        x = _add_block(recorder, network.block(index), x)
+        if index in encoder.blocks:
+            outputs.append(x)
+    return outputs
 
 
 def _add_block(recorder: Recorder, block: InvertedResidual, x: Maps) -> Maps:
@@ -91,11 +91,12 @@ def _add_layer(recorder: Recorder, layer: NormalizedConv, x: Maps) -> Maps:
     )
     if layer.has_relu6:
         result = recorder.graph.add("Clip", result, np.array(0, recorder.dtype), np.array(6, recorder.dtype))
-    return Maps(result, conv.out_channels, -(-x.side // conv.stride[0]))
+    side = -(-x.side // conv.stride[0])  # rounded up
+    return Maps(result, conv.out_channels, side)
 
 
 def _add_join(graph: Graph, maps: list[Maps], side: int) -> Maps:
-    """Add nodes that join maps to float32 unit vectors on a grid, as `encoder.join_maps`."""
+    """Add nodes that join maps to float32 unit vectors on one grid, as `encoder.join_maps`."""
     parts = []
     for item in maps:
         part = Maps(Value(graph, item.name).cast(np.float32).name, item.channels, item.side)
@@ -105,7 +106,7 @@ def _add_join(graph: Graph, maps: list[Maps], side: int) -> Maps:
 
 
 def _add_resize(graph: Graph, maps: Maps, side: int) -> Maps:
-    """Add bilinear enlargement by a whole factor, as torch's `interpolate` without aligned corners."""
+    """Add bilinear enlargement by an integer factor, as torch's `interpolate` with align_corners=False."""
     if maps.side == side:
         return maps
     factor = side // maps.side
@@ -121,7 +122,7 @@ def _add_resize(graph: Graph, maps: Maps, side: int) -> Maps:
 
 
 def _add_head(recorder: Recorder, network: FeaturePsi, features: Maps) -> Maps:
-    """Add the head; its maps are float32."""
+    """Add the head and return its maps in float32."""
     scaled = (Value(recorder.graph, features.name) * network.feature_scale).cast(recorder.dtype)
     x = Maps(scaled.name, features.channels, features.side)
     for layer in network.head:
@@ -137,12 +138,13 @@ def _add_similarity_heat(graph: Graph, network: ZeroShotPsi, features: Maps) -> 
     channels = network.encoder.part_channels
     weights = to_array(network.centroids[:, :channels])[:, :, None, None]
     product = Value(graph, features.name).apply("Conv", weights, kernel_shape=[1, 1])
-    # Features are unit vectors, so the rest of the similarity depends only on the cell.
+    # The similarity is 1 - |f - c|^2 / 2 for a feature f and a centroid c, both followed by a place. Image
+    # features are unit vectors, so everything except their product with the centroid is a constant per cell.
     empty = network.centroids.new_zeros(1, channels, features.side, features.side)
     places = append_places(empty, network.settings)[0, channels:]
-    distance = (places - network.centroids[:, channels:, None, None]).square().sum(dim=1)
-    lengths = 1 + network.centroids[:, :channels].square().sum(dim=1)[:, None, None]
-    similarity = product + to_array(1 - (lengths + distance) / 2)
+    place_distance = (places - network.centroids[:, channels:, None, None]).square().sum(dim=1)
+    squared_lengths = 1 + network.centroids[:, :channels].square().sum(dim=1)[:, None, None]
+    similarity = product + to_array(1 - (squared_lengths + place_distance) / 2)
     highest = similarity.apply("ReduceMax", axes=[2, 3], keepdims=1)
     falloff = ((similarity - highest) * (network.sharpness / 2)).apply("Exp")
     return Maps((falloff * highest.apply("Max", 0.0)).name, len(network.centroids), features.side)

@@ -5,7 +5,7 @@
 
 The graph includes cropping, resizing, test-time flipping and subpixel positions from the heatmaps.
 A box of zeros means the whole image. One box can serve all images, and one image can have several boxes. The
-file contains the fingerprint of its model, so that a file from an earlier training is recognized.
+file contains the fingerprint of its model, so that selfmark can tell if it was exported from another model.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FILES: dict[Precision, str] = {
     "int8": "model-int8.onnx",
 }
 INSTALL = "onnx onnxruntime"  # names of the packages for pip
-# Names of two values inside the graph; `OnnxDetector` runs only the part between them.
+# Names of two values inside the graph. `OnnxDetector` runs only the part of the graph between them.
 CROPS = "crops"  # input of the network, [B, 3, S, S] float32, integers 0..255
 CROP_XY = "xy"  # landmarks in pixels of the crops, [B, K, 2]
 
@@ -106,7 +106,7 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
     _check_exportable(detector, ["int8"])
     card, network = detector.card, detector.psi
     if isinstance(network, Psi):
-        psi = _copy_network(network, card)  # a copy on the CPU that can be changed
+        psi = _copy_network(network, card)  # `fold_scales` changes the weights
         fold_scales(psi)
         ranges = observe_ranges(psi, block_convs(psi), sample, card.flip_test)
         return _write(detector, psi, Int8Recorder(Graph(), ranges), path)
@@ -115,7 +115,7 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
 
 
 def _copy_network(network: Psi, card: ModelCard) -> Psi:
-    """Return a copy of an hourglass network on the CPU, without the backend of its device."""
+    """Return a copy of an hourglass network on the CPU, with the default backend."""
     num_landmarks = len(card.names)
     copy: Psi = Psi(card.network, num_landmarks)
     if isinstance(network, EmbeddingPsi):
@@ -153,7 +153,7 @@ def _load_sample(run: Path, card: ModelCard) -> torch.Tensor:
 
 
 def _add_network(recorder: Recorder, psi: LandmarkNetwork, size: int, images: Value) -> Maps:
-    """Add any network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
+    """Add any kind of network and return its K heatmaps for images [B, 3, size, size], floats 0..255."""
     if isinstance(psi, Psi):
         return add_maps(recorder, psi, images, size)
     if isinstance(psi, TurnedPsi):
@@ -162,6 +162,14 @@ def _add_network(recorder: Recorder, psi: LandmarkNetwork, size: int, images: Va
 
 
 def _write(detector: Detector, psi: LandmarkNetwork, recorder: Recorder, path: Path) -> Path:
+    """Build the whole graph, from images to landmarks, and write it with its metadata.
+
+    Args:
+        detector: Detector to write.
+        psi: Network of the detector, possibly with folded scales.
+        recorder: Adds the network's nodes, in the desired precision.
+        path: File to write.
+    """
     import onnx
     from onnx import TensorProto, helper
 

@@ -1,7 +1,7 @@
-"""The hourglass network of a detector as an ONNX graph, and landmarks read from its heatmaps.
+"""The hourglass network of a detector as an ONNX graph, and nodes that read landmarks from heatmaps.
 
-The network calls the operations in order, and each operation adds its nodes to the graph. The graph is built
-by hand rather than traced, because the choice of nodes decides how fast ONNX Runtime is on a CPU:
+The network runs once on a `Recorder`, whose operations add nodes to the graph instead of computing. The graph
+is built by hand rather than traced, because the choice of nodes decides how fast ONNX Runtime is on a CPU:
 
 - GroupNorm becomes `InstanceNormalization` over groups, followed by a 1x1 depthwise convolution with the
   norm's scale and shift. ONNX Runtime runs convolutions in a blocked layout and fuses the ReLU into this
@@ -45,7 +45,7 @@ class Maps:
 
 
 class Recorder:
-    """Layers that add their nodes to an ONNX graph instead of computing: `NetworkOps` for `Maps`.
+    """`NetworkOps` on `Maps`: operations that add nodes to an ONNX graph instead of computing.
 
     Weights and activations have type `dtype`. There is no `describe`, because Psi does not use it.
     """
@@ -63,16 +63,16 @@ class Recorder:
 
     def residual_block(self, block: ResidualBlock, x: Maps) -> Maps:
         """Add the nodes of a residual block."""
-        normal = self._normalize(block.norm1, x)
-        first = self.conv(block.conv1, self._activate(block.norm1, normal))
+        normalized = self._normalize(block.norm1, x)
+        first = self.conv(block.conv1, self._activate(block.norm1, normalized))
         second = self.conv(block.conv2, self._norm_relu(block.norm2, first))
         third = self.conv(block.conv3, self._norm_relu(block.norm3, second))
         joined = self.graph.add("Concat", first.name, second.name, third.name, axis=1)
         skip = x
         if isinstance(block.skip, nn.Sequential):
-            # This norm has its own scale and shift, but normalizes the same groups of the same values.
-            norm, conv = norm_and_conv(block.skip)
-            skip = self.conv(conv, self._activate(norm, normal))
+            # This norm has its own scale and shift. It normalizes the same groups as norm1, so share them.
+            norm, conv = unpack_skip(block.skip)
+            skip = self.conv(conv, self._activate(norm, normalized))
         return Maps(self.graph.add("Add", joined, skip.name), skip.channels, x.side)
 
     def pooled_block(self, block: ResidualBlock, x: Maps) -> Maps:
@@ -115,7 +115,7 @@ class Recorder:
         return self._activate(norm, self._normalize(norm, x))
 
     def _normalize(self, norm: nn.GroupNorm, x: Maps) -> Maps:
-        """Normalize each group of channels to mean 0 and variance 1."""
+        """Add nodes that normalize each group of channels to mean 0 and variance 1."""
         groups = norm.num_groups
         grouped = self.graph.add(
             "Reshape", x.name, integers([0, groups, x.channels // groups * x.side * x.side])
@@ -126,7 +126,7 @@ class Recorder:
         return Maps(ungrouped, x.channels, x.side)
 
     def _activate(self, norm: nn.GroupNorm, x: Maps) -> Maps:
-        """Compute relu(scale x + shift) with the norm's parameters; `fold_scales` may have made scale 1."""
+        """Add relu(scale x + shift) with the norm's parameters; after `fold_scales` the scale may be 1."""
         scale, shift = self.to_dtype(norm.weight), self.to_dtype(norm.bias)
         if (scale == 1).all():
             scaled = self.graph.add("Add", x.name, shift.reshape(-1, 1, 1))
@@ -142,8 +142,8 @@ class Recorder:
 
 
 def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
-    """Add the network and return its K heatmaps of images [B, 3, size, size], floats 0..255."""
-    # The recorder computes with Maps instead of tensors.
+    """Add the network and return its K heatmaps for images [B, 3, size, size], floats 0..255."""
+    # `NetworkOps` is declared for tensors, but the recorder takes and returns Maps.
     backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))
     border = psi.border if isinstance(psi, SoftArgmaxPsi) else 0
     given = Maps(images.name, 3, size)
@@ -158,9 +158,9 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
         unit = add_unit_vectors(Value(recorder.graph, scores.name))
         references = to_array(psi.references)[:, :, None, None]
         scores = Maps(unit.apply("Conv", references, kernel_shape=[1, 1]).name, len(references), scores.side)
-    return (
-        _add_distributions(recorder.graph, scores, psi.softmax) if isinstance(psi, SoftArgmaxPsi) else scores
-    )
+    if isinstance(psi, SoftArgmaxPsi):
+        return _add_distributions(recorder.graph, scores, psi.softmax)
+    return scores
 
 
 def _crop(graph: Graph, maps: Maps, cells: int) -> Maps:
@@ -171,23 +171,23 @@ def _crop(graph: Graph, maps: Maps, cells: int) -> Maps:
 
 
 def add_unit_vectors(vectors: Value) -> Value:
-    """Divide vectors [B, C, H, W] by their lengths along C."""
+    """Add nodes that divide vectors [B, C, H, W] by their lengths along C."""
     return vectors / vectors.apply("ReduceL2", axes=[1], keepdims=1).apply("Max", _MIN_NORM)
 
 
 def _add_distributions(graph: Graph, scores: Maps, softmax: Softmax) -> Maps:
-    """Add the square roots of the distributions of `soft_argmax.to_distributions`."""
+    """Add the square roots of the distributions that `soft_argmax.to_distributions` returns."""
     side, channels, name = scores.side, scores.channels, scores.name
     if softmax == "axes":
         rows, columns = (
-            graph.add("Softmax", graph.add("ReduceMean", name, axes=[axis], keepdims=1), axis=other)
-            for axis, other in ((3, 2), (2, 3))
+            graph.add("Softmax", graph.add("ReduceMean", name, axes=[mean_axis], keepdims=1), axis=axis)
+            for mean_axis, axis in ((3, 2), (2, 3))
         )
         return Maps(graph.add("Sqrt", graph.add("Mul", rows, columns)), channels, side)
     if softmax == "channels":
-        channels -= 1
-        shares = graph.add("LogSoftmax", name, axis=1)
-        name = graph.add("Slice", shares, integers([0]), integers([channels]), integers([1]))
+        channels -= 1  # The last channel is the background.
+        log_probabilities = graph.add("LogSoftmax", name, axis=1)
+        name = graph.add("Slice", log_probabilities, integers([0]), integers([channels]), integers([1]))
     flat = graph.add("Softmax", graph.add("Reshape", name, integers([0, channels, side * side])), axis=2)
     maps = graph.add("Reshape", flat, integers([0, channels, side, side]))
     return Maps(graph.add("Sqrt", maps), channels, side)
@@ -221,36 +221,41 @@ def add_mirrored_maps(
 
 
 def _mirror(graph: Graph, value: str) -> str:
-    """Reverse the columns of [B, C, H, W]."""
-    before_first = np.iinfo(np.int64).min
+    """Add a node that reverses the columns of [B, C, H, W]."""
+    before_first = np.iinfo(np.int64).min  # as the end of a slice, it includes the first column
     return graph.add("Slice", value, integers([-1]), integers([before_first]), integers([3]), integers([-1]))
 
 
 def add_positions(graph: Graph, maps: Maps, method: PeakMethod) -> tuple[str, str]:
-    """Add the position in each map, as `heatmaps.read_heatmaps`: xy [B, K, 2] in pixels and score [B, K]."""
-    cells = _centroids(graph, maps) if method == "centroid" else _peaks(graph, maps, method)
+    """Add nodes that read landmarks from heatmaps, as `heatmaps.read_heatmaps`.
+
+    Returns:
+        Names of xy [B, K, 2] in network pixels and of score [B, K].
+    """
+    cells = _add_centroids(graph, maps) if method == "centroid" else _add_peaks(graph, maps, method)
     # (cells + 0.5) * STRIDE - 0.5, see heatmaps.to_pixels
     xy = graph.add("Add", graph.add("Mul", cells, floats(STRIDE)), floats(0.5 * STRIDE - 0.5))
     score = graph.add("ReduceMax", maps.name, axes=[2, 3], keepdims=0)
     return xy, graph.add("Clip", score, floats(0), floats(1))
 
 
-def _centroids(graph: Graph, maps: Maps) -> str:
-    """Return the mean cell [B, K, 2], weighted by the squared heat."""
+def _add_centroids(graph: Graph, maps: Maps) -> str:
+    """Add the mean cell [B, K, 2] of each map, weighted by the squared heat."""
     heat = graph.add("Max", maps.name, floats(0))
     weight = graph.add("Add", graph.add("Mul", heat, heat), floats(1e-12))
     total = graph.add("ReduceSum", weight, integers([2, 3]), keepdims=0)
     columns = np.arange(maps.side, dtype=np.float32)
 
-    def mean(position: npt.NDArray[np.float32]) -> str:
+    def add_weighted_mean(position: npt.NDArray[np.float32]) -> str:
         moment = graph.add("ReduceSum", graph.add("Mul", weight, position), integers([2, 3]), keepdims=0)
         return graph.add("Unsqueeze", graph.add("Div", moment, total), integers([2]))
 
-    return graph.add("Concat", mean(columns), mean(columns[:, None]), axis=2)
+    rows = columns[:, None]
+    return graph.add("Concat", add_weighted_mean(columns), add_weighted_mean(rows), axis=2)
 
 
-def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
-    """Return the highest cell, refined between its neighbors: [B, K, 2]."""
+def _add_peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
+    """Add the highest cell [B, K, 2] of each map, refined with its neighbors."""
     side = maps.side
     flat = graph.add("Reshape", maps.name, integers([0, maps.channels, side * side]))
     index = graph.add("ArgMax", flat, axis=2, keepdims=1)
@@ -259,28 +264,31 @@ def _peaks(graph: Graph, maps: Maps, refine: Refine) -> str:
     if refine == "cell":
         return xy.name
 
-    def neighbors(position: str, steps: list[int]) -> str:
-        """Move columns or rows by steps; outside the map the border is repeated."""
+    def add_steps(position: str, steps: list[int]) -> str:
+        """Move columns or rows by steps; stay at the border instead of leaving the map."""
         moved = graph.add("Add", position, integers(steps))
         return graph.add("Clip", moved, integers(0), integers(side - 1))
 
-    # The cell itself, its left and upper neighbors, its right and lower neighbors.
-    columns, rows = neighbors(column, [0, -1, 0, 1, 0]), neighbors(row, [0, 0, -1, 0, 1])
+    # Five cells: the peak, its left and upper neighbors, its right and lower neighbors.
+    columns, rows = add_steps(column, [0, -1, 0, 1, 0]), add_steps(row, [0, 0, -1, 0, 1])
     cells = graph.add("Add", graph.add("Mul", rows, integers(side)), columns)
     peak, before, after = graph.add_multi_output(
         "Split", 3, graph.add("GatherElements", flat, cells, axis=2), integers([1, 2, 2]), axis=2
     )
-    offset = (_quarter_offset if refine == "quarter" else _parabola_offset)(graph, peak, before, after)
+    if refine == "quarter":
+        offset = _add_quarter_offset(graph, before, after)
+    else:
+        offset = _add_parabola_offset(graph, peak, before, after)
     return graph.add("Clip", graph.add("Add", xy.name, offset), floats(0), floats(side - 1))
 
 
-def _quarter_offset(graph: Graph, peak: str, before: str, after: str) -> str:
-    """Return a quarter of a cell toward the higher neighbor."""
+def _add_quarter_offset(graph: Graph, before: str, after: str) -> str:
+    """Add an offset of a quarter of a cell toward the higher neighbor."""
     return graph.add("Mul", graph.add("Sign", graph.add("Sub", after, before)), floats(0.25))
 
 
-def _parabola_offset(graph: Graph, peak: str, before: str, after: str) -> str:
-    """Return the vertex of the parabola through the logarithms of three values."""
+def _add_parabola_offset(graph: Graph, peak: str, before: str, after: str) -> str:
+    """Add the vertex of the parabola through the logarithms of three neighboring values."""
     left, mid, right = (
         graph.add("Log", graph.add("Max", value, floats(1e-4))) for value in (before, peak, after)
     )
@@ -291,8 +299,8 @@ def _parabola_offset(graph: Graph, peak: str, before: str, after: str) -> str:
     return graph.add("Clip", vertex, floats(-0.5), floats(0.5))
 
 
-def norm_and_conv(skip: nn.Sequential) -> tuple[nn.GroupNorm, nn.Conv2d]:
-    """Return the norm and the convolution of a skip connection, which also has a ReLU."""
+def unpack_skip(skip: nn.Sequential) -> tuple[nn.GroupNorm, nn.Conv2d]:
+    """Return the norm and the convolution of a skip connection, which is a norm, a ReLU and a convolution."""
     norm, _, conv = skip
     if not isinstance(norm, nn.GroupNorm) or not isinstance(conv, nn.Conv2d):
         raise ValueError(f"a skip connection must be a norm, a ReLU and a convolution, not {skip}")

@@ -1,10 +1,10 @@
 """ONNX graph of the network with 8-bit convolutions, for CPUs with VNNI instructions.
 
-The range of the values before and after each convolution is measured on sample images. Weights and outputs
-are quantized per channel, inputs per tensor. In an hourglass, the convolutions of the residual blocks are
-quantized; norms, additions and the layers before and after the blocks stay in float32. On an encoder, the 3x3
-convolutions of the head are quantized, which take more than half of the time. The encoder itself stays in
-float32: its features in 8 bits move landmarks too far.
+The value ranges before and after each convolution are measured on sample images. Weights and outputs are
+quantized per channel, inputs per tensor. In an hourglass, the convolutions of the residual blocks are
+quantized; norms, additions and the layers before and after the blocks stay in float32. In a network on an
+encoder, the 3x3 convolutions of the head are quantized; they take more than half of the time. The encoder
+itself stays in float32, because 8-bit features move the landmarks too far.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from selfmark.export.onnx_graph import Maps, Recorder, conv_attributes, norm_and_conv, to_array
+from selfmark.export.onnx_graph import Maps, Recorder, conv_attributes, to_array, unpack_skip
 from selfmark.export.onnx_nodes import Graph
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 from selfmark.model.network import Psi, ResidualBlock
@@ -26,10 +26,12 @@ from selfmark.model.turned_network import TurnedPsi
 
 Floats = npt.NDArray[np.float32]
 
-# A norm is folded only if its smallest scale is above this fraction of its largest, so that all are positive.
+# A norm is folded only if its smallest scale is above this fraction of its largest scale. Then all scales are
+# positive, as `fold_scales` requires.
 _MIN_NORM_RATIO = 0.1
 _BATCH_SIZE = 8  # images per forward pass while ranges are measured
 _MAX_LEVEL = 255  # largest unsigned 8-bit value
+_MAX_WEIGHT_LEVEL = 127  # largest signed 8-bit value
 _ZERO_POINT = 128  # zero point of the outputs, the same for all channels
 _MAX_BIAS = 2**30  # keeps the bias and the sums of the convolution within 32 bits
 _MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to the largest
@@ -37,7 +39,7 @@ _MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Range of the values before and after a convolution. Inputs follow a ReLU, so they are at least 0.
+    """Ranges of the values before and after a convolution. Its inputs follow a ReLU, so they are at least 0.
 
     Attributes:
         max_input: Largest input.
@@ -94,7 +96,7 @@ def _norm_conv_pairs(psi: Psi) -> Iterator[tuple[nn.GroupNorm, nn.Conv2d]]:
             yield block.norm2, block.conv2
             yield block.norm3, block.conv3
             if isinstance(block.skip, nn.Sequential):
-                yield norm_and_conv(block.skip)
+                yield unpack_skip(block.skip)
 
 
 def block_convs(psi: Psi) -> list[nn.Conv2d]:
@@ -119,7 +121,7 @@ def observe_ranges(network: nn.Module, convs: list[nn.Conv2d], images: Tensor, m
         network: Network to observe.
         convs: Convolutions of the network whose inputs follow a ReLU.
         images: [N, 3, S, S] uint8.
-        mirrored: Also observe the mirror images.
+        mirrored: Whether to observe the mirror images, too.
     """
     ranges: Ranges = {}
 
@@ -147,7 +149,7 @@ def _forward_hooks(modules: list[nn.Conv2d], hook: Callable[..., None]) -> Itera
 
 
 class Int8Recorder(Recorder):
-    """Recorder that writes convolutions in the quantize-dequantize form that ONNX Runtime runs in 8 bits."""
+    """Recorder that adds convolutions in quantize-dequantize form, which ONNX Runtime runs in 8 bits."""
 
     def __init__(self, graph: Graph, ranges: Ranges) -> None:
         """Record into `graph`; quantize the convolutions in `ranges`."""
@@ -155,7 +157,7 @@ class Int8Recorder(Recorder):
         self._ranges = ranges
 
     def conv(self, conv: nn.Conv2d, x: Maps) -> Maps:
-        """Add a convolution, in 8 bits if its range is known."""
+        """Add a convolution; it is in 8 bits if its value ranges were measured."""
         if conv not in self._ranges:
             return super().conv(conv, x)
         bias = None if conv.bias is None else to_array(conv.bias)
@@ -184,8 +186,8 @@ class QuantizedConv:
     ONNX Runtime supports only one output scale and zero point for all channels. But the GroupNorm of an
     hourglass amplifies channels with small values, so each channel needs its own scale and zero point. The
     output scale of a channel is therefore folded into its weight scale, and its zero point into its bias. The
-    convolution then has output scale 1, and the last node restores the values: q becomes
-    (q - output_zero_point[o]) output_scale[o] in channel o.
+    convolution then has output scale 1. The last node restores the values: in channel o, the level q becomes
+    (q - output_zero_point[o]) * output_scale[o].
 
     Attributes:
         input_scale: [] scale of the inputs; their zero point is 0.
@@ -209,7 +211,7 @@ def quantize_conv(weight: Floats, values: ValueRange, bias: Floats | None = None
     input_scale = np.array(_raise_small_scales(to_array(values.max_input) / _MAX_LEVEL), np.float32)
     output_scale = _raise_small_scales((to_array(values.high) - to_array(values.low)) / _MAX_LEVEL)
     output_zero_point = np.clip(np.round(-to_array(values.low) / output_scale), 0, _MAX_LEVEL)
-    weight_scale = _raise_small_scales(np.abs(weight).max(axis=(1, 2, 3)) / 127)
+    weight_scale = _raise_small_scales(np.abs(weight).max(axis=(1, 2, 3)) / _MAX_WEIGHT_LEVEL)
     offset = (output_zero_point - _ZERO_POINT) * output_scale + (0 if bias is None else bias)
     offset = offset / (input_scale * weight_scale)
     return QuantizedConv(
@@ -223,6 +225,6 @@ def quantize_conv(weight: Floats, values: ValueRange, bias: Floats | None = None
 
 
 def _raise_small_scales(scales: npt.NDArray[np.floating]) -> Floats:
-    """Raise very small scales, because a channel that is always 0 also needs a positive scale."""
+    """Raise very small scales: even a channel that is always 0 needs a positive scale."""
     smallest = max(_MIN_SCALE_RATIO * float(scales.max()), 1e-12)
     return np.asarray(np.maximum(scales, smallest), np.float32)

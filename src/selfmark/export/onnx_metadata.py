@@ -1,7 +1,8 @@
 """Metadata of an exported ONNX file (`metadata_props`), so that it can be used without other files.
 
-The last entry is a checksum of all bytes before it, which selfmark verifies when it reads the file. All
-keys begin with `selfmark.`; other values are JSON.
+All keys begin with `selfmark.`. The model's fingerprint and the checksum are plain text; all other values are
+JSON. The checksum is the last entry and covers all bytes before it. selfmark verifies it when it reads the
+file.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from selfmark.errors import DamagedFile, require_package
 from selfmark.export.trust_entries import trust_entries
 from selfmark.run.files import to_json
 
-MODEL = "selfmark.model"  # key for the fingerprint of the model that the file was made from
+MODEL = "selfmark.model"  # key for the fingerprint of the exported model
 CHECKSUM = "selfmark.sha256"  # key for the checksum
 
 
 def build_metadata(detector: Detector) -> dict[str, str]:
-    """Return the metadata of a detector's ONNX file, which predicts hidden landmarks, too."""
+    """Return the metadata of a detector's ONNX file.
+
+    They include hidden landmarks, because the ONNX file predicts these, too.
+    """
     card = detector.card
     values = {
         "version": __version__,
@@ -42,7 +46,7 @@ def build_metadata(detector: Detector) -> dict[str, str]:
 def append_checksum(content: bytes) -> bytes:
     """Return a serialized ONNX model with its checksum as the last entry of the metadata.
 
-    Serialized messages can be joined: the entries of both are those of the joined model.
+    Serialized messages can be concatenated: the result is read as one model with the entries of both.
     """
     return content + _serialize_checksum(content)
 
@@ -51,13 +55,14 @@ def remove_checksum(content: bytes, path: Path) -> bytes:
     """Return the bytes before the checksum.
 
     Args:
-        content: bytes of the file.
-        path: the file, for the error message.
+        content: Bytes of the file.
+        path: Path of the file, for the error message.
 
     Raises:
-        DamagedFile: if the file has no checksum, or its content does not match.
+        DamagedFile: The file has no checksum, or its content does not match the checksum.
     """
-    body = content[: max(0, len(content) - len(_serialize_checksum(b"")))]
+    checksum_length = len(_serialize_checksum(b""))  # the same for every content
+    body = content[: max(0, len(content) - checksum_length)]
     if append_checksum(body) != content:
         raise DamagedFile(
             f"{path} has been changed or damaged, or an earlier version of selfmark wrote it: write it again "
@@ -67,6 +72,7 @@ def remove_checksum(content: bytes, path: Path) -> bytes:
 
 
 def _serialize_checksum(content: bytes) -> bytes:
+    """Return a serialized ONNX model that contains only the checksum of `content`."""
     onnx: Any = require_package("onnx", "onnx")
     model = onnx.ModelProto()
     model.metadata_props.add(key=CHECKSUM, value=hashlib.sha256(content).hexdigest())

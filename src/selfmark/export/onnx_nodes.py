@@ -35,19 +35,19 @@ class Graph:
         return self.add_multi_output(operator, 1, *inputs, **attributes)[0]
 
     def add_multi_output(
-        self, operator: str, outputs: int, *inputs: str | npt.NDArray[Any], **attributes: Any
+        self, operator: str, num_outputs: int, *inputs: str | npt.NDArray[Any], **attributes: Any
     ) -> list[str]:
-        """Append a node with several outputs and return their names."""
+        """Append a node with several outputs and return their names; arrays become constants."""
         from onnx import helper
 
         name = f"{operator}_{len(self.nodes)}"
-        results = [f"{name}_{index}" for index in range(outputs)]
-        sources = [value if isinstance(value, str) else self._add_constant(value) for value in inputs]
-        self.nodes.append(helper.make_node(operator, sources, results, name, **attributes))
-        return results
+        output_names = [f"{name}_{index}" for index in range(num_outputs)]
+        input_names = [value if isinstance(value, str) else self._add_constant(value) for value in inputs]
+        self.nodes.append(helper.make_node(operator, input_names, output_names, name, **attributes))
+        return output_names
 
     def add_alias(self, value: Value, name: str) -> Value:
-        """Return the same value under a given name."""
+        """Append a node that gives a value a second name, and return the value with this name."""
         from onnx import helper
 
         self.nodes.append(helper.make_node("Identity", [value.name], [name]))
@@ -93,7 +93,7 @@ class Value:
         return self.apply("MatMul", other)
 
     def clip(self, low: Operand, high: Operand) -> Value:
-        """Limit the value; unlike with the operator `Clip`, the limits may differ between elements."""
+        """Limit the value; unlike the limits of the operator `Clip`, `low` and `high` may be arrays."""
         return self.apply("Max", low).apply("Min", high)
 
     def where(self, condition: Value, otherwise: Operand) -> Value:

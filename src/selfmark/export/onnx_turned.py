@@ -1,4 +1,4 @@
-"""Networks that turn images first, as ONNX graphs: `model.turned_network` step by step."""
+"""ONNX graphs of networks that turn images first; they follow `model.turned_network` step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_turned_maps(recorder: Recorder, network: TurnedPsi, images: Value, size:
     """Add a network that turns images [B, 3, size, size], floats 0..255, and return its K heatmaps.
 
     Raises:
-        InputError: if an encoder cannot be exported.
+        InputError: An encoder cannot be exported.
     """
     graph = recorder.graph
     angle = _add_angles(recorder, network.finder, images, size)
@@ -30,7 +30,7 @@ def add_turned_maps(recorder: Recorder, network: TurnedPsi, images: Value, size:
 
 
 def _add_angles(recorder: Recorder, finder: DirectionFinder, images: Value, size: int) -> Value:
-    """Add the angles [B, 1] that `finder` returns."""
+    """Add nodes that compute the angles [B, 1] that `finder` returns, in radians."""
     graph, settings = recorder.graph, finder.settings
     reduction, pooling = view_scales(size, finder.encoder.size_multiple, settings)
     small, side = _add_pooling(images, reduction), size // reduction
@@ -52,18 +52,23 @@ def _add_angles(recorder: Recorder, finder: DirectionFinder, images: Value, size
 
 
 def _add_best_angles(similarity: Value, rotations: int) -> Value:
-    """Add the interpolated angle [B, 1] of the highest similarity, as `features.direction.best_angles`."""
+    """Add the interpolated angle [B, 1] of the highest similarity, as `features.direction.best_angles`.
+
+    Args:
+        similarity: [B, rotations], one column per rotation.
+        rotations: Number of rotations, evenly spaced over the full circle.
+    """
     step = 2 * math.pi / rotations
     peak = similarity.apply("ArgMax", axis=1, keepdims=1)
     position = peak.cast(np.float32)
     if rotations < 3:
         return position * step
 
-    def at(offset: int) -> Value:
+    def similarity_at(offset: int) -> Value:
         neighbor = peak.apply("Add", integers(rotations + offset)).apply("Mod", integers(rotations))
         return similarity.apply("GatherElements", neighbor, axis=1)
 
-    before, at_peak, after = at(-1), at(0), at(1)
+    before, at_peak, after = similarity_at(-1), similarity_at(0), similarity_at(1)
     curvature = (at_peak * 2.0 - before - after).apply("Max", 1e-9)
     fraction = ((after - before) * 0.5 / curvature).clip(-0.5, 0.5)
     return (position + fraction) * step
@@ -73,18 +78,18 @@ def _add_rotation(maps: Value, cosine: Value, sine: Value, side: int, padding: s
     """Add the rotation of maps [B, C, side, side] around their center, as `warp_images`.
 
     Args:
-        maps: the maps.
-        cosine: of the angles, [B, 1, 1], or [1, 1, 1] for one angle.
-        sine: of the angles.
-        side: side of the maps.
-        padding: values outside the maps, border or zeros.
+        maps: Maps to rotate.
+        cosine: [B, 1, 1] cosine of each angle, or [1, 1, 1] for one angle.
+        sine: Sine of the angles, with the shape of `cosine`.
+        side: Side of the maps, in cells.
+        padding: Values outside the maps: "border" or "zeros".
     """
     x, y = _centered_grid(side)
     columns, rows = cosine * x + sine * y, cosine * y - sine * x
     grid = columns.apply("Unsqueeze", integers([3])).apply(
         "Concat", rows.apply("Unsqueeze", integers([3])), axis=3
     )
-    # A constant grid serves all images of the batch.
+    # Repeat the grid of a single angle for all images of the batch.
     batch = maps.apply("Shape").apply("Slice", integers([0]), integers([1]))
     shape = Value(maps.graph, maps.graph.add("Concat", batch.name, integers([side, side, 2]), axis=0))
     return maps.apply("GridSample", grid.apply("Expand", shape), mode="bilinear", padding_mode=padding)
@@ -98,7 +103,7 @@ def _centered_grid(side: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.f
 
 
 def _add_pooling(maps: Value, factor: int) -> Value:
-    """Add the mean over squares of `factor` x `factor` cells."""
+    """Add nodes that average squares of `factor` x `factor` cells."""
     if factor == 1:
         return maps
     return maps.apply("AveragePool", kernel_shape=[factor, factor], strides=[factor, factor])

@@ -60,21 +60,23 @@ def _report_write_errors(path: Path) -> Iterator[None]:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return what an OSError says, in one line.
+    """Return the message of an OSError in one line; without a message, return the name of its class.
 
     >>> describe_os_error(OSError(28, "No space left on device"))
     'No space left on device'
     >>> describe_os_error(TimeoutError())
     'TimeoutError'
     """
-    known = os.strerror(error.errno) if error.errno else ""
-    return known or (str(error.strerror or error) or type(error).__name__).splitlines()[0]
+    if error.errno:
+        return os.strerror(error.errno)
+    message = str(error.strerror or error) or type(error).__name__
+    return message.splitlines()[0]
 
 
 def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
-    """Return a relative output path without suffix for each video; None stands for all still images.
+    """Return a relative output path without suffix for each video, and for all still images (None).
 
-    The paths keep the folders of the videos below their common folder. A video keeps its suffix where two
+    The paths keep the folders of the videos below their common folder. A video keeps its suffix if two
     outputs would otherwise have the same name.
 
     >>> paths = output_paths([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
@@ -85,7 +87,8 @@ def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
     common = os.path.commonpath([path.parent for path in absolute.values()]) if absolute else ""
     relative = {video: path.relative_to(common) for video, path in absolute.items()}
     uses = Counter(path.with_suffix("") for path in relative.values())
-    uses[Path(STILL_IMAGES)] += None in sources
+    if None in sources:
+        uses[Path(STILL_IMAGES)] += 1
     paths: dict[Path | None, Path] = {
         video: path if uses[path.with_suffix("")] > 1 else path.with_suffix("")
         for video, path in relative.items()
@@ -97,7 +100,7 @@ def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
 def spool_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder for rows that may not fit into memory; it is deleted at the end.
 
-    Several processes may write to the same folder. The next call deletes what a killed process left behind.
+    Several processes may write to the same folder. Each call also deletes what killed processes left behind.
     """
     for leftover in folder.glob(".rows.*part"):
         if leftover.is_symlink():
@@ -116,7 +119,7 @@ def spool_folder(folder: Path) -> Iterator[Path]:
 
 
 def require_writable(folder: Path) -> None:
-    """Raise if a folder cannot be written to; called before predictions, which may take hours."""
+    """Raise if a folder cannot be written to; call it before predictions, which may take hours."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -1,4 +1,4 @@
-"""Parquet with the columns of the plain CSV, typed: for pandas, polars, DuckDB and R."""
+"""Parquet with the columns of the plain CSV, for pandas, polars, DuckDB and R."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MIN_GROUP_ROWS = 1 << 16  # minimum size of a row group; one group is in memory
 
 
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.parquet; `frame` is null for still images, `track` where it is unknown.
+    """Write `folder`/landmarks.parquet.
 
-    Positions of smoothed landmarks are null in gaps that were not filled. Trust and verdict, if they were
-    measured, and smoothing are in the metadata of the file.
+    `frame` is null for still images, and `track` is null if it is unknown. Positions of smoothed landmarks
+    are null in gaps that were not filled. The metadata of the file contain the entries of `trust_entries`.
     """
     arrow, parquet = require_package("pyarrow", "pyarrow"), require_package("pyarrow.parquet", "pyarrow")
     require_writable(folder)
@@ -46,7 +46,7 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
         for prediction in predictions:
             values = _columns(prediction, instances) | _motion_columns(prediction.landmarks)
             arrays = [
-                arrow.array(values[field.name], field.type, mask=_is_unknown(values[field.name]))
+                arrow.array(values[field.name], field.type, mask=_find_nan(values[field.name]))
                 for field in schema
             ]
             pending.append(arrow.Table.from_arrays(arrays, schema=schema))
@@ -59,7 +59,7 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
 
 
 def _read_back(path: Path) -> None:
-    """Raise an OSError unless the index at the end of the file can be read."""
+    """Raise an OSError if the metadata at the end of the file cannot be read."""
     arrow, parquet = require_package("pyarrow", "pyarrow"), require_package("pyarrow.parquet", "pyarrow")
     try:
         parquet.read_metadata(path)
@@ -68,7 +68,10 @@ def _read_back(path: Path) -> None:
 
 
 def _metadata(card: ModelCard) -> dict[str, str] | None:
-    """Return names, trust, verdict and smoothing as JSON under the keys of ONNX files; None if absent."""
+    """Return the names and `trust_entries` as JSON, with keys as in `onnx_metadata`.
+
+    Return None if there are no such entries.
+    """
     entries = trust_entries(card)
     values = {"names": card.names, **entries} if entries else {}
     return {f"selfmark.{name}": to_json(value) for name, value in values.items()} or None
@@ -93,7 +96,7 @@ def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, An
 
 
 def _motion_columns(landmarks: Landmarks) -> dict[str, Any]:
-    """Return the columns of smoothed landmarks; empty for others."""
+    """Return the `MOTION_COLUMNS` of a batch; empty for landmarks that are not smoothed."""
     motion = landmarks.motion
     if motion is None:
         return {}
@@ -108,6 +111,6 @@ def _motion_columns(landmarks: Landmarks) -> dict[str, Any]:
     return dict(zip(MOTION_COLUMNS, values, strict=True))
 
 
-def _is_unknown(values: Any) -> Any:
-    """Return a mask of the numbers that are NaN, which become null; None for other columns."""
+def _find_nan(values: Any) -> Any:
+    """Return a mask of the NaN values, which become null; None for columns that are not arrays of floats."""
     return np.isnan(values) if isinstance(values, np.ndarray) and values.dtype.kind == "f" else None

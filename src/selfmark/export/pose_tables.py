@@ -1,7 +1,7 @@
 """Predictions collected into one table per video, as the formats of pose tools need them.
 
-Pose tools store the objects of a video, whose frames all have one size. Still images are therefore grouped by
-size, and each group is treated like a video.
+Pose tools store the objects of a video. All frames of a video have one size. Still images are therefore
+grouped by size, and each group is treated like a video.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class PoseTable:
         is_video: True for a video, False for still images.
         size: Width and height of every frame, in pixels.
         frame: [N] frame number in the video, or index of the image in `paths`.
-        instance: [N] number of the object, from 0: within the video where tracks are known, otherwise within
-            the frame.
-        tracks: Track of each instance; empty where tracks are unknown.
+        instance: [N] number of the object, from 0; see `InstanceNumbers`.
+        tracks: Track of each instance; empty if tracks are unknown.
         xy: [N, K, 2] pixels, pixel centers at integers.
         score: [N, K].
     """
@@ -51,14 +50,14 @@ class PoseTable:
 class InstanceNumbers:
     """Instance numbers of objects, from 0.
 
-    If tracks are known, each track has a number, and an instance is the same animal in every frame. Otherwise
-    the objects of each image are numbered in order.
+    If tracks are known, each track of a video has one number, so a number is the same animal in every frame.
+    Otherwise the objects of each image are numbered in the order given.
     """
 
     def __init__(self) -> None:
         """Start without any objects."""
-        self._instances: dict[Path | None, dict[int, int]] = {}  # for each source, track to instance
-        self._counts: Counter[str] = Counter()  # objects of each image so far
+        self._instances: dict[Path | None, dict[int, int]] = {}  # number of each track, by source
+        self._counts: Counter[str] = Counter()  # number of objects so far, by image
 
     def assign(self, ref: ImageRef) -> int:
         """Return the number of the next object; all still images count as one source."""
@@ -70,9 +69,9 @@ class InstanceNumbers:
         return number
 
     def tracks(self, source: Path | None) -> tuple[int, ...]:
-        """Return the track of each instance in a video, or with None in the still images.
+        """Return the track of each instance in a video, or in the still images (None).
 
-        The result is empty where tracks are unknown.
+        The result is empty if tracks are unknown.
         """
         return tuple(self._instances.get(source, ()))
 
@@ -81,7 +80,7 @@ class InstanceNumbers:
 class _Rows:
     """Rows of a `PoseTable` that is still being collected."""
 
-    images: dict[Path, int] = field(default_factory=dict)  # path to index
+    images: dict[Path, int] = field(default_factory=dict)  # index of each path
     frame: list[int] = field(default_factory=list)
     instance: list[int] = field(default_factory=list)
     xy: list[npt.NDArray[np.floating]] = field(default_factory=list)

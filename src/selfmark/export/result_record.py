@@ -1,4 +1,7 @@
-"""A record of which model made the results in a folder, so that no other model replaces them unasked."""
+"""A record of the model that made the results in a folder.
+
+It prevents that results of another model are overwritten by accident.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from selfmark.model.card import ModelCard
 from selfmark.run.files import FORMAT, read_json, write_json
 
 RECORD = "predictions.json"
-"""File of an output folder that says how its results were made."""
+"""File in an output folder that records how the results were made."""
 
 
 def require_same_model(folder: Path, model: str) -> None:
-    """Raise if a folder has results of another model.
+    """Raise if a folder has results of another model than `model`.
 
     Args:
         folder: Output folder, which need not exist.
@@ -26,7 +29,7 @@ def require_same_model(folder: Path, model: str) -> None:
         return
     try:
         record = dict(read_json(path))
-    except (InputError, TypeError, ValueError):  # not a record of ours
+    except (InputError, TypeError, ValueError):  # The file is not a record of selfmark.
         return
     if record.get("model") not in (None, model):
         raise InputError(
@@ -36,7 +39,7 @@ def require_same_model(folder: Path, model: str) -> None:
 
 
 def write_record(folder: Path, model: str, run: Path, format: str, card: ModelCard) -> None:
-    """Write predictions.json: the model and its run folder, the format, and how landmarks were smoothed."""
+    """Write predictions.json: the model, its run folder, the output format and the smoothing method."""
     values = {
         "format": FORMAT,
         "selfmark": __version__,

@@ -25,9 +25,9 @@ from selfmark.model.card import ModelCard
 def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/landmarks.slp, a SLEAP project.
 
-    Still images of the same size form one video of the project. Objects of a video belong to their tracks.
-    Where tracks are unknown, the order of the objects in the frame defines them. Objects in still images have
-    no track.
+    Still images of the same size form one video of the project. The objects of a video belong to tracks. If
+    tracks are unknown, the n-th object of every frame belongs to track n. Objects in still images have no
+    track.
     """
     sio = require_package("sleap_io", "sleap-io")
     require_unique_names(card.names, "SLEAP")
@@ -40,7 +40,7 @@ def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 
 
 def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/landmarks.000_VIDEO.analysis.h5 and so on, named as SLEAP names them.
+    """Write one analysis file per video: `folder`/landmarks.000_VIDEO.analysis.h5, named as SLEAP names them.
 
     Returns:
         The file, or the folder if there are several files.
@@ -54,7 +54,7 @@ def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: P
         folder / f"landmarks.{number:03d}_{table.paths[0].stem}.analysis.h5"
         for number, table in enumerate(tables)
     ]
-    with ExitStack() as files:  # all files are renamed together at the end
+    with ExitStack() as files:  # All files get their final names together, at the end.
         for number, path in enumerate(paths):
             temporary = files.enter_context(output_file(path))
             save_hdf5(temporary, partial(_save_analysis, sio, labels, number))
@@ -100,17 +100,20 @@ def _labels(sio: ModuleType, tables: list[PoseTable], card: ModelCard) -> Any:
 
 
 def _mirror_pairs(card: ModelCard) -> list[tuple[int, int]]:
-    """Return the pairs of landmarks that swap in a mirrored image, each once, lower index first."""
+    """Return each pair of mirror partners once, lower index first."""
     return [(a, b) for a, b in enumerate(card.mirror) if a < b and card.mirror[b] == a]
 
 
 def _track_numbers(table: PoseTable) -> Sequence[int]:
-    """Return the track of each instance."""
+    """Return the track of each instance; if tracks are unknown, use the instance numbers."""
     return table.tracks or range(int(table.instance.max()) + 1)
 
 
 def _video(sio: ModuleType, table: PoseTable) -> Any:
-    """Return a video that refers to files by absolute path; its metadata spares sleap-io opening them."""
+    """Return a video that refers to files by absolute path.
+
+    It includes the metadata, so that sleap-io need not open the files.
+    """
     width, height = table.size
     names = [path.absolute().as_posix() for path in table.paths]
     length = count_frames(table.paths[0]) if table.is_video else len(names)

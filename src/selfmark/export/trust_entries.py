@@ -10,8 +10,9 @@ from selfmark.model.card import SMOOTHING, ModelCard, untrusted_landmarks
 def trust_entries(card: ModelCard) -> dict[str, Any]:
     """Return the entries that describe the landmarks of a file.
 
-    They are `trust`, a list in the order of the landmarks, and `verdict`, each only if it was measured, and
-    `smoothing`, the method, only if the landmarks are smoothed.
+    - `trust`: trust of each landmark, in their order; left out if it was not measured.
+    - `verdict`: verdict of the run; left out if there is none.
+    - `smoothing`: smoothing method; left out if the landmarks are not smoothed.
     """
     method = smoothing_method(card)
     return {
@@ -22,12 +23,12 @@ def trust_entries(card: ModelCard) -> dict[str, Any]:
 
 
 def smoothing_method(card: ModelCard) -> str:
-    """Return how the landmarks of a file are smoothed; empty if they are as the detector predicts them."""
+    """Return the smoothing method of the landmarks; empty if they are not smoothed."""
     return str(card.provenance.get(SMOOTHING, ""))
 
 
 def describe_smoothing(card: ModelCard) -> str:
-    """Return the smoothing as text that follows a name or a sentence; empty if there is none."""
+    """Return the smoothing method as text to append to a description; empty if there is none."""
     method = smoothing_method(card)
     return f", smoothed ({method})" if method else ""
 

@@ -1,7 +1,7 @@
 """Ultralytics pose: a folder with images, one text file of labels per image, and data.yaml.
 
 Ultralytics finds the labels of an image by replacing `images` with `labels` in its path. The images must
-therefore be in the folder; they are links to the user's files where the file system allows it.
+therefore be in the folder; they are links to the user's files if the file system supports links.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from selfmark.run.guarded_files import copy_file, create_file, make_folders
 
 FloatArray = npt.NDArray[np.float64]
 
-# The last images are for validation, so that neighboring frames of a video stay in the same split.
+# Fraction of the images for validation. The last images are used, not random ones, so that neighboring frames
+# of a video stay in the same split.
 VALIDATION_FRACTION = 0.1
 _READABLE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
@@ -43,9 +44,10 @@ class _LabeledImage:
 
 
 def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/ultralytics with `train` and `val`, each with images and labels; return its data.yaml.
+    """Write `folder`/ultralytics and return its data.yaml.
 
-    The last tenth of the images is for validation. Video frames are saved as JPEG.
+    The folders `train` and `val` contain images and labels. The last tenth of the images is for validation.
+    Video frames are saved as JPEG.
     """
     target = folder / "ultralytics"
     require_absent(target)
@@ -53,10 +55,10 @@ def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder
     images = _collect_labels(predictions)
     if len(images) < 2:
         raise InputError("Ultralytics needs at least two images: one to train on and one to validate on")
-    validation = max(1, int(len(images) * VALIDATION_FRACTION))
+    num_validation = max(1, int(len(images) * VALIDATION_FRACTION))
     with atomic_folder(target) as temporary:
-        _write_split(images[:-validation], temporary / "train")
-        _write_split(images[-validation:], temporary / "val")
+        _write_split(images[:-num_validation], temporary / "train")
+        _write_split(images[-num_validation:], temporary / "val")
         write_text(_data_yaml(card), temporary / "data.yaml")
     return target / "data.yaml"
 
@@ -97,11 +99,11 @@ def _collect_labels(predictions: Iterable[Prediction]) -> list[_LabeledImage]:
 def format_label(xy: FloatArray, box: Box | None, size: FloatArray) -> str:
     """Return `class cx cy w h`, then `x y v` per landmark, as fractions of the image's width and height.
 
-    Ultralytics rejects images with points outside the image, so these points are marked as absent: 0 0 0.
+    Ultralytics rejects labels with points outside the image, so these points are marked as absent: 0 0 0.
 
     Args:
         xy: [K, 2] pixels, pixel centers at integers.
-        box: x, y, width and height of the object in pixels, if known.
+        box: x, y, width and height of the object in pixels; None if unknown.
         size: [2] width and height of the image in pixels.
 
     >>> format_label(np.array([[9.5, 4.5], [29.5, 14.5], [40.0, 3.0]]), None, np.array([40.0, 20.0]))
@@ -117,10 +119,10 @@ def format_label(xy: FloatArray, box: Box | None, size: FloatArray) -> str:
 
 
 def _box_corners(points: FloatArray, box: Box | None, size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the corners of the object as fractions of the image size, clipped to the image.
+    """Return two corners of the object's box as fractions of the image size, clipped to the image.
 
-    Use the object's box if it is known, otherwise the bounding box of its points, at least one pixel wide. If
-    the object has no points either, use the whole image.
+    If the box is unknown, use the bounding box of the points, at least one pixel wide and high. If there are
+    no points either, use the whole image.
     """
     if box is not None:
         x, y, width, height = box

@@ -1,7 +1,7 @@
-"""HTTP application of the naming page: the page, the model card, edits, and images by number.
+"""HTTP application of the naming page: the page, the model card, edits, corrections and images.
 
-Quick responses are computed on the event loop. Rendering images and writing edits run in a few threads. A
-thread per request, the default, would use far more memory.
+Quick responses are computed on the event loop. A few threads render images and write edits. Many threads, the
+default of FastAPI, would use far more memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from selfmark.naming.image_renderer import ImageRenderer
 from selfmark.naming.shown_images import ShownImages
 
 _PAGE = Path(__file__).parent / "page"
-_MAX_LIMIT = 200  # images or crops per response
+_MAX_LIMIT = 200  # largest number of images or crops in one response
+_PAGE_LENGTH = 24  # images or crops in one response if the request gives no limit
 _RENDER_THREADS = min(3, os.cpu_count() or 1)
 _CACHE_ONE_HOUR = {"cache-control": "private, max-age=3600"}
 
@@ -60,22 +61,22 @@ def build_app(
     """Return the application.
 
     Args:
-        title: title of the page.
-        editor: reads and writes the model card.
-        shown: images with their landmarks.
-        corrections: reads and writes corrected landmarks.
-        notes: returns messages for the user, given the current card.
-        tool: tool that is active when the page opens.
-        token: secret of the server, from which the name of the session is derived.
+        title: Title of the page.
+        editor: Reads and writes the model card.
+        shown: Images with their landmarks.
+        corrections: Reads and writes corrected landmarks.
+        notes: Returns messages for the user, given the current card.
+        tool: Tool that is active when the page opens.
+        token: Secret of the server; the session id is derived from it.
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
     add_page(app, _PAGE)
-    # The session is new at every start, because the images may differ.
+    # Every start of the server is a new session: it may show other images under the same numbers.
     session = hashlib.sha256(token.encode()).hexdigest()[:12]
     about = {"title": title, "version": __version__, "images": len(shown), "session": session}
     about |= {"tool": tool, "corrections": str(corrections.path)}
-    _add_card(app, about, editor, PageCorrections(corrections, shown), notes)
-    _add_images(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))
+    _add_card_routes(app, about, editor, PageCorrections(corrections, shown), notes)
+    _add_image_routes(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))
 
     @app.exception_handler(InputError)
     def report_input_error(request: Request, error: InputError) -> AsciiJSONResponse:
@@ -101,7 +102,7 @@ def build_app(
 # --- model card --------------------------------------------------------------------------------------
 
 
-def _add_card(
+def _add_card_routes(
     app: FastAPI,
     about: dict[str, Any],
     editor: CardEditor,
@@ -110,7 +111,7 @@ def _add_card(
 ) -> None:
     def card_to_json(card: ModelCard) -> dict[str, Any]:
         return {
-            "revision": revision_of(card),
+            "revision": compute_revision(card),
             "corrections": corrections.to_json(len(card.names)),
             "names": card.names,
             "mirror": card.mirror,
@@ -122,13 +123,13 @@ def _add_card(
             "notes": notes(card),
         }
 
-    def revision_of(card: ModelCard) -> str:
+    def compute_revision(card: ModelCard) -> str:
         return card_revision(card) + corrections.file.revision()
 
     @app.get("/api/run")
     async def get_run() -> AsciiJSONResponse:
         card = editor.read()
-        fixed = {
+        constants = {
             "landmarks": len(card.names),
             "max_name_length": MAX_NAME_LENGTH,
             "default_colors": palette(len(card.names)),
@@ -136,17 +137,17 @@ def _add_card(
             "min_trust": MIN_TRUST,
             "verdict": card.verdict,
         }
-        return AsciiJSONResponse(about | fixed, headers=NO_STORE)
+        return AsciiJSONResponse(about | constants, headers=NO_STORE)
 
     @app.get("/api/card")
     async def get_card(revision: str = "") -> Response:
         """Return the card, or nothing (204) if the client already has this revision."""
         card = editor.read()
-        if revision == revision_of(card):
+        if revision == compute_revision(card):
             return Response(status_code=204, headers=NO_STORE)
         return AsciiJSONResponse(card_to_json(card), headers=NO_STORE)
 
-    # Writing to a slow disk must not block other requests.
+    # A thread of its own, because writing to a slow disk must not block other requests.
     writer = ThreadPoolExecutor(1, thread_name_prefix="edits")
 
     @app.post("/api/edits")
@@ -167,43 +168,45 @@ def _add_card(
 
 
 class PageCorrections:
-    """Corrections of the images that the page shows, by the number of the image."""
+    """Corrections of the images that the page shows; rows are image numbers of the page."""
 
     def __init__(self, file: CorrectionFile, shown: ShownImages) -> None:
-        """Correct the shown images in a file."""
+        """Read and write the corrections of the shown images in a file."""
         self.file = file
         self._shown = shown
         self._sizes: list[tuple[int, int]] = [(width, height) for width, height in shown.sizes.tolist()]
         self._predicted: list[list[tuple[float, float]]] = [
             [(x, y) for x, y in landmarks] for landmarks in np.round(shown.xy.astype(float), 2).tolist()
         ]
-        self._row_of = {object_key(ref): row for row, ref in enumerate(shown.refs)}
+        self._rows_by_key = {object_key(ref): row for row, ref in enumerate(shown.refs)}
 
     def edit(self, edits: list[Correction], card: ModelCard) -> list[Correction]:
         """Apply edits and write the file; return the edits that undo the change."""
         return self.file.edit(edits, card, self._shown.refs, self._sizes, self._predicted)
 
     def to_json(self, num_landmarks: int) -> dict[int, dict[str, Any]]:
-        """Return the corrections of each corrected image that is shown."""
-        rows: dict[int, dict[str, Any]] = {}
+        """Return the corrections as JSON values, by row; leave out images that the page does not show."""
+        by_row: dict[int, dict[str, Any]] = {}
         for item in self.file.read(num_landmarks):
-            row = self._row_of.get(object_key(item.ref))
+            row = self._rows_by_key.get(object_key(item.ref))
             if row is not None:
                 places = item.correction.places.items()
-                rows[row] = {
+                by_row[row] = {
                     "done": item.correction.done,
                     "absent": sorted(item.correction.absent),
-                    # From the corner, as in SVG.
-                    "places": {number: [x + 0.5 for x in place.xy] for number, place in places},
-                    "moved": [number for number, place in places if place.is_moved],
+                    # SVG measures from the corner of the image, so pixel centers are at 0.5.
+                    "places": {
+                        landmark: [coordinate + 0.5 for coordinate in place.xy] for landmark, place in places
+                    },
+                    "moved": [landmark for landmark, place in places if place.is_moved],
                 }
-        return rows
+        return by_row
 
 
 # --- images ------------------------------------------------------------------------------------------
 
 
-def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> None:
+def _add_image_routes(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> None:
     num_images, num_landmarks = shown.score.shape
 
     def require_in_range(row: int, landmark: int = 0) -> None:
@@ -212,7 +215,8 @@ def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> No
 
     @app.get("/api/images")
     async def list_images(
-        start: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 24
+        start: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = _PAGE_LENGTH,
     ) -> AsciiJSONResponse:
         rows = range(start, min(start + limit, num_images))
         images = [_image_to_json(shown, renderer, row) for row in rows]
@@ -223,14 +227,14 @@ def _add_images(app: FastAPI, shown: ShownImages, renderer: ImageRenderer) -> No
         landmark: int,
         order: Order = "mixed",
         start: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 24,
+        limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = _PAGE_LENGTH,
     ) -> AsciiJSONResponse:
         require_in_range(0, landmark)
         rows = _order_rows(shown.score[:, landmark], order)[start : start + limit].tolist()
         crops = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
         return AsciiJSONResponse({"total": num_images, "crops": crops})
 
-    # Few threads, because each holds a decoded original and does not return its memory.
+    # Only a few threads, because each holds a decoded original and does not return its memory.
     render_threads = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
     async def render_jpeg(render: Callable[..., bytes], *indices: int) -> Response:
@@ -261,7 +265,8 @@ def _image_to_json(shown: ShownImages, renderer: ImageRenderer, row: int) -> dic
         "row": row,
         "name": name,
         "view": [left, top, right - left, bottom - top],
-        "xy": np.round(shown.xy[row].astype(float) + 0.5, 1).tolist(),  # from the corner, as in SVG
+        # SVG measures from the corner of the image, so pixel centers are at 0.5.
+        "xy": np.round(shown.xy[row].astype(float) + 0.5, 1).tolist(),
         "score": np.round(shown.score[row].astype(float), 3).tolist(),
     }
 
@@ -269,12 +274,13 @@ def _image_to_json(shown: ShownImages, renderer: ImageRenderer, row: int) -> dic
 def _order_rows(score: np.ndarray[Any, Any], order: Order) -> np.ndarray[Any, Any]:
     """Return all rows in the order in which a gallery shows them.
 
-    `mixed` takes every n-th image, then again starting one image later, and so on.
+    `mixed` takes every n-th image, then every n-th image starting one image later, and so on. So the first
+    crops come from all parts of the data.
     """
     if order == "highest":
         return np.argsort(-score, kind="stable")
     if order == "lowest":
         return np.argsort(score, kind="stable")
-    step = max(1, len(score) // 24)
+    step = max(1, len(score) // _PAGE_LENGTH)
     rows = np.arange(len(score))
     return rows[np.lexsort((rows, rows % step))]

@@ -1,4 +1,4 @@
-"""Edits of model.json by several users: each edit reads, changes and replaces the file under a lock."""
+"""Editing of model.json by several users: each edit reads, changes and replaces the file under a lock."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from selfmark.run.locks import exclusive
 class CardEditor:
     """Reader and writer of model.json in one model folder.
 
-    The card is not kept in memory, so it cannot be out of date.
+    The card is not kept in memory: every read returns what is on disk.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Edit model.json in this model folder."""
+        """Create an editor of model.json in a model folder."""
         self.folder = folder
 
     def read(self) -> ModelCard:
@@ -33,8 +33,8 @@ class CardEditor:
             The new card, and the edits that undo the change.
         """
         try:
-            # Another process may edit the same card. The folder itself is locked, because a lock file would
-            # stay in the model folder.
+            # Another process may edit the same card. Lock the folder itself, because a lock file would stay
+            # in the model folder.
             with exclusive(self.folder, wait=True, lock_file=False):
                 card, undo = apply_edits(self.read(), edits)
                 write_card(card, self.folder)

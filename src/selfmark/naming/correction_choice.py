@@ -1,11 +1,11 @@
-"""Choice of the images that are most worth correcting: the detector is unsure, and they differ."""
+"""Choice of the images to correct: the detector is uncertain about them, and their poses differ."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]  # `selfmark.points` would import torch
+FloatArray = npt.NDArray[np.float64]  # not imported from `selfmark.points`, which imports torch
 
 
 def choose_for_correction(
@@ -13,36 +13,39 @@ def choose_for_correction(
 ) -> list[int]:
     """Return the rows of the images to correct, the most useful first.
 
-    Images are chosen one after the other. Each is the one with the largest product of two numbers: how unsure
-    the detector is, as a rank among all images, and how much its pose differs from the most similar image
-    that is already chosen or taken. So an unusual pose is chosen once, and of similar images the least
-    certain one.
+    Images are chosen one after the other. Each time, the image with the largest product of two numbers is
+    chosen: the rank of the detector's uncertainty among all images, and the distance of the pose to the most
+    similar image that is already chosen or taken. So an unusual pose is chosen only once, and of several
+    similar images the least certain one.
 
     Args:
         xy: [N, K, 2] landmarks in pixels of the originals.
         score: [N, K] scores of the landmarks.
         sides: [N] side of the part of each original that the network sees, in pixels.
-        count: number of images to choose.
-        taken: rows that were corrected before; they are not chosen again.
+        count: Number of images to choose.
+        taken: Rows that were corrected before; they are not chosen again.
     """
     num_images = len(xy)
     certainty = np.asarray(score, np.float64).mean(axis=1)
-    # From 1 / N for the most certain image to 1; scores of different detectors are not comparable, ranks are.
-    unsure = (num_images - np.argsort(np.argsort(certainty, kind="stable"), kind="stable")) / num_images
+    # Ranks from 1 / N for the most certain image to 1 for the least certain. Scores of different detectors
+    # are not comparable, but ranks are.
+    certainty_rank = np.argsort(np.argsort(certainty, kind="stable"), kind="stable")
+    uncertainty = (num_images - certainty_rank) / num_images
     centered = (xy - xy.mean(axis=1, keepdims=True)) / np.asarray(sides, np.float64)[:, None, None]
     pose = centered.reshape(num_images, -1)
-    nearest = np.full(num_images, np.inf)
+    min_distance = np.full(num_images, np.inf)  # to the most similar image that is chosen or taken
     is_free = np.ones(num_images, dtype=bool)
     is_free[taken] = False
     for row in taken.tolist():
-        nearest = np.minimum(nearest, np.linalg.norm(pose - pose[row], axis=1))
+        min_distance = np.minimum(min_distance, np.linalg.norm(pose - pose[row], axis=1))
     chosen: list[int] = []
     while len(chosen) < count and is_free.any():
-        distance = nearest if np.isfinite(nearest).all() else np.ones(num_images)
-        # Of identical poses, the order of certainty decides.
-        worth = np.where(is_free, unsure * distance + 1e-9 * unsure, -np.inf)
-        row = int(np.argmax(worth))
+        # Before the first choice there is nothing to compare with, so only uncertainty counts.
+        distance = min_distance if np.isfinite(min_distance).all() else np.ones(num_images)
+        # The second term decides between images whose pose is the same as a chosen one.
+        usefulness = np.where(is_free, uncertainty * distance + 1e-9 * uncertainty, -np.inf)
+        row = int(np.argmax(usefulness))
         chosen.append(row)
         is_free[row] = False
-        nearest = np.minimum(nearest, np.linalg.norm(pose - pose[row], axis=1))
+        min_distance = np.minimum(min_distance, np.linalg.norm(pose - pose[row], axis=1))
     return chosen

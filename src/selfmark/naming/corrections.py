@@ -1,19 +1,19 @@
 """Corrected landmarks of images, stored in RUN/corrections/labels.json as COCO keypoints.
 
-A user drags landmarks to where they belong. A landmark that was moved counts at its new place (v = 2). If the
-user marks the image as done, the other landmarks count where they are. A landmark that the user marks as not
-visible, and every other landmark, does not count (v = 0). `selfmark evaluate`, `map` and `refine` read the
-file.
+A user drags landmarks to where they belong. A landmark that was moved is labeled at its new place (v = 2). If
+the user marks the image as done, the other landmarks are labeled at their predicted places. Landmarks that
+the user marks as not visible are unlabeled (v = 0). So are the unmoved landmarks of an image that is not
+done. `selfmark evaluate`, `map` and `refine` read the file.
 
-The key "selfmark" of an annotation has what COCO cannot say: which landmarks were moved or marked as not
-visible, and whether the image is done.
+The key "selfmark" of an annotation stores what COCO has no field for: which landmarks were moved or marked as
+not visible, and whether the image is done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class MovePoint:
 
 @dataclass(frozen=True)
 class ResetPoint:
-    """Put a landmark of an image back where the detector found it."""
+    """Withdraw the correction of a landmark: it is visible, at its predicted place."""
 
     row: int
     landmark: int
@@ -65,7 +65,7 @@ class SetAbsent:
 
 @dataclass(frozen=True)
 class SetDone:
-    """Mark an image as done, so that all its landmarks count, or withdraw this."""
+    """Mark an image as done or not done. In a done image, unmoved landmarks are labeled, too."""
 
     row: int
     done: bool
@@ -100,11 +100,12 @@ def corrections_to_json(corrections: Sequence[Correction]) -> list[dict[str, Any
 
 @dataclass(frozen=True)
 class Place:
-    """Where a landmark of an image counts.
+    """The labeled place of a landmark in an image.
 
     Attributes:
         xy: x and y in pixels of the original.
-        is_moved: the user put it there; otherwise the detector did, and the user marked the image as done.
+        is_moved: True if the user moved the landmark there; False if it is the predicted place in an image
+            that the user marked as done.
     """
 
     xy: tuple[float, float]
@@ -116,9 +117,9 @@ class ImageCorrection:
     """The corrections of an object in an image.
 
     Attributes:
-        places: landmarks that count, by number.
-        absent: landmarks that the user marked as not visible.
-        done: the user has checked all landmarks.
+        places: Places of the labeled landmarks, by landmark number.
+        absent: Landmarks that the user marked as not visible.
+        done: Whether the user marked the image as done.
     """
 
     places: Mapping[int, Place] = field(default_factory=dict)
@@ -135,10 +136,10 @@ def apply_correction(
     """Return the corrections of an image after an edit.
 
     Args:
-        current: the corrections before.
-        edit: the edit.
-        predicted: K places of the detector.
-        hidden: landmarks that never count.
+        current: Corrections before the edit.
+        edit: Edit to apply.
+        predicted: x and y of the K predicted landmarks, in pixels of the original.
+        hidden: Landmarks that marking the image as done does not label.
     """
     places, absent, done = dict(current.places), current.absent, current.done
     match edit:
@@ -160,7 +161,7 @@ def apply_correction(
 
 
 def invert_correction(current: ImageCorrection, edit: Correction) -> Correction:
-    """Return the edit that restores `current` after the edit."""
+    """Return the edit that undoes `edit` and so restores `current`."""
     match edit:
         case SetDone(row, _):
             return SetDone(row, current.done)
@@ -179,9 +180,9 @@ class CorrectedObject:
     """An object in an image with its corrections.
 
     Attributes:
-        ref: the image, with an absolute path.
-        size: width and height of the image.
-        correction: the corrections.
+        ref: Image and box of the object, with an absolute path.
+        size: Width and height of the image, in pixels.
+        correction: Corrections of the object.
     """
 
     ref: ImageRef
@@ -190,26 +191,26 @@ class CorrectedObject:
 
 
 def object_key(ref: ImageRef) -> tuple[str, int | None, Box | None]:
-    """Return what tells an object from all others: its image and its box."""
+    """Return a key that identifies an object: path, frame and box."""
     return os.path.abspath(ref.path), ref.frame, ref.box
 
 
 class CorrectionFile:
     """Reader and writer of the corrections of a run.
 
-    They are not kept in memory, so they cannot be out of date. Every edit reads, changes and replaces the
-    file under a lock.
+    The corrections are not kept in memory: every read returns what is on disk. Every edit reads, changes and
+    replaces the file under a lock.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Store corrections in this run folder or model folder."""
+        """Create a reader and writer of the corrections in a run folder or model folder."""
         self.path = folder / CORRECTIONS
 
     def read(self, num_landmarks: int) -> list[CorrectedObject]:
         """Return the corrected objects; empty if nothing was corrected yet.
 
         Raises:
-            InputError: if the file is damaged or was made for a detector with another number of landmarks.
+            InputError: The file is damaged or was made for a detector with another number of landmarks.
         """
         if not self.path.exists():
             return []
@@ -240,20 +241,20 @@ class CorrectionFile:
         """Apply edits and write the file.
 
         Args:
-            edits: the edits; their rows count `refs`.
-            card: names, mirror partners, skeleton and hidden landmarks.
+            edits: Edits to apply; `row` of an edit is an index into `refs`.
+            card: Names, mirror partners, skeleton and hidden landmarks.
             refs: N images.
-            sizes: width and height of each image.
-            predicted: N x K places of the detector.
+            sizes: Width and height of each image, in pixels.
+            predicted: N x K predicted landmarks, x and y in pixels of the originals.
 
         Returns:
             The edits that undo the change.
 
         Raises:
-            InputError: if one of the edits is invalid or the file cannot be written; then none is applied.
+            InputError: An edit is invalid or the file cannot be written; no edit is applied.
         """
         for edit in edits:
-            _check(edit, len(card.names), refs)
+            _check_edit(edit, len(card.names), refs)
         try:
             make_folder(self.path.parent)
             with exclusive(self.path.parent, wait=True, lock_file=False):
@@ -273,14 +274,14 @@ class CorrectionFile:
         return undo
 
     def revision(self) -> str:
-        """Return a digest of the file; empty if there is none."""
+        """Return a digest of the file; empty if the file does not exist."""
         try:
             return hashlib.sha256(read_bytes(self.path)).hexdigest()[:16]
         except OSError:
             return ""
 
 
-def _check(edit: Correction, num_landmarks: int, refs: Sequence[ImageRef]) -> None:
+def _check_edit(edit: Correction, num_landmarks: int, refs: Sequence[ImageRef]) -> None:
     if not 0 <= edit.row < len(refs):
         raise InputError(f"there is no image {edit.row}; images are numbered from 0 to {len(refs) - 1}")
     try:
@@ -302,8 +303,8 @@ def _check(edit: Correction, num_landmarks: int, refs: Sequence[ImageRef]) -> No
 def _object_from_coco(file: CocoFile, annotation: CocoAnnotation, points: Any) -> CorrectedObject:
     image = file.image_of(annotation)
     try:
-        own = annotation.values["selfmark"]
-        moved, absent = ({int(landmark) for landmark in own[name]} for name in ("moved", "absent"))
+        extra = annotation.values["selfmark"]
+        moved, absent = ({int(landmark) for landmark in extra[name]} for name in ("moved", "absent"))
         size = int(image.values["width"]), int(image.values["height"])
         box = annotation.box()
     except (KeyError, TypeError, ValueError) as error:
@@ -314,10 +315,11 @@ def _object_from_coco(file: CocoFile, annotation: CocoAnnotation, points: Any) -
         if visibility > 0
     }
     ref = ImageRef(Path(image.file_name), image.frame(), box, annotation.track())
-    return CorrectedObject(ref, size, ImageCorrection(places, frozenset(absent), bool(own.get("done"))))
+    return CorrectedObject(ref, size, ImageCorrection(places, frozenset(absent), bool(extra.get("done"))))
 
 
-def _to_coco(objects: Any, card: ModelCard) -> dict[str, Any]:
+def _to_coco(objects: Iterable[CorrectedObject], card: ModelCard) -> dict[str, Any]:
+    """Return the content of the COCO file; objects without corrections are left out."""
     images: dict[tuple[Path, int | None], dict[str, Any]] = {}
     annotations: list[dict[str, Any]] = []
     for item in objects:
@@ -328,20 +330,23 @@ def _to_coco(objects: Any, card: ModelCard) -> dict[str, Any]:
         entry = {"id": len(images) + 1, "file_name": str(ref.path), "width": width, "height": height}
         entry |= {} if ref.frame is None else {"frame": ref.frame}
         image = images.setdefault((ref.path, ref.frame), entry)
-        places = [correction.places.get(landmark) for landmark in range(len(card.names))]
+        keypoints: list[float] = []
+        for landmark in range(len(card.names)):
+            place = correction.places.get(landmark)
+            keypoints += (*place.xy, _VISIBLE) if place else (0, 0, 0)
         annotations.append(
             {
                 "id": len(annotations) + 1,
                 "image_id": image["id"],
                 "category_id": 1,
-                "keypoints": [v for place in places for v in ((*place.xy, _VISIBLE) if place else (0, 0, 0))],
+                "keypoints": keypoints,
                 "num_keypoints": len(correction.places),
                 "iscrowd": 0,
                 **({} if ref.box is None else {"bbox": list(ref.box)}),
                 **({} if ref.track is None else {"track_id": ref.track}),
                 "selfmark": {
                     "done": correction.done,
-                    "moved": [number for number, place in correction.places.items() if place.is_moved],
+                    "moved": [landmark for landmark, place in correction.places.items() if place.is_moved],
                     "absent": sorted(correction.absent),
                 },
             }

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from selfmark.errors import InputError
 from selfmark.model.card import MAX_NAME_LENGTH, ModelCard
 
-MAX_EDITS = 200  # per request
+MAX_EDITS = 200  # largest number of edits in one request
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -78,6 +78,7 @@ _CLASSES: dict[str, type[Edit]] = {
     "confirm": SetConfirmed,
     "connect": SetEdge,
 }
+# Types of JSON values that are accepted for a field with this annotation.
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "bool": (bool,), "float": (float, int)}
 
 EditType = TypeVar("EditType")
@@ -100,7 +101,10 @@ def parse_edits(values: Any, classes: Mapping[str, type[EditType]]) -> list[Edit
 
     Args:
         values: JSON objects, each with the kind of an edit and its fields.
-        classes: dataclass of each kind.
+        classes: Dataclass of each kind.
+
+    Raises:
+        InputError: The list is empty or too long, or an edit has an unknown kind or wrong fields.
     """
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_EDITS:
         raise InputError(f"edits must be a list of 1 to {MAX_EDITS} edits")
@@ -113,10 +117,10 @@ def _parse_edit(value: Any, classes: Mapping[str, type[EditType]]) -> EditType:
         raise InputError(f"the kind of an edit must be one of {', '.join(classes)}")
     edit_class = classes[kind]
     expected = {field.name: _TYPES[str(field.type)] for field in fields(cast(Any, edit_class))}
-    given = {name: part for name, part in value.items() if name != "kind"}
+    given = {name: field_value for name, field_value in value.items() if name != "kind"}
     if set(given) != set(expected) or any(type(given[name]) not in expected[name] for name in expected):
-        parameters = ", ".join(f"{name} ({types[0].__name__})" for name, types in expected.items())
-        raise InputError(f"an edit of kind '{kind}' needs {parameters}")
+        required = ", ".join(f"{name} ({types[0].__name__})" for name, types in expected.items())
+        raise InputError(f"an edit of kind '{kind}' needs {required}")
     return edit_class(**given)
 
 
@@ -136,22 +140,22 @@ def apply_edits(card: ModelCard, edits: Sequence[Edit]) -> tuple[ModelCard, list
         The new card, and the edits that undo the change.
 
     Raises:
-        InputError: if one of the edits is invalid; then none is applied.
+        InputError: An edit is invalid; no edit is applied.
     """
     after, undo = card, list[Edit]()
     for edit in edits:
-        for landmark in _landmarks(edit):
+        for landmark in _edited_landmarks(edit):
             if not 0 <= landmark < len(card.names):
                 raise InputError(
                     f"there is no landmark {landmark}; landmarks are numbered from 0 to {len(card.names) - 1}"
                 )
-        undo = [*_inverse(after, edit), *undo]
+        undo = [*_invert(after, edit), *undo]
         after = _apply(after, edit)
     _validate(after, edits)
     return after, undo
 
 
-def _landmarks(edit: Edit) -> tuple[int, ...]:
+def _edited_landmarks(edit: Edit) -> tuple[int, ...]:
     match edit:
         case SetPartner(a, b) | SetEdge(a, b, _):
             return a, b
@@ -179,7 +183,10 @@ def _apply(card: ModelCard, edit: Edit) -> ModelCard:
 
 
 def _pair(card: ModelCard, landmark: int, partner: int) -> ModelCard:
-    """Make two landmarks partners. A former partner is then paired with itself and no longer confirmed."""
+    """Make two landmarks mirror partners and confirm them.
+
+    A former partner of either landmark becomes its own partner and is no longer confirmed.
+    """
     mirror = list(card.mirror)
     former = {mirror[landmark], mirror[partner]} - {landmark, partner}
     for index in former:
@@ -199,8 +206,8 @@ def _connect(card: ModelCard, a: int, b: int, connected: bool) -> ModelCard:
     return replace(card, skeleton=(*others, (min(a, b), max(a, b))) if connected else others)
 
 
-def _inverse(card: ModelCard, edit: Edit) -> list[Edit]:
-    """Return the edits that restore `card` after the edit."""
+def _invert(card: ModelCard, edit: Edit) -> list[Edit]:
+    """Return the edits that undo `edit` and so restore `card`."""
     match edit:
         case SetName(landmark, _):
             return [SetName(landmark, card.names[landmark])]
@@ -225,7 +232,10 @@ def _is_connected(card: ModelCard, a: int, b: int) -> bool:
 
 
 def _validate(card: ModelCard, edits: Sequence[Edit]) -> None:
-    """Check the card after all edits, so that two landmarks can swap their names in one request."""
+    """Raise if the card is invalid after all edits.
+
+    Names are not checked after each edit, so that two landmarks can swap their names in one request.
+    """
     if len(card.hidden) == len(card.names):
         raise InputError("at least one landmark must stay visible")
     for edit in edits:
@@ -259,4 +269,6 @@ def _replace_at(values: tuple[str, ...], index: int, value: str) -> tuple[str, .
 def _set_members(
     members: Sequence[int], changed: Sequence[int] | set[int], included: bool
 ) -> tuple[int, ...]:
-    return tuple(sorted(set(members) | set(changed) if included else set(members) - set(changed)))
+    """Add landmarks to a sorted set, or remove them from it."""
+    result = set(members) | set(changed) if included else set(members) - set(changed)
+    return tuple(sorted(result))

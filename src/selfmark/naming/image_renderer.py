@@ -16,26 +16,26 @@ from selfmark.naming.shown_images import ShownImages
 
 # Longer side of each kind of image, in pixels. Thumbnails and crops are made from the medium image.
 LARGE_SIDE, MEDIUM_SIDE, THUMBNAIL_SIDE, CROP_SIDE = 1100, 640, 320, 168
-_CROP_FRACTION = 0.35  # side of the crop around a landmark, as a fraction of the region the network sees
-_MARGIN_FRACTION = 0.08  # margin shown around that region, as a fraction of its side
+_CROP_FRACTION = 0.35  # side of the crop around a landmark, relative to the region that the network sees
+_MARGIN_FRACTION = 0.08  # margin shown around that region, relative to its side
 _CACHE_BYTES = 20 * 2**20
-_QUALITY = 86
-_FILL = (127, 127, 127)  # color outside the image
+_JPEG_QUALITY = 86
+_FILL_COLOR = (127, 127, 127)  # color outside the image
 
 View = tuple[int, int, int, int]  # left, top, right, bottom in pixels of the original
 
 
 class ImageRenderer:
-    """JPEGs of the shown images by row."""
+    """Renderer of the shown images, by row; all methods return JPEG files except `view`."""
 
     def __init__(self, shown: ShownImages, max_megapixels: float) -> None:
-        """Render these images; an image with more than `max_megapixels` raises an error."""
+        """Create a renderer of `shown`; it raises for images with more than `max_megapixels`."""
         self._shown = shown
         self._max_megapixels = max_megapixels
         self._cache = BoundedCache(_CACHE_BYTES)
 
     def view(self, row: int) -> View:
-        """Return the part of the original that is shown: the object with a margin."""
+        """Return the part of the original to show: the region that the network sees, with a margin."""
         x, y, width, height = self._shown.regions[row].tolist()
         image_width, image_height = self._shown.sizes[row].tolist()
         margin_x, margin_y = _MARGIN_FRACTION * width, _MARGIN_FRACTION * height
@@ -49,7 +49,7 @@ class ImageRenderer:
         return self._cache.get((row, "large"), lambda: self._render_view(row, LARGE_SIDE))
 
     def thumbnail(self, row: int) -> bytes:
-        """Return the small image for the strip."""
+        """Return the small image for the strip of thumbnails."""
 
         def render() -> bytes:
             image = _decode(self._medium(row))
@@ -73,16 +73,18 @@ class ImageRenderer:
         return self._cache.get((row, f"crop {landmark}"), render)
 
     def _medium(self, row: int) -> bytes:
+        """Return the medium image, from which thumbnails and crops are made."""
         return self._cache.get((row, "medium"), lambda: self._render_view(row, MEDIUM_SIDE))
 
     def _render_view(self, row: int, max_side: int) -> bytes:
-        frame = self._shown.frames[row]
-        path = self._shown.refs[row].path if frame is None else frame
+        """Return the view of an image, reduced so that its longer side is at most `max_side` pixels."""
+        stored_frame = self._shown.frames[row]  # JPEG of a video frame
+        path = self._shown.refs[row].path if stored_frame is None else stored_frame
         left, top, right, bottom = self.view(row)
         width, height = self._shown.sizes[row].tolist()
-        fraction = max((right - left) / width, (bottom - top) / height)
-        original = _open(path, int(max_side / fraction), self._max_megapixels)
-        # The original may have been decoded at a smaller size.
+        shown_fraction = max((right - left) / width, (bottom - top) / height)
+        original = _open(path, int(max_side / shown_fraction), self._max_megapixels)
+        # The original may have been decoded at a reduced size.
         scale_x, scale_y = original.width / width, original.height / height
         box = (round(left * scale_x), round(top * scale_y), round(right * scale_x), round(bottom * scale_y))
         image = original if box == (0, 0, *original.size) else original.crop(box)
@@ -91,19 +93,21 @@ class ImageRenderer:
 
 
 def _open(path: Path, min_side: int, max_megapixels: float) -> Image.Image:
-    """Return an upright RGB image; a JPEG much larger than `min_side` is decoded at a smaller size."""
+    """Return an upright RGB image; a JPEG much larger than `min_side` is decoded at a reduced size."""
     return Image.fromarray(decode_image(path, max_megapixels, lambda size: min(size) / min_side).pixels)
 
 
 def _crop_square(image: Image.Image, left: float, top: float, side: float) -> Image.Image:
-    """Return a square part of an image, resized to CROP_SIDE; outside the image it is gray."""
-    canvas = Image.new("RGB", (CROP_SIDE, CROP_SIDE), _FILL)
+    """Return a square part of an image, resized to CROP_SIDE; parts outside the image are gray."""
+    canvas = Image.new("RGB", (CROP_SIDE, CROP_SIDE), _FILL_COLOR)
     scale = CROP_SIDE / side
-    inside = (max(left, 0.0), max(top, 0.0), min(left + side, image.width), min(top + side, image.height))
-    width, height = (inside[2] - inside[0]) * scale, (inside[3] - inside[1]) * scale
+    # The part of the square that lies inside the image.
+    x0, y0 = max(left, 0.0), max(top, 0.0)
+    x1, y1 = min(left + side, image.width), min(top + side, image.height)
+    width, height = (x1 - x0) * scale, (y1 - y0) * scale
     if width >= 1 and height >= 1:
-        part = image.resize((round(width), round(height)), Image.Resampling.BICUBIC, box=inside)
-        canvas.paste(part, (round((inside[0] - left) * scale), round((inside[1] - top) * scale)))
+        part = image.resize((round(width), round(height)), Image.Resampling.BICUBIC, box=(x0, y0, x1, y1))
+        canvas.paste(part, (round((x0 - left) * scale), round((y0 - top) * scale)))
     return canvas
 
 
@@ -113,12 +117,12 @@ def _decode(jpeg: bytes) -> Image.Image:
 
 def _encode(image: Image.Image) -> bytes:
     stream = io.BytesIO()
-    image.convert("RGB").save(stream, "JPEG", quality=_QUALITY)
+    image.convert("RGB").save(stream, "JPEG", quality=_JPEG_QUALITY)
     return stream.getvalue()
 
 
 class BoundedCache:
-    """Thread-safe cache of bytes that drops the least recently used entries above a total size."""
+    """Thread-safe cache of bytes; above a total size, it drops the least recently used entries."""
 
     def __init__(self, max_bytes: int) -> None:
         """Create an empty cache that holds at most `max_bytes`."""
@@ -133,7 +137,7 @@ class BoundedCache:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key]
-        value = compute()  # without the lock, so that other threads need not wait
+        value = compute()  # The lock is not held here, so that other threads need not wait.
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = value

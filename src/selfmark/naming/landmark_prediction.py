@@ -25,17 +25,18 @@ from selfmark.run.guarded_files import create_file, make_folder, remove_file, re
 from selfmark.run.tensor_files import write_tensors
 from selfmark.terminal import PlainConsole
 
-_BATCH = 32  # images per step of the progress bar
-_MAX_FRAME_SIDE = 1600  # longer side of a stored video frame
+_BATCH_SIZE = 32  # images to decode at a time; the progress bar advances after each batch
+_MAX_FRAME_SIDE = 1600  # longer side of a stored video frame, in pixels
+_FRAME_JPEG_QUALITY = 88
 
 
 def predict_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, device: str) -> None:
     """Predict the landmarks of images and store them in RUN/naming, with a progress bar on the terminal.
 
     Args:
-        folder: run folder or model folder.
-        refs: the images.
-        fingerprint: stored with the landmarks, see `shown_images.images_fingerprint`.
+        folder: Run folder or model folder.
+        refs: Images.
+        fingerprint: Fingerprint to store with the landmarks, from `shown_images.images_fingerprint`.
         device: `auto`, `cpu`, `cuda`, ...
     """
     detector = Detector.load(folder, select_device(device))
@@ -57,9 +58,9 @@ def _predict(
     cache: Path,
     on_progress: Callable[[int, int], None],
 ) -> None:
-    predicted = detector.predict_network_pixels(refs, _BATCH, on_progress)
+    predicted = detector.predict_network_pixels(refs, _BATCH_SIZE, on_progress)
     xy = to_original(predicted.xy, predicted.regions[:, None], detector.card.images.size)
-    remove_file(cache / LANDMARKS_FILE)  # it belongs to the frames that are replaced next
+    remove_file(cache / LANDMARKS_FILE)  # It belongs to the frames that are about to be replaced.
     _remove_old_frames(cache)
     _write_frames(refs, predicted.rows.tolist(), frames_folder(cache, fingerprint))
     arrays = {
@@ -74,7 +75,7 @@ def _predict(
 
 
 def _remove_old_frames(cache: Path) -> None:
-    """Delete stored frames except the newest, which another server of the same run may be showing."""
+    """Delete all folders of frames except the newest, which another server of the same run may be showing."""
     folders = sorted(cache.glob(f"{FRAMES_FOLDER}*"), key=lambda path: path.lstat().st_mtime)
     for folder in folders[:-1]:
         remove_folder(folder)
@@ -97,4 +98,4 @@ def _write_frames(refs: Sequence[ImageRef], rows: Sequence[int], folder: Path) -
                 image.thumbnail((_MAX_FRAME_SIDE, _MAX_FRAME_SIDE))
                 for row in frames[frame]:
                     with create_file(temporary / f"{row}.jpg") as handle:
-                        image.save(handle, "JPEG", quality=88)
+                        image.save(handle, "JPEG", quality=_FRAME_JPEG_QUALITY)

@@ -41,10 +41,10 @@ class PageOptions:
     """How to serve the page.
 
     Attributes:
-        port: port to listen on; 0 for any free port.
-        browser: open the page in the browser.
-        device: device that predicts the landmarks if they are not stored yet.
-        print_line: prints a line for the user.
+        port: Port to listen on; 0 for any free port.
+        browser: Whether to open the page in the browser.
+        device: Device that predicts the landmarks if they are not stored yet.
+        print_line: Prints a line for the user.
     """
 
     port: int
@@ -57,11 +57,10 @@ def name_landmarks(folder: Path, images: Sequence[str], max_images: int, options
     """Serve the naming page of a run until the user stops it.
 
     Args:
-        folder: run folder or model folder; it must be writable.
-        images: images to show instead of those of the run, or the new location of the run's images; if empty,
-            the run's images.
-        max_images: maximum number of images to show.
-        options: how to serve the page.
+        folder: Run folder or model folder; it must be writable.
+        images: Images to show, or the new location of the run's images; empty to show the run's images.
+        max_images: Maximum number of images to show.
+        options: How to serve the page.
     """
     editor = _open_card(folder, "renamed")
     before = editor.read()
@@ -78,19 +77,20 @@ def name_landmarks(folder: Path, images: Sequence[str], max_images: int, options
 def correct_landmarks(
     folder: Path, images: Sequence[str], count: int, max_images: int, options: PageOptions
 ) -> None:
-    """Serve the naming page with the images most worth correcting, until the user stops it.
+    """Serve the naming page with the images that are most useful to correct, until the user stops it.
 
     Args:
-        folder: run folder or model folder; it must be writable.
-        images: images to choose from instead of those of the run, or the new location of the run's images.
-        count: number of images to correct, besides those that are done already.
-        max_images: maximum number of images to choose from.
-        options: how to serve the page.
+        folder: Run folder or model folder; it must be writable.
+        images: Images to choose from, or the new location of the run's images; empty to choose from the run's
+            images.
+        count: Number of images to correct, in addition to those that are already done.
+        max_images: Maximum number of images to choose from.
+        options: How to serve the page.
     """
     editor = _open_card(folder, "corrected")
     corrections = CorrectionFile(folder)
     num_landmarks = len(editor.read().names)
-    corrections.read(num_landmarks)  # report a damaged file before minutes of prediction
+    corrections.read(num_landmarks)  # Report a damaged file now, not after minutes of prediction.
 
     def prepare() -> ShownImages:
         shown = prepare_images(folder, select_images(folder, images, max_images), options.device)
@@ -107,17 +107,17 @@ def correct_landmarks(
 
 
 def order_for_correction(shown: ShownImages, corrected: Sequence[CorrectedObject], count: int) -> ShownImages:
-    """Return the images to correct: those that were begun, then new ones, then those that are done.
+    """Return the images to correct: first those already begun, then new ones, then those already done.
 
     Args:
-        shown: all images to choose from.
-        corrected: what was corrected before.
-        count: number of images that are not done.
+        shown: All images to choose from.
+        corrected: Objects that were corrected before.
+        count: Number of begun and new images together.
     """
     done_by_key = {object_key(item.ref): item.correction.done for item in corrected}
-    state = [done_by_key.get(object_key(ref)) for ref in shown.refs]
-    begun = [row for row, is_done in enumerate(state) if is_done is False]
-    done = [row for row, is_done in enumerate(state) if is_done]
+    is_done = [done_by_key.get(object_key(ref)) for ref in shown.refs]  # None if not corrected before
+    begun = [row for row, state in enumerate(is_done) if state is False]
+    done = [row for row, state in enumerate(is_done) if state is True]
     taken = np.array([*begun, *done], dtype=np.int64)
     new = choose_for_correction(
         shown.xy.astype(np.float64),
@@ -130,7 +130,12 @@ def order_for_correction(shown: ShownImages, corrected: Sequence[CorrectedObject
 
 
 def _open_card(folder: Path, change: str) -> CardEditor:
-    """Return the editor of a model that can be changed; raise if it cannot."""
+    """Return an editor of the model card; raise if the model cannot be changed.
+
+    Args:
+        folder: Run folder or model folder.
+        change: Participle for the error message, such as "renamed".
+    """
     if is_packaged(folder):
         raise InputError(
             f"the demo model inside selfmark cannot be {change}: save it to a folder of your own"
@@ -145,7 +150,7 @@ def _open_card(folder: Path, change: str) -> CardEditor:
 def _serve(
     folder: Path, editor: CardEditor, prepare: Callable[[], ShownImages], tool: Tool, options: PageOptions
 ) -> None:
-    # The port is opened first, so that an error is reported before minutes of prediction.
+    # Open the port first, so that an error is reported now, not after minutes of prediction.
     with open_socket(options.port) as listener:
         shown = prepare()
         address, server = build_server(folder, editor, editor.read(), shown, listener, tool)
@@ -158,7 +163,7 @@ def _serve(
 
 
 def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> ShownImages:
-    """Return the images with their landmarks, predicting them in a child process if they are not stored."""
+    """Return the images with their landmarks; landmarks that are not stored yet are predicted first."""
     editor = CardEditor(model_folder(folder))
     card = editor.read()
     fingerprint = images_fingerprint(editor.folder, card, refs)
@@ -179,7 +184,10 @@ def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> Shown
 
 
 def _predict_in_child(folder: Path, refs: Sequence[ImageRef], fingerprint: str, device: str) -> None:
-    """Predict in a child process: in this one, torch would use memory for as long as the page is open."""
+    """Predict the landmarks in a child process.
+
+    In this process, torch would occupy memory for as long as the page is open.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
         try:
             executor.submit(_predict_landmarks, folder, refs, fingerprint, device).result()
@@ -204,31 +212,34 @@ def build_server(
     listener: socket.socket,
     tool: Tool = "select",
 ) -> tuple[str, uvicorn.Server]:
-    """Return the address of the page, with its token, and the server to run on the socket.
+    """Return the address of the page, including its token, and the server to run on the socket.
 
     Args:
-        folder: run folder or model folder.
-        editor: reads and writes the model card.
-        before: card at the start, to tell the user which files a change has made outdated.
-        shown: images with their landmarks.
-        listener: socket from `open_socket`.
-        tool: tool that is active when the page opens.
+        folder: Run folder or model folder.
+        editor: Reads and writes the model card.
+        before: Card at the start, to tell the user which files a change has made outdated.
+        shown: Images with their landmarks.
+        listener: Socket from `open_socket`.
+        tool: Tool that is active when the page opens.
     """
 
-    def notes(card: ModelCard) -> list[str]:
+    def make_notes(card: ModelCard) -> list[str]:
         return describe_outdated_files(folder, before, card)
 
     title, corrections = folder.resolve().name, CorrectionFile(folder)
     command = "selfmark name" if tool == "select" else "selfmark correct"
     return build_page_server(
-        lambda token: build_app(title, editor, shown, corrections, notes, tool, token), command, listener
+        lambda token: build_app(title, editor, shown, corrections, make_notes, tool, token), command, listener
     )
 
 
 def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> list[str]:
-    """Return a message for each file that new mirror partners make outdated, with the command to redo it."""
-    is_same_mirror = before.mirror == now.mirror
-    if is_same_mirror and landmarks_without_partner(before) == landmarks_without_partner(now):
+    """Return a message for each file that is outdated because mirror partners have changed.
+
+    Each message names the command that writes the file again.
+    """
+    has_same_partners = before.mirror == now.mirror
+    if has_same_partners and landmarks_without_partner(before) == landmarks_without_partner(now):
         return []
     model = model_folder(folder)
     commands = {
@@ -239,6 +250,6 @@ def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> 
     }
     changed = "Mirror partners have changed."
     notes = [f"{changed} Redo {command}" for path, command in commands.items() if path.exists()]
-    if now.flip_test:  # predictions average each landmark with its partner in the mirrored image
+    if now.flip_test:  # Predictions average each landmark with its partner in the mirrored image.
         notes.append(f"{changed} Landmarks move a little: restart 'selfmark name' to see them")
     return notes

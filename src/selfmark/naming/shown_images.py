@@ -1,4 +1,4 @@
-"""Selection of the images that the naming page shows, and their landmarks stored in RUN/naming."""
+"""The images that the naming page shows: their selection, and their landmarks stored in RUN/naming."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ from selfmark.sampling import evenly_spaced
 
 CACHE_FOLDER = "naming"
 LANDMARKS_FILE = "landmarks.safetensors"
+# Arrays in the landmarks file. `rows` are the indices of the images that could be read.
 _ARRAYS = {"rows": np.int64, "sizes": np.int64, "regions": np.float64, "xy": np.float32, "score": np.float32}
-FRAMES_FOLDER = "frames"  # and a digest: JPEGs of video frames, because seeking in a video is slow
+# Start of the name of a folder with JPEGs of video frames; a digest follows. Frames are stored because
+# seeking in a video is slow.
+FRAMES_FOLDER = "frames"
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,12 @@ class ShownImages:
 
     Attributes:
         refs: N images.
-        sizes: [N, 2] int64, width and height of the originals.
+        sizes: [N, 2] int64, width and height of the originals in pixels.
         regions: [N, 4] float64, the region of each original that the network sees: x, y, width, height, with
             pixel corners at integers.
-        xy: [N, K, 2] float32, pixels of the original.
+        xy: [N, K, 2] float32, pixels of the original, with pixel centers at integers.
         score: [N, K] float32.
-        frames: the JPEG file of each image that is a video frame, None for the others.
+        frames: JPEG file of each video frame; None for still images.
     """
 
     refs: tuple[ImageRef, ...]
@@ -58,7 +61,7 @@ class ShownImages:
         return len(self.refs)
 
     def select(self, rows: Sequence[int]) -> ShownImages:
-        """Return these images, in this order."""
+        """Return the images at these rows, in this order."""
         index = np.asarray(rows, dtype=np.int64)
         return ShownImages(
             tuple(self.refs[row] for row in rows),
@@ -77,18 +80,18 @@ def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[I
     """Return the images to show, evenly spaced among all candidates.
 
     Args:
-        folder: run folder or model folder.
-        given: files and folders. If they contain images of the run that were moved there, only these are
-            shown, with their boxes. If empty, the images of the run are shown.
-        max_images: maximum number of images.
+        folder: Run folder or model folder.
+        given: Files and folders with images. If images of the run were moved there, only these are
+            candidates, with their boxes. If `given` is empty, the images of the run are the candidates.
+        max_images: Maximum number of images.
     """
-    run_images = _images_of_run(folder)
+    run_images = _read_run_images(folder)
     if given:
         listed = list_images(given)
         refs = _match_moved_images(run_images, listed) or listed
     elif not run_images:
         raise InputError(
-            f"{folder} does not say which images it was made from: add some, as in "
+            f"{folder} does not say which images it was made from: add images, as in "
             f"'selfmark name {folder} IMAGES'"
         )
     else:
@@ -102,7 +105,8 @@ def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[I
     return selected
 
 
-def _images_of_run(folder: Path) -> list[ImageRef]:
+def _read_run_images(folder: Path) -> list[ImageRef]:
+    """Return the images of a run; empty for a model folder."""
     if not (folder / "run.json").exists():
         return []
     require_format(read_json(folder / "run.json"), folder / "run.json")
@@ -113,10 +117,10 @@ def _images_of_run(folder: Path) -> list[ImageRef]:
 
 
 def _match_moved_images(run_images: Sequence[ImageRef], found: Sequence[ImageRef]) -> list[ImageRef]:
-    """Return the images of a run that were found in another folder, with their boxes.
+    """Return the images of a run that were found in another folder, with the boxes of the run.
 
-    Files are matched by name. If the run has several files of that name, the one whose parent folders agree
-    best with the found file is taken.
+    Files are matched by name. If the run has several files with the same name, the parent folders decide: the
+    path that agrees with the found path in most parts, from the end, is taken.
 
     >>> run_images = [ImageRef(Path("old/a/1.jpg")), ImageRef(Path("old/b/1.jpg"), box=(0, 0, 9, 9))]
     >>> moved = _match_moved_images(run_images, [ImageRef(Path("new/b/1.jpg")), ImageRef(Path("new/2.jpg"))])
@@ -128,13 +132,14 @@ def _match_moved_images(run_images: Sequence[ImageRef], found: Sequence[ImageRef
         by_name.setdefault(path.name, []).append(path)
     new_path: dict[Path, Path] = {}
     for new in dict.fromkeys(ref.path for ref in found if ref.path.name in by_name):
-        old = max(by_name[new.name], key=lambda path, new=new: _common_end(path, new))  # type: ignore[misc]
+        candidates = by_name[new.name]
+        old = max(candidates, key=lambda path, new=new: _count_common_end(path, new))  # type: ignore[misc]
         new_path[old] = new
     return [replace(ref, path=new_path[ref.path]) for ref in run_images if ref.path in new_path]
 
 
-def _common_end(a: Path, b: Path) -> int:
-    """Count the parts that two paths have in common at their ends."""
+def _count_common_end(a: Path, b: Path) -> int:
+    """Count the parts that two paths have in common, from the end."""
     count = 0
     for part_a, part_b in zip(reversed(a.parts), reversed(b.parts), strict=False):
         if part_a != part_b:
@@ -147,9 +152,9 @@ def _common_end(a: Path, b: Path) -> int:
 
 
 def frames_folder(cache: Path, fingerprint: str) -> Path:
-    """Return the folder of the video frames of these images.
+    """Return the folder of the video frames of the images with this fingerprint.
 
-    Another server of the same run, which shows other images, uses another folder.
+    Another server of the same run that shows other images uses another folder.
     """
     return cache / f"{FRAMES_FOLDER}-{fingerprint[:12]}"
 
@@ -169,15 +174,16 @@ def load_cached_landmarks(
         return None
     rows, sizes, regions, xy, score = (arrays[name] for name in _ARRAYS)
     readable = tuple(refs[row] for row in rows.tolist())
-    stored = frames_folder(cache, fingerprint)
-    frames = [stored / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()]
-    if any(frames) and not stored.is_dir():  # An earlier version of selfmark stored them elsewhere.
+    frames_path = frames_folder(cache, fingerprint)
+    frames = [frames_path / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()]
+    # An earlier version of selfmark stored frames in another folder.
+    if any(frames) and not frames_path.is_dir():
         return None
     return ShownImages(readable, sizes, regions, xy, score, tuple(frames))
 
 
 def _is_usable(arrays: Mapping[str, npt.NDArray[Any]], num_refs: int, num_landmarks: int) -> bool:
-    """Return True if the arrays have the names, shapes and types of `ShownImages`, and finite values."""
+    """Return True if the arrays have the expected names, shapes and types, and valid values."""
     if set(arrays) != set(_ARRAYS):
         return False
     rows = arrays["rows"]
@@ -194,10 +200,10 @@ def _is_usable(arrays: Mapping[str, npt.NDArray[Any]], num_refs: int, num_landma
 
 
 def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
-    """Return a digest that changes with everything the predicted landmarks depend on.
+    """Return a digest of everything that the predicted landmarks depend on.
 
-    That is the network with its weights, the settings that affect predictions, and the images with their file
-    sizes and times.
+    It covers the network with its weights, the settings that affect predictions, and the images with their
+    file sizes and modification times.
     """
     digest = hashlib.sha256()
     digest.update(_compute_file_digest(model / "weights.safetensors"))

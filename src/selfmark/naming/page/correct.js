@@ -1,4 +1,4 @@
-// The bar of the tool Correct: mark an image as done, a landmark as not visible, or put it back.
+// The bar of the tool Correct: mark an image as done, mark a landmark as not visible, or reset a landmark.
 
 import { element, icon, ICONS } from "./dom.js";
 import { stepImage } from "./images.js";
@@ -10,7 +10,7 @@ export function startCorrectBar() {
   doneButton = element("button", { id: "done", class: "primary", title: "All points are right (Enter)", onclick: () => finishImage() });
   absentButton = element("button", { id: "absent", title: "The selected landmark is not visible in this image (X)", onclick: () => toggleAbsent() },
     icon(ICONS.eyeClosed), "Not visible");
-  resetButton = element("button", { id: "reset", title: "Put the selected landmark back where the detector found it (R)",
+  resetButton = element("button", { id: "reset", title: "Move the selected landmark back to its predicted place (R)",
     onclick: () => resetPoint() }, "As predicted");
   progress = element("span", { id: "corrected", class: "muted" });
   subscribe((changed) => {
@@ -28,16 +28,18 @@ function render() {
   absentButton.classList.toggle("on", isAbsent);
   absentButton.disabled = isHidden(state.selected);
   resetButton.disabled = !isAbsent && !moved.includes(state.selected);
-  const all = Object.values(state.card.corrections), finished = all.filter((image) => image.done).length;
-  const points = all.reduce((sum, image) => sum + image.moved.length, 0);
-  progress.textContent = `${finished} of ${state.run.images.toLocaleString("en")} images done; points moved: ${points}`
+  const corrections = Object.values(state.card.corrections);
+  const numDone = corrections.filter((image) => image.done).length;
+  const numMoved = corrections.reduce((sum, image) => sum + image.moved.length, 0);
+  progress.textContent = `${numDone} of ${state.run.images.toLocaleString("en")} images done; points moved: ${numMoved}`
     + (isAbsent ? `; ${numberedName(state.selected)} is not visible here` : "");
 }
 
-// Mark the image as done and go to the next one; or withdraw that.
+// Mark the image as done and go to the next image. If the image is already done, mark it as not done.
 export async function finishImage() {
   const done = !correctionOf(state.row).done;
-  if (!(await edit({ kind: "done", row: state.row, done })) && done) stepImage(1);
+  const error = await edit({ kind: "done", row: state.row, done });
+  if (!error && done) stepImage(1);
 }
 
 export function toggleAbsent() {

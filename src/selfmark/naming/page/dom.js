@@ -1,8 +1,8 @@
-// Helpers that create elements. No element is ever created from HTML text, so user text cannot run as code.
+// Helpers that create elements. They never parse HTML text, so text of users cannot run as code.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// element("button", { class: "primary", onclick: go, "aria-label": "Go" }, "Go")
+// Create an HTML element: element("button", { class: "primary", onclick: go, "aria-label": "Go" }, "Go")
 export function element(tag, properties = {}, ...children) {
   return setUp(document.createElement(tag), properties, children);
 }
@@ -56,7 +56,7 @@ export function badge(index, color, small = false) {
     style: { background: color, color: textColorOn(color) } }, String(index));
 }
 
-// The badge of a landmark that users should not rely on: its number in a ring of its color.
+// The badge of an untrusted landmark: its number in a ring of its color.
 export function hollowBadge(index, color) {
   return element("span", { class: "badge hollow", "aria-hidden": "true", style: { "border-color": color } }, String(index));
 }

@@ -1,4 +1,4 @@
-// Crops of the selected landmark from many images, to check that it marks the same spot in each of them.
+// Crops of the selected landmark from many images, to check that it marks the same spot in all of them.
 
 import { badge, element } from "./dom.js";
 import { get, imageUrl, isTrustKnown, isUntrusted, showError, state, subscribe, trustText, update } from "./store.js";
@@ -34,7 +34,7 @@ async function loadMore() {
   const requested = { landmark, order };
   try {
     const response = await get(`/api/gallery/${landmark}?order=${order}&start=${crops.length}&limit=${CROPS_PER_REQUEST}`);
-    if (requested.landmark !== landmark || requested.order !== order) return; // the user has moved on
+    if (requested.landmark !== landmark || requested.order !== order) return; // the user has chosen others meanwhile
     crops.push(...response.crops);
     total = response.total;
     render();

@@ -14,7 +14,7 @@ const HINTS = {
   select: "Click a point to name it.",
   connect: "Click two points or names, or draw a line between two points. Do it again to remove the line.",
   correct: "Drag points to where they belong. If all points of an image are right, press Enter.",
-  pair: "Click two points or names that swap sides in a mirrored image. Click one on the midline twice.",
+  pair: "Click two points or names that swap sides in a mirrored image. If a point is on the midline, click it twice.",
 };
 const NEXT_HINTS = {
   connect: (first) => `${first} is chosen. Click the point or name to connect it to.`,
@@ -22,9 +22,11 @@ const NEXT_HINTS = {
 };
 
 const imageCache = new Map(); // image data by row
-let marks = []; // where each landmark is drawn, in pixels of the image; null for hidden landmarks
+let marks = []; // [x, y] where each landmark is drawn, in pixels of the image; null for hidden landmarks
 let photo, overlay, caption, strip, rowInput, toolButtons, hint;
-let press = null; // position of the pressed pointer, and the landmark under it
+// While the pointer is pressed: its first position x, y on the screen, the landmark under it, and the place `to` in the
+// image that it was dragged to (null before it moves).
+let press = null;
 
 export function startImages() {
   build(document.getElementById("view-images"));
@@ -33,7 +35,7 @@ export function startImages() {
     else if (changed.has("card") && imageCache.has(state.row)) { draw(); renderStrip(Number(strip.dataset.start)); }
     else if (changed.has("selected") || changed.has("tool") || changed.has("first")) draw();
     if (changed.has("view") && state.view === "images") draw();
-    if (state.card && (changed.has("tool") || changed.has("run") || changed.has("first") || changed.has("message"))) markTool();
+    if (state.card && (changed.has("tool") || changed.has("run") || changed.has("first") || changed.has("message"))) showTool();
   });
   new ResizeObserver(draw).observe(photo);
 }
@@ -69,8 +71,8 @@ const clampRow = (row) => Math.max(0, Math.min(state.run.images - 1, Number.isFi
 export const stepImage = (step) => update({ row: clampRow(state.row + step) });
 
 async function loadImages(start) {
-  const missing = [...Array(IMAGES_PER_REQUEST).keys()].some((offset) => start + offset < state.run.images && !imageCache.has(start + offset));
-  if (!missing) return;
+  const rows = [...Array(IMAGES_PER_REQUEST).keys()].map((offset) => start + offset).filter((row) => row < state.run.images);
+  if (rows.every((row) => imageCache.has(row))) return;
   if (imageCache.size > 50 * IMAGES_PER_REQUEST) imageCache.clear();
   for (const image of (await get(`/api/images?start=${start}&limit=${IMAGES_PER_REQUEST}`)).images) imageCache.set(image.row, image);
 }
@@ -83,7 +85,7 @@ async function showImage() {
     showError(error.message);
     return;
   }
-  if (row !== state.row) return; // the user has moved on
+  if (row !== state.row) return; // the user has opened another image meanwhile
   const image = imageCache.get(row);
   photo.src = imageUrl(row, "large");
   photo.alt = `Image ${row + 1}, ${image.name}`;
@@ -114,7 +116,8 @@ function renderStrip(start) {
   }
 }
 
-function markTool() {
+// Show which tool is active, and what to do with it.
+function showTool() {
   for (const button of toolButtons.children) button.setAttribute("aria-pressed", String(button.dataset.tool === state.tool));
   hint.textContent = state.message || (state.first === null ? HINTS[state.tool] : NEXT_HINTS[state.tool](numberedName(state.first)));
   overlay.classList.toggle("drawing", state.tool !== "select");
@@ -124,16 +127,17 @@ function markTool() {
 // --- drawing -------------------------------------------------------------------------------------------
 
 function draw() {
-  let image = imageCache.get(state.row);
-  if (!image || !state.card || !overlay.clientWidth) return;
+  const original = imageCache.get(state.row);
+  if (!original || !state.card || !overlay.clientWidth) return;
+  const image = withCorrections(original);
   const [left, top, width, height] = image.view;
   overlay.setAttribute("viewBox", `${left} ${top} ${width} ${height}`);
   const unit = width / overlay.clientWidth; // one screen pixel, in pixels of the image
   const size = overlay.clientWidth < 480 ? 8.5 : MARK_RADIUS;
   const visible = [...state.card.names.keys()].filter((index) => !isHidden(index));
-  image = corrected(image);
-  marks = marksOf(image, visible, 2 * (size + 2) * unit);
-  if (state.tool === "correct" && press?.to) marks[press.landmark] = image.xy[press.landmark]; // exactly where it would be dropped
+  marks = placeMarks(image, visible, 2 * (size + 2) * unit);
+  // A dragged mark is drawn exactly where it would be dropped.
+  if (state.tool === "correct" && press?.to) marks[press.landmark] = image.xy[press.landmark];
   const order = [...visible.filter((index) => index !== state.selected), ...visible.filter((index) => index === state.selected)];
   overlay.replaceChildren(
     ...state.card.skeleton.filter((edge) => !edge.some(isHidden)).flatMap((edge) => line(image.xy[edge[0]], image.xy[edge[1]], unit)),
@@ -143,27 +147,27 @@ function draw() {
     ...order.map((index) => point(index, image, unit, size)));
 }
 
-// The image with its landmarks where the user put them, also while dragging.
-function corrected(image) {
+// Return the image with corrected landmarks at their corrected places. A landmark that is being dragged is at the pointer.
+function withCorrections(image) {
   const { places } = correctionOf(state.row);
   const xy = image.xy.map((place, index) => places[index] ?? place);
   if (state.tool === "correct" && press?.to) xy[press.landmark] = press.to;
   return { ...image, xy };
 }
 
-// Where to draw each landmark: in its place, or beside it where marks would cover each other.
-function marksOf(image, visible, distance) {
+// Return where to draw each landmark: at its place, or beside it if marks would cover each other.
+function placeMarks(image, visible, distance) {
   const places = separate(visible.map((index) => image.xy[index]), distance);
-  const found = image.xy.map(() => null);
-  for (const [order, index] of visible.entries()) found[index] = places[order];
-  return found;
+  const placed = image.xy.map(() => null);
+  for (const [order, index] of visible.entries()) placed[index] = places[order];
+  return placed;
 }
 
-// A line from a mark that was moved to the place of its landmark.
+// If the mark of a landmark is drawn beside its place, return a line from the place to the mark.
 function leader(index, image, unit) {
-  const [x, y] = image.xy[index], [atX, atY] = marks[index];
-  if (Math.hypot(atX - x, atY - y) < unit) return [];
-  return [...line([x, y], [atX, atY], 0.6 * unit, "leader"),
+  const [x, y] = image.xy[index], [markX, markY] = marks[index];
+  if (Math.hypot(markX - x, markY - y) < unit) return [];
+  return [...line([x, y], [markX, markY], 0.6 * unit, "leader"),
     svgElement("circle", { cx: x, cy: y, r: 2.6 * unit, class: "leader-end", fill: state.card.colors[index], "stroke-width": unit })];
 }
 
@@ -173,7 +177,7 @@ function line([ax, ay], [bx, by], unit, kind = "bone") {
     svgElement("line", { ...ends, class: kind, "stroke-width": 2.4 * unit })];
 }
 
-// The pair tool connects mirror partners with lines.
+// Return lines between mirror partners; only the pair tool shows them.
 function pairLines(image, visible, unit) {
   if (state.tool !== "pair") return [];
   const pairs = visible.filter((index) => state.card.mirror[index] > index && visible.includes(state.card.mirror[index]));
@@ -196,11 +200,11 @@ function point(index, image, unit, size) {
     hollow ? svgElement("circle", { cx: x, cy: y, r: radius - unit, class: "hollow", fill: "#fff", stroke: color, "stroke-width": 3.2 * unit })
       : svgElement("circle", { cx: x, cy: y, r: radius, fill: color, stroke: "#fff", "stroke-width": 1.6 * unit }),
     svgElement("text", { x, y: y + size * 0.36 * unit, "font-size": size * 1.05 * unit, fill: hollow ? "#000" : textColorOn(color) }, String(index)),
-    selected ? svgElement("text", { x, y: labelHeight(index, radius, unit), class: "label", "font-size": 14 * unit, "stroke-width": 4 * unit },
+    selected ? svgElement("text", { x, y: labelY(index, radius, unit), class: "label", "font-size": 14 * unit, "stroke-width": 4 * unit },
       state.card.names[index]) : null);
 }
 
-// What the user sees while dragging: a cross that leaves the pixels under its center free.
+// Return the mark of a landmark that is being dragged: a cross that leaves the pixels under its center free.
 function crosshair(index, x, y, unit) {
   const [near, far] = [3 * unit, 14 * unit];
   const arms = [[near, 0, far, 0], [-near, 0, -far, 0], [0, near, 0, far], [0, -near, 0, -far]];
@@ -208,18 +212,18 @@ function crosshair(index, x, y, unit) {
     arms.flatMap(([ax, ay, bx, by]) => line([x + ax, y + ay], [x + bx, y + by], 0.6 * unit, "cross")));
 }
 
-// The y of a name: above its mark, or below if it would cover other marks there and fewer below.
-function labelHeight(index, radius, unit) {
+// Return the y of a name: above its mark, or below it if the name covers fewer other marks there.
+function labelY(index, radius, unit) {
   const [x, y] = marks[index], halfWidth = 4.5 * unit * state.card.names[index].length;
-  const covered = (middle) => marks.filter((mark, other) => mark && other !== index
+  const countCovered = (middle) => marks.filter((mark, other) => mark && other !== index
     && Math.abs(mark[0] - x) < halfWidth + radius && Math.abs(mark[1] - middle) < radius + 7 * unit).length;
   const above = y - radius - 7 * unit, below = y + radius + 17 * unit;
-  return covered(above - 5 * unit) > covered(below - 5 * unit) ? below : above;
+  return countCovered(above - 5 * unit) > countCovered(below - 5 * unit) ? below : above;
 }
 
 // --- mouse and touch -----------------------------------------------------------------------------------
 
-// The landmark whose mark or name is under the pointer or whose mark is nearest to it, or null if none is close enough.
+// Return the landmark whose mark or name is under the pointer, or else the nearest one. Return null if none is close.
 function nearestLandmark(event) {
   const image = imageCache.get(state.row), box = overlay.getBoundingClientRect();
   if (!image) return null;
@@ -231,8 +235,9 @@ function nearestLandmark(event) {
     const distance = Math.hypot(box.left + (x - image.view[0]) * scale - event.clientX, box.top + (y - image.view[1]) * scale - event.clientY);
     if (distance < closest) [nearest, closest] = [index, distance];
   }
+  // A name may cover a mark. The mark under the pointer then counts, not the name.
   const label = document.elementFromPoint(event.clientX, event.clientY)?.closest(".label");
-  return label && closest > MARK_RADIUS ? Number(label.closest(".point").dataset.landmark) : nearest; // a name may cover a mark
+  return label && closest > MARK_RADIUS ? Number(label.closest(".point").dataset.landmark) : nearest;
 }
 
 function onPointerDown(event) {
@@ -243,21 +248,22 @@ function onPointerDown(event) {
 
 function onPointerMove(event) {
   if (!press || press.landmark === null || state.tool === "select") return;
-  const enough = state.tool === "correct" ? 2 : 8;
-  if (!press.to && Math.hypot(event.clientX - press.x, event.clientY - press.y) < enough) return;
+  const minDistance = state.tool === "correct" ? 2 : 8; // screen pixels; a shorter move is a click
+  if (!press.to && Math.hypot(event.clientX - press.x, event.clientY - press.y) < minDistance) return;
   const image = imageCache.get(state.row), box = overlay.getBoundingClientRect(), scale = image.view[2] / box.width;
-  if (state.tool === "correct") { // by as much as the pointer moved, wherever the mark was grabbed
+  if (state.tool === "correct") {
+    // Move the landmark by as much as the pointer: the user may have grabbed the mark beside its center.
     press.from ??= correctionOf(state.row).places[press.landmark] ?? image.xy[press.landmark];
-    press.to = inView(image, [press.from[0] + (event.clientX - press.x) * scale, press.from[1] + (event.clientY - press.y) * scale]);
+    press.to = clampToView(image, [press.from[0] + (event.clientX - press.x) * scale, press.from[1] + (event.clientY - press.y) * scale]);
   } else press.to = [image.view[0] + (event.clientX - box.left) * scale, image.view[1] + (event.clientY - box.top) * scale];
   draw();
 }
 
-const inView = ({ view }, [x, y]) =>
+const clampToView = ({ view }, [x, y]) =>
   [Math.min(Math.max(x, view[0]), view[0] + view[2]), Math.min(Math.max(y, view[1]), view[1] + view[3])];
 
-// Save a place of a landmark, given from the corner as in SVG; pixel centers are at integers in the file.
-const place = (row, landmark, [x, y]) =>
+// Save the place of a landmark. In SVG, pixel centers are at 0.5; in the file, they are at integers.
+const savePlace = (row, landmark, [x, y]) =>
   edit({ kind: "move", row, landmark, x: Math.round((x - 0.5) * 100) / 100, y: Math.round((y - 0.5) * 100) / 100 });
 
 // Move the selected landmark by some pixels of the image.
@@ -265,7 +271,7 @@ export function nudge(dx, dy) {
   const image = imageCache.get(state.row), index = state.selected;
   if (state.tool !== "correct" || !image || isHidden(index)) return;
   const [x, y] = correctionOf(state.row).places[index] ?? image.xy[index];
-  place(state.row, index, inView(image, [x + dx, y + dy]));
+  savePlace(state.row, index, clampToView(image, [x + dx, y + dy]));
 }
 
 function onPointerUp(event) {
@@ -273,14 +279,15 @@ function onPointerUp(event) {
   const { x, y, landmark, to } = press;
   press = null;
   if (state.tool === "select") {
-    const swipe = event.clientX - x;
-    if (event.pointerType === "touch" && Math.abs(swipe) > 60 && Math.abs(event.clientY - y) < 60) stepImage(swipe < 0 ? 1 : -1);
+    const dx = event.clientX - x, dy = event.clientY - y;
+    const isSwipe = event.pointerType === "touch" && Math.abs(dx) > 60 && Math.abs(dy) < 60;
+    if (isSwipe) stepImage(dx < 0 ? 1 : -1);
     else if (landmark !== null) chooseLandmark(landmark);
     return;
   }
   if (state.tool === "correct") {
     if (landmark !== null) update({ selected: landmark });
-    if (to) place(state.row, landmark, to);
+    if (to) savePlace(state.row, landmark, to);
     return;
   }
   const target = nearestLandmark(event);

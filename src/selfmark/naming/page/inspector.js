@@ -4,14 +4,14 @@ import { badge, element, icon, ICONS } from "./dom.js";
 import { allLandmarks, connectedTo, edit, get, imageUrl, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, numberedName,
   otherSide, partnerOf, state, subscribe, trustText, update } from "./store.js";
 
-// The palette of Okabe and Ito, which people with any color vision can tell apart, plus black and white.
+// The palette of Okabe and Ito, whose colors also people with color blindness can tell apart, plus black and white.
 const PALETTE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73"], ["yellow", "#f0e442"], ["blue", "#0072b2"],
   ["vermilion", "#d55e00"], ["pink", "#cc79a7"], ["white", "#ffffff"], ["black", "#000000"]];
 const SAMPLES = 6;
 
 let sampledLandmark = -1; // landmark of the loaded crops
 let crops = [];
-let input, nameError; // kept while everything around them is rendered again, so that typing is not interrupted
+let input, nameError; // created once; rendering them again would interrupt typing
 
 export function startInspector() {
   input = nameInput();
@@ -24,7 +24,7 @@ export function startInspector() {
   subscribe((changed) => {
     if (!state.card || !(changed.has("card") || changed.has("selected"))) return;
     const focused = document.activeElement?.id;
-    for (const [part, make] of Object.entries(parts)) slots[part].replaceChildren(make(state.selected) ?? "");
+    for (const [part, render] of Object.entries(parts)) slots[part].replaceChildren(render(state.selected) ?? "");
     if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus();
     input.maxLength = state.run.max_name_length;
     if (changed.has("selected") || document.activeElement !== input) showName(state.card.names[state.selected], "");
@@ -51,7 +51,7 @@ function trustNote(index) {
   return element("p", { id: "trust", class: isUntrusted(index) ? "low" : "" }, text[0].toUpperCase() + text.slice(1));
 }
 
-// On a phone the panel is a sheet at the bottom that shows only the name until it is expanded.
+// Expand or collapse the panel on a phone, where it is a sheet at the bottom that shows only the name at first.
 function toggleSheet(event) {
   const open = document.body.dataset.sheet !== "open";
   document.body.dataset.sheet = open ? "open" : "";
@@ -75,7 +75,7 @@ function nameInput() {
     if (event.key === "Enter") {
       event.preventDefault();
       saveName();
-      focusName(Math.min(state.selected + 1, state.run.landmarks - 1)); // do not wait for the server
+      focusName(Math.min(state.selected + 1, state.run.landmarks - 1)); // at once, without waiting for the server
     }
     if (event.key === "Escape") {
       showName(state.card.names[state.selected], "");
@@ -125,7 +125,7 @@ async function loadSamples(landmark) {
     if (landmark !== state.selected) return; // the user has selected another landmark
     [sampledLandmark, crops] = [landmark, response.crops];
     document.getElementById("samples").replaceWith(samples(landmark));
-  } catch { /* `poll` reports that the server does not answer */ }
+  } catch { /* `poll` in store.js reports that the server does not answer. */ }
 }
 
 function colorField(index) {

@@ -1,4 +1,4 @@
-// The list of landmarks with their trust, the selected one, and the progress of naming.
+// The list of landmarks with their trust, which marks the selected landmark, and the progress of naming.
 
 import { badge, element, hollowBadge, icon, ICONS } from "./dom.js";
 import { allLandmarks, chooseLandmark, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, partnerOf, state, subscribe,
@@ -16,8 +16,8 @@ function render(list) {
   const hadFocus = list.contains(document.activeElement);
   list.replaceChildren(...allLandmarks().map(entry));
   if (hadFocus) list.children[state.selected].firstElementChild.focus();
-  const done = allLandmarks().filter((index) => isNamed(index) || isHidden(index)).length;
-  document.getElementById("progress").textContent = `${done} of ${state.run.landmarks} named or hidden`;
+  const numDone = allLandmarks().filter((index) => isNamed(index) || isHidden(index)).length;
+  document.getElementById("progress").textContent = `${numDone} of ${state.run.landmarks} named or hidden`;
 }
 
 function entry(index) {

@@ -59,7 +59,7 @@ function startHistory() {
   });
 }
 
-// The verdict of the run in words. A run of an earlier version has none.
+// Show the verdict of the run in words. A run of an earlier version has no verdict.
 function showVerdict(verdict) {
   if (!verdict) return;
   document.body.dataset.verdict = verdict;
@@ -90,7 +90,7 @@ const SHORTCUTS = {
   "?": () => help.showModal(),
 };
 
-// In the tool Correct, in addition or instead.
+// Shortcuts of the tool Correct. They take precedence over SHORTCUTS.
 const CORRECT_SHORTCUTS = {
   Enter: finishImage,
   x: toggleAbsent,
@@ -115,8 +115,10 @@ function startShortcuts() {
     }
     if (typing) return;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const correcting = state.view === "images" && state.tool === "correct" && !(event.key === "Enter" && event.target.matches?.("button"));
-    const action = (correcting && CORRECT_SHORTCUTS[event.shiftKey && key.startsWith("Arrow") ? `Shift${key}` : key]) || SHORTCUTS[key];
+    const pressesButton = event.key === "Enter" && event.target.matches?.("button");
+    const correcting = state.view === "images" && state.tool === "correct" && !pressesButton;
+    const correctKey = event.shiftKey && key.startsWith("Arrow") ? `Shift${key}` : key;
+    const action = (correcting && CORRECT_SHORTCUTS[correctKey]) || SHORTCUTS[key];
     if (!action) return;
     event.preventDefault();
     action();

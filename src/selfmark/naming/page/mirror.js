@@ -33,7 +33,7 @@ function render(view, changed) {
     element("div", { class: "pairs" }, single.map((index) => pairCard(index, index))),
     ...(unpaired.length ? [
       element("h2", {}, "No partner found"),
-      element("p", { class: "hint muted" }, "Choose the partner of each, or confirm that a mirrored image shows it in its own place."),
+      element("p", { class: "hint muted" }, "Choose the partner of each landmark, or confirm that the landmark is on the midline."),
       element("div", { class: "pairs" }, unpaired.map((index) => pairCard(index, index))),
     ] : []));
   if (focused && document.getElementById(focused)) document.getElementById(focused).focus({ preventScroll: !changed.has("view") });

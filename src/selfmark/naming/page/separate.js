@@ -1,15 +1,16 @@
-// Move marks that lie on each other apart, so that each can be seen and clicked.
+// Move overlapping marks apart, so that each can be seen and clicked.
 
-const STEPS = 200; // the worst case in a test, 30 marks on one spot, takes about 100
+const MAX_STEPS = 200; // 30 marks on one spot need about 100 steps
 
-// Return places of the marks, [[x, y], ...], such that any two are at least `distance` apart (up to 2 %). Marks that do not overlap
-// others keep their place. Marks on exactly the same spot leave it in different directions, in the order of their numbers.
+// Return places for marks, [[x, y], ...]. Any two are at least 98 % of `distance` apart, unless MAX_STEPS are not enough. Marks that
+// do not overlap others keep their place. Marks on exactly the same spot are pushed in different directions.
 export function separate(places, distance) {
   const moved = places.map(([x, y]) => [x, y]);
-  for (let step = 0; step < STEPS; step += 1) if (!pushApart(moved, distance)) break;
+  for (let step = 0; step < MAX_STEPS; step += 1) if (!pushApart(moved, distance)) break;
   return moved;
 }
 
+// Push every two overlapping marks apart once. Return whether any marks overlapped.
 function pushApart(moved, distance) {
   let overlaps = false;
   for (let a = 0; a < moved.length; a += 1) {
@@ -18,7 +19,8 @@ function pushApart(moved, distance) {
       const apart = Math.hypot(dx, dy);
       if (apart >= 0.98 * distance) continue;
       overlaps = true;
-      if (apart < 1e-6 * distance) { // no direction of their own: the golden angle spreads any number of them
+      if (apart < 1e-6 * distance) {
+        // Two marks on the same spot have no direction. Multiples of the golden angle spread any number of marks.
         const angle = b * 2.399963;
         [dx, dy] = [Math.cos(angle), Math.sin(angle)];
       } else [dx, dy] = [dx / apart, dy / apart];

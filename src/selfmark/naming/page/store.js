@@ -1,19 +1,19 @@
-// The state of the page and the functions that change it. Views register with `subscribe` to learn of changes.
+// The state of the page and the functions that change it. Views call `subscribe` to be notified of changes.
 
 export const state = {
-  run: null, // title, images, landmarks, max_name_length, default_colors, session, trust, min_trust, verdict
-  card: null, // names, mirror, skeleton, colors, hidden, confirmed, notes, revision
-  selected: 0, // landmark
-  row: 0, // image
-  view: "images",
+  run: null, // answer of /api/run: what does not change while the page is open
+  card: null, // answer of /api/card: the model card, the corrections and notes for the user
+  selected: 0, // number of the selected landmark
+  row: 0, // number of the shown image
+  view: "images", // images, gallery or mirror
   tool: "select", // select, connect, pair or correct
   first: null, // first landmark clicked while connecting or pairing
   message: "", // shown instead of the hint of the tool
 };
 
 const listeners = [];
-let redoStack = []; // edits to send for redo
-let undoStack = []; // edits to send for undo
+let undoStack = []; // each entry is a list of edits that undoes one change
+let redoStack = []; // each entry is a list of edits that redoes one change
 
 export function subscribe(listener) {
   listeners.push(listener);
@@ -49,7 +49,7 @@ async function request(address, options = {}) {
 
 export const get = (address) => request(address);
 
-// The address of a rendered image. The session keeps browsers from reusing cached images of another run on this port.
+// Return the address of a rendered image. The session in it prevents that the browser shows cached images of another run.
 export const imageUrl = (row, kind) => `/images/${row}/${kind}?session=${state.run.session}`;
 
 export async function start() {
@@ -60,7 +60,7 @@ export async function start() {
   setInterval(poll, 3000);
 }
 
-// Get changes that somebody else made in another window.
+// Fetch changes that were made in another window.
 async function poll() {
   if (document.hidden) return;
   try {
@@ -115,7 +115,7 @@ async function replay(from, to, message) {
     from.pop();
     return succeed(message);
   } catch (error) {
-    if (!error.offline) from.pop(); // no longer possible, because somebody else has changed the same thing
+    if (!error.offline) from.pop(); // The server rejects these edits, because the card was changed in another window.
     saveSession();
     return fail(error);
   }
@@ -149,7 +149,7 @@ function showStatus(message) {
   statusTimer = setTimeout(() => status.classList.remove("fresh"), 1600);
 }
 
-// Undo and redo survive a reload of the page in the same tab.
+// Undo, redo and the selection survive a reload of the page in the same tab.
 const storageKey = () => `selfmark ${state.run.tool} ${state.run.title} ${state.run.landmarks}`;
 
 function saveSession() {
@@ -180,7 +180,7 @@ export const numberedName = (index) => `${index} · ${state.card.names[index]}`;
 export const connectedTo = (index) =>
   state.card.skeleton.filter((edge) => edge.includes(index)).map(([a, b]) => (a === index ? b : a));
 
-// Use the current tool on a landmark whose point or name was clicked: select it, or connect or pair it with the one clicked before.
+// Use the current tool on a landmark whose point or name was clicked: select it, or connect or pair it with the landmark clicked before.
 export function chooseLandmark(index) {
   const [tool, first] = [state.view === "images" ? state.tool : "select", state.first];
   if (tool === "select" || tool === "correct") update({ selected: index });
@@ -202,7 +202,8 @@ export function applyTool(tool, a, b) {
   return edit({ kind: "connect", landmark: a, other: b, connected: !connectedTo(a).includes(b) });
 }
 
-// The corrections of an image: landmarks that count and their places, those moved by the user, those not visible, and whether it is done.
+// Corrections of an image without any. `places` are the places of labeled landmarks, by landmark; `moved` and `absent` are the landmarks
+// that the user moved or marked as not visible; `done` is whether the user marked the image as done.
 const UNCORRECTED = { places: {}, moved: [], absent: [], done: false };
 export const correctionOf = (row) => state.card.corrections[row] ?? UNCORRECTED;
 

@@ -149,7 +149,7 @@ def test_advice_fits_the_images(survey: ImageSurvey, monkeypatch: pytest.MonkeyP
     assert "-k 10 is fine" in _advise(many, InputFindings(keypoints=25))
     video = replace(survey, images=3_000, videos=1)
     assert "--every 20 leaves 300" in _advise(replace(video, stride=10))  # every second frame is used already
-    assert "--every 6 reads only as many" in _advise(video)  # 3,000 of at most 1,000
+    assert "--every 6 reads no more than these" in _advise(video)  # 3,000 of at most 1,000
     monkeypatch.setattr(setup_advice, "available_memory", lambda: 3 * 2**30)
     assert "memory" not in _advise(many, memory=2 * 2**30)
     assert "needs about 4.0 GiB, but 3.0 GiB are free" in _advise(many, memory=4 * 2**30)

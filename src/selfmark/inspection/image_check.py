@@ -1,4 +1,4 @@
-"""`selfmark check`: look at the images of a planned run without training anything."""
+"""`selfmark check`: inspect the images of a planned run without training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_conf
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import locate_objects
 
-_LOOKED_AT = 32  # images on which orientation and keypoints are measured
+_NUM_SAMPLES = 32  # images on which orientation and keypoints are measured
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a step, the number of items done and their total."""
@@ -41,9 +41,9 @@ class ImageCheck:
         survey: Properties of the images.
         estimate: Time and memory of the run.
         summary: The survey and the estimate as sentences.
-        warnings: What may be wrong.
-        advice: Options that suit the images and this machine.
-        pictures: Written contact sheets: the crops, and the originals with their regions.
+        warnings: Sentences about possible problems of the images.
+        advice: Sentences about options that suit the images and this machine.
+        pictures: Paths of the contact sheets: the crops, and the originals with their regions.
     """
 
     survey: ImageSurvey
@@ -60,16 +60,16 @@ def check_images(
     output: Path,
     on_progress: Progress = lambda step, done, total: None,
 ) -> ImageCheck:
-    """Look at images as `discover` would use them, and write contact sheets.
+    """Inspect images as `discover` would use them, and write contact sheets and check.json.
 
     Args:
-        inputs: the images.
-        options: options of the planned discovery.
-        output: folder for the contact sheets and check.json.
-        on_progress: called with the progress of each step.
+        inputs: Images of the planned discovery.
+        options: Options of the planned discovery.
+        output: Folder for the contact sheets and check.json.
+        on_progress: Called with the progress of each step.
 
     Raises:
-        InputError: if the images cannot be used.
+        InputError: The images cannot be used.
     """
     device = select_device(options.device)
     tracking = check_request(inputs, options)
@@ -78,7 +78,7 @@ def check_images(
         *inputs, tracking, lambda done, total: on_progress("finding animals", done, total), notes.append
     )
     config, why = resolve_config(inputs, options, len(refs), device)
-    # Images that do not fit into memory are kept in a file of the output folder.
+    # Images that do not fit into memory are kept in the file images.u8 of the output folder.
     store = load_store(
         refs,
         config.images,
@@ -89,9 +89,9 @@ def check_images(
     try:
         survey = survey_images(store)
         pictures = _write_pictures(store, config, output)
-        findings = _look_at_images(store, config, device)
-        settled = _settle_orientation(config, findings)
-        estimate = estimate_run(list(store.refs), settled, device)
+        findings = _measure_sample(store, config, device)
+        resolved = _resolve_orientation(config, findings)
+        estimate = estimate_run(list(store.refs), resolved, device)
     finally:
         remove_file(output / "images.u8")
     first, *warnings = describe_survey(survey)
@@ -112,7 +112,7 @@ def check_images(
 
 
 def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Path]:
-    """Write the contact sheets; return their paths."""
+    """Write the contact sheets and return their paths; the originals are drawn only if there are boxes."""
     pictures = []
     try:
         write_sheet(draw_crops(store), output / "crops.jpg")
@@ -127,9 +127,9 @@ def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Pat
     return pictures
 
 
-def _look_at_images(store: ImageStore, config: Config, device: torch.device) -> InputFindings:
+def _measure_sample(store: ImageStore, config: Config, device: torch.device) -> InputFindings:
     """Measure on a few images whether objects are upright and how many keypoints they have."""
-    rows = evenly_spaced(len(store), _LOOKED_AT)
+    rows = evenly_spaced(len(store), _NUM_SAMPLES)
     pixels, findings = store.pixels[rows], InputFindings()
     if len(rows) < config.images.minimum:
         return findings
@@ -142,15 +142,15 @@ def _look_at_images(store: ImageStore, config: Config, device: torch.device) -> 
             points = detect_first_keypoints(
                 pixels, store.bounds[rows], config.keypoints, device, config.runtime.predict_batch
             )
-        except InputError:  # the weights of the detector are not installed, which `discover` reports
+        except InputError:  # The weights of the detector are not installed; `discover` reports this.
             return findings
         counts = points.counts(len(rows)).cpu().numpy()
         findings = replace(findings, keypoints=int(np.median(counts)))
     return findings
 
 
-def _settle_orientation(config: Config, findings: InputFindings) -> Config:
-    """Return the settings with the orientation that a run would find, on which its length depends."""
+def _resolve_orientation(config: Config, findings: InputFindings) -> Config:
+    """Return the settings with the orientation that a run would find; its duration depends on it."""
     accuracy = findings.upright_accuracy
     if accuracy is None:
         return config
@@ -159,7 +159,7 @@ def _settle_orientation(config: Config, findings: InputFindings) -> Config:
 
 
 def _write_result(result: ImageCheck, store: ImageStore, output: Path) -> None:
-    """Write check.json: everything that is printed, and the names of all images that cannot be read."""
+    """Write check.json: everything that is printed, and all images that cannot be read."""
     content: dict[str, Any] = {
         "summary": list(result.summary),
         "warnings": list(result.warnings),

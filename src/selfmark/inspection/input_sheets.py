@@ -1,4 +1,4 @@
-"""Pictures of what the network will see: the crops, and where they are in the originals."""
+"""Contact sheets of what the network will see: the crops, and their regions in the originals."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from selfmark.sampling import evenly_spaced
 
 MAX_CROPS = 48
 MAX_ORIGINALS = 12
-_COLUMNS = 8
+_CROP_COLUMNS = 8
 _ORIGINAL_COLUMNS = 4
-_ORIGINAL_WIDTH = 480  # pixels of an original on the sheet
-_GAP = 4  # pixels between the pictures of a sheet
+_ORIGINAL_WIDTH = 480  # width of an original on the sheet, in pixels
+_GAP = 4  # distance between the pictures of a sheet, in pixels
 _BOX_COLOR = (255, 200, 0)
 
 
 def draw_crops(store: ImageStore, max_images: int = MAX_CROPS) -> Pixels:
-    """Return a contact sheet of evenly spaced images exactly as the network gets them."""
+    """Return a contact sheet of evenly spaced images, exactly as the network sees them."""
     rows = evenly_spaced(len(store), max_images)
-    return _arrange(list(store.pixels[rows].permute(0, 2, 3, 1).numpy()), _COLUMNS)
+    return _arrange(list(store.pixels[rows].permute(0, 2, 3, 1).numpy()), _CROP_COLUMNS)
 
 
 def draw_originals(store: ImageStore, max_megapixels: float) -> Pixels | None:
-    """Return a contact sheet of evenly spaced originals with the regions that the network sees of them.
+    """Return a contact sheet of evenly spaced originals, with rectangles around the regions that are cropped.
 
     Args:
-        store: the images.
-        max_megapixels: larger originals are left out.
+        store: Images of the run.
+        max_megapixels: Larger originals are left out.
 
     Returns:
         The sheet; None if no original can be read.
@@ -74,13 +74,20 @@ def _read_original(ref: ImageRef, max_megapixels: float) -> Pixels | None:
 
 
 def _draw_regions(pixels: Pixels, store: ImageStore, rows: Sequence[int]) -> Pixels:
-    """Return an original, resized, with a rectangle around the region of each of its images."""
-    zoom = _ORIGINAL_WIDTH / pixels.shape[1]
-    method = cv2.INTER_AREA if zoom < 1 else cv2.INTER_CUBIC
-    canvas = np.ascontiguousarray(cv2.resize(pixels, None, fx=zoom, fy=zoom, interpolation=method), np.uint8)
+    """Return an original, resized, with a rectangle around the region of each crop.
+
+    Args:
+        pixels: [H, W, 3] original.
+        store: Images of the run.
+        rows: Rows of the store that were cropped from this original.
+    """
+    scale = _ORIGINAL_WIDTH / pixels.shape[1]
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    resized = cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=method)
+    canvas = np.ascontiguousarray(resized, np.uint8)
     for row in rows:
-        x, y, width, height = store.regions[row] * zoom
-        # One pixel inside the picture, so that a region that fills it stays visible.
+        x, y, width, height = store.regions[row] * scale
+        # Keep the rectangle one pixel inside the picture, so that it is also visible at the border.
         left, right = np.clip([x, x + width], 1, canvas.shape[1] - 2)
         top, bottom = np.clip([y, y + height], 1, canvas.shape[0] - 2)
         corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
@@ -94,7 +101,7 @@ def _draw_regions(pixels: Pixels, store: ImageStore, rows: Sequence[int]) -> Pix
 
 
 def _arrange(tiles: Sequence[Pixels], max_columns: int) -> Pixels:
-    """Return tiles of equal width in rows of equal height on a white sheet."""
+    """Arrange tiles of equal width in rows on a white sheet; all rows are as high as the highest tile."""
     height, width = max(len(tile) for tile in tiles), tiles[0].shape[1]
     columns = min(max_columns, len(tiles))
     rows = -(-len(tiles) // columns)

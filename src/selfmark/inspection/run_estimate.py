@@ -21,22 +21,24 @@ from selfmark.images.store import load_store
 from selfmark.inspection.step_timing import measure_pass, measure_steps
 from selfmark.verification import shorten
 
-MEASURED_SECONDS = 5.0
-_SAMPLE_IMAGES = 32  # images on which steps are measured
-_ORIENTATION_IMAGES = 200  # images from which `feature_images` decides whether objects are upright
-_PASSES_PER_CHECKED_IMAGE = 4  # the checks at the end of a run use deformed and mirrored copies
+MEASURED_SECONDS = 5.0  # time to spend on measuring training steps
+_SAMPLE_IMAGES = 32  # number of images to measure with
+_ORIENTATION_IMAGES = 200  # number of images from which `feature_images` decides whether objects are upright
+_PASSES_PER_CHECKED_IMAGE = 4  # the checks at the end of a run also use deformed and mirrored copies
 
 
 @dataclass(frozen=True)
 class RunEstimate:
     """Estimated duration and memory of a run.
 
-    seconds_per_iteration: of each stage, by its name in `stage_iterations`
-    training:       seconds of all training iterations
-    other:          seconds before and between them: reading images, and passes over all images
-    after:          seconds of the checks and, if enabled, the verification
-    host_bytes:     peak memory of the process
-    device_bytes:   peak memory of the GPU; 0 on the CPU
+    Attributes:
+        seconds_per_iteration: Seconds per training iteration of each stage, by its name in
+            `stage_iterations`.
+        training: Seconds of all training iterations.
+        other: Seconds before and between the training iterations: reading images, and passes over all images.
+        after: Seconds of the checks at the end and, if enabled, of the verification.
+        host_bytes: Peak memory of the process.
+        device_bytes: Peak memory of the GPU; 0 on the CPU.
     """
 
     seconds_per_iteration: dict[str, float]
@@ -53,18 +55,18 @@ class RunEstimate:
 
 
 def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device) -> RunEstimate:
-    """Measure how long reading, forward passes and training steps take on a few images.
+    """Estimate a run from the time that reading, forward passes and training steps take on a few images.
 
     Training steps are measured for about `MEASURED_SECONDS`.
 
     Args:
-        refs: the images of the run.
-        config: its settings. If the orientation of the objects is `auto`, they are assumed to be upright,
-            because only then Stage 1 may run.
-        device: device to compute on.
+        refs: Images of the run.
+        config: Settings of the run. If the orientation of the objects is `auto`, objects are assumed to be
+            upright: only then may Stage 1 run, which takes longest.
+        device: Device to compute on.
 
     Raises:
-        InputError: if fewer than two of the first images can be read.
+        InputError: Fewer than two of the first images can be read.
     """
     if config.uses_features and config.features.orientation == "auto":
         config = override(config, {"features.orientation": "upright"})
@@ -72,29 +74,29 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
     sample = list(refs[:_SAMPLE_IMAGES])
     start = time.monotonic()
     store = load_store(sample, config.images, float("inf"), None)
-    reading = (time.monotonic() - start) / len(sample)
+    read_seconds = (time.monotonic() - start) / len(sample)  # per image
     if len(store) < 2:
         raise InputError(f"only {len(store)} of the first {len(sample)} images can be read")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     encoder = load_encoder(config.features.name, device) if config.uses_features else None
-    pass_seconds = measure_pass(config, store.pixels, encoder, device)
+    pass_seconds = measure_pass(config, store.pixels, encoder, device)  # per image
     per_iteration = measure_steps(config, store, device, MEASURED_SECONDS)
     device_bytes = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
     if device.type == "cuda":
         torch.cuda.empty_cache()
     data_bytes = _count_data_bytes(config, len(refs), encoder)
-    checked = min(config.evaluation.num_samples, len(refs)) * _PASSES_PER_CHECKED_IMAGE
-    after = checked * config.evaluation.deformations * pass_seconds
+    check_passes = min(config.evaluation.num_samples, len(refs)) * _PASSES_PER_CHECKED_IMAGE
+    after = check_passes * config.evaluation.deformations * pass_seconds
     if config.verification.enabled:
         shorter, fewer = shorten(config), round(config.verification.training_fraction * len(refs))
-        after += _training_seconds(shorter, per_iteration) + _passes(shorter, fewer) * pass_seconds
+        after += _training_seconds(shorter, per_iteration) + _count_passes(shorter, fewer) * pass_seconds
     return RunEstimate(
         per_iteration,
         _training_seconds(config, per_iteration),
-        reading * len(refs) + _passes(config, len(refs)) * pass_seconds,
+        read_seconds * len(refs) + _count_passes(config, len(refs)) * pass_seconds,
         after,
-        _peak_memory() + (data_bytes if device.type == "cpu" else 2 * _store_bytes(config, len(refs))),
+        _peak_memory() + (data_bytes if device.type == "cpu" else 2 * _count_store_bytes(config, len(refs))),
         device_bytes + data_bytes if device.type == "cuda" else 0,
     )
 
@@ -121,13 +123,13 @@ def describe_duration(seconds: float) -> str:
 
 
 def _training_seconds(config: Config, per_iteration: dict[str, float]) -> float:
-    """Return the seconds of all training iterations."""
+    """Return the seconds of all training iterations of a run."""
     stages = stage_iterations(config)
     return sum(iterations * per_iteration.get(stage, 0.0) for stage, iterations in stages.items())
 
 
-def _passes(config: Config, num_images: int) -> float:
-    """Return the number of forward passes of single images outside training."""
+def _count_passes(config: Config, num_images: int) -> float:
+    """Return the number of forward passes of single images outside training iterations."""
     if config.is_from_another_paper and not config.merges_clusters:
         return 2 * num_images
     if not config.uses_features:
@@ -141,31 +143,33 @@ def _passes(config: Config, num_images: int) -> float:
         passes += used * features.rotations * (features.direction_size / config.images.size) ** 2
     if config.method == "self-training":
         passes += 2 * used * config.student.rounds
-        passes += 2 * used * (config.rounds.count + 2) if features.runs_stage1 else 0
+        if features.runs_stage1:
+            passes += 2 * used * (config.rounds.count + 2)
     return passes
 
 
-def _store_bytes(config: Config, num_images: int) -> int:
-    """Return the bytes of the images in memory; 0 if there are so many that they stay in a file."""
+def _count_store_bytes(config: Config, num_images: int) -> int:
+    """Return the bytes of the images in memory; 0 if there are so many that they are kept in a file."""
     size = num_images * 3 * config.images.size**2
     return size if size <= config.runtime.store_gigabytes * 1e9 else 0
 
 
 def _count_data_bytes(config: Config, num_images: int, encoder: Encoder | None) -> int:
     """Return the bytes of the images and features that are kept in memory."""
-    kept = _store_bytes(config, num_images)
+    image_bytes = _count_store_bytes(config, num_images)
     if encoder is None:
-        return kept
+        return image_bytes
     used = min(num_images, config.features.max_images)
     cells = used * (config.images.size // CELL) ** 2
-    features = 2 * cells * described_channels(encoder, config.features)
-    limit = config.runtime.store_gigabytes * 1e9
-    # Features of the images and of their mirror images, and the float32 sample that is clustered.
-    sample = 4 * min(cells, config.features.sample) * described_channels(encoder, config.features)
-    return kept + sample + (2 * features if features <= limit else 0)
+    channels = described_channels(encoder, config.features)
+    feature_bytes = 2 * cells * channels  # float16
+    sample_bytes = 4 * min(cells, config.features.sample) * channels  # the float32 sample that is clustered
+    # Features of the images and of their mirror images, unless they are kept in files.
+    is_in_memory = feature_bytes <= config.runtime.store_gigabytes * 1e9
+    return image_bytes + sample_bytes + (2 * feature_bytes if is_in_memory else 0)
 
 
 def _peak_memory() -> int:
-    """Return the highest memory use of this process so far, bytes."""
+    """Return the highest memory use of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB.

@@ -1,4 +1,4 @@
-"""Advice before a run: recipe, number of landmarks, frames to use, and a GPU."""
+"""Advice before a run: number of images, recipe, number of landmarks, frames to use, memory, and a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfmark.inspection.run_estimate import RunEstimate
 from selfmark.run.devices import available_memory
 
 _ENOUGH_IMAGES = 100  # fewer images than this often show too little variety
-_COMFORTABLE_MEMORY = 0.8  # fraction of the free memory that a run may take
+_MAX_MEMORY_FRACTION = 0.8  # fraction of the free memory that a run may take without a warning
 
 FREE_GPU = (
     "Google Colab (colab.research.google.com: Runtime, Change runtime type, T4 GPU) and Kaggle notebooks "
@@ -24,11 +24,13 @@ FREE_GPU = (
 
 @dataclass(frozen=True)
 class InputFindings:
-    """What a look at some images says about them.
+    """Properties that were measured on some images. Both are None if there are too few images.
 
-    upright_accuracy: how often images are told from upside-down copies, see `measure_uprightness`; None if
-                      no features are used or the settings already say how objects are turned
-    keypoints:        median number of generic keypoints per image; None if their detector is not installed
+    Attributes:
+        upright_accuracy: How often images are told from upside-down copies, see `measure_uprightness`. None
+            if no features are used or the settings already say how objects are oriented.
+        keypoints: Median number of generic keypoints per image. None if keypoints are read from a file or
+            their detector is not installed.
     """
 
     upright_accuracy: float | None = None
@@ -43,18 +45,18 @@ def advise_setup(
     every: int,
     device: torch.device,
 ) -> list[str]:
-    """Return advice on the options of a run.
+    """Return sentences of advice on the options of a run.
 
     Args:
-        survey: properties of the images.
-        findings: what a look at some images says.
-        estimate: time and memory of the run.
-        config: settings of the run.
-        every: every n-th frame of the videos is used so far.
-        device: device that the run would use.
+        survey: Properties of the images.
+        findings: Properties that were measured on some images.
+        estimate: Time and memory of the run.
+        config: Settings of the run.
+        every: Value of --every: the run uses every n-th frame of each video.
+        device: Device that the run would use.
     """
     candidates = (
-        _advise_number(survey, config),
+        _advise_image_count(survey, config),
         _advise_recipe(findings, config),
         _advise_landmarks(findings, config),
         _advise_frames(survey, every, config),
@@ -64,7 +66,7 @@ def advise_setup(
     return [sentence for sentence in candidates if sentence]
 
 
-def _advise_number(survey: ImageSurvey, config: Config) -> str:
+def _advise_image_count(survey: ImageSurvey, config: Config) -> str:
     if survey.images < config.images.minimum:
         return f"{survey.images} images are too few: at least {config.images.minimum} are needed"
     if survey.images < _ENOUGH_IMAGES:
@@ -90,35 +92,35 @@ def _advise_recipe(findings: InputFindings, config: Config) -> str:
 
 
 def _advise_landmarks(findings: InputFindings, config: Config) -> str:
-    found = findings.keypoints
-    if not found or not config.K:
+    num_keypoints = findings.keypoints
+    if not num_keypoints or not config.K:
         return ""
-    advice = f"number of landmarks: the images have about {found} distinct points each"
-    if found < config.K:
-        return f"{advice}, fewer than -k {config.K}: use -k {found} or less"
+    advice = f"number of landmarks: the images have about {num_keypoints} distinct points each"
+    if num_keypoints < config.K:
+        return f"{advice}, fewer than -k {config.K}: use -k {num_keypoints} or less"
     return f"{advice}; -k {config.K} is fine, or let 'selfmark discover -k auto' choose"
 
 
 def _advise_frames(survey: ImageSurvey, every: int, config: Config) -> str:
     if survey.stride > 1:
-        left = survey.images // survey.stride
+        remaining = survey.images // survey.stride
         return (
-            f"frames: successive frames look alike; --every {every * survey.stride} leaves {left} and loses "
-            "little"
+            f"frames: successive frames look alike; --every {every * survey.stride} uses {remaining} frames "
+            "and loses little"
         )
     used = config.features.max_images
     if survey.videos and config.uses_features and survey.images > used:
         stride = -(-survey.images // used)
         return (
             f"frames: the preset {config.preset} trains on {used} images at most; --every {every * stride} "
-            "reads only as many"
+            "reads no more than these"
         )
     return ""
 
 
 def _advise_memory(estimate: RunEstimate) -> str:
     free = available_memory()
-    if free is None or estimate.host_bytes <= _COMFORTABLE_MEMORY * free:
+    if free is None or estimate.host_bytes <= _MAX_MEMORY_FRACTION * free:
         return ""
     return (
         f"memory: the run needs about {estimate.host_bytes / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are "

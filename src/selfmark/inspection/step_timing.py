@@ -1,7 +1,7 @@
 """Measure how long training steps and network passes take on this machine, with the networks of a run.
 
-The steps are real ones, on a few of the images, but with random labels: their time does not depend on what is
-learned.
+The steps are real training steps on a few of the images. Only the labels are random, because the duration of
+a step does not depend on them.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ from selfmark.train.objectives import (
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable
 
-_FIRST_STEPS = 2  # include one-time costs, and tell how many more steps fit into the time
-_MAX_STEPS = 60
-_PASS_IMAGES = 8  # images of a measured pass
-_PASSES = 2
+# Steps before the measured ones. The first includes one-time costs; the second tells how many more steps fit
+# into the time.
+_FIRST_STEPS = 2
+_MAX_STEPS = 60  # largest number of measured steps
+_PASS_IMAGES = 8  # number of images in a measured pass
+_PASSES = 2  # number of passes after the first, which includes one-time costs
 
 Task = tuple[TrainState, TrainingTask]
 
@@ -57,13 +59,14 @@ Task = tuple[TrainState, TrainingTask]
 def measure_steps(
     config: Config, store: ImageStore, device: torch.device, seconds: float
 ) -> dict[str, float]:
-    """Train each network of a run for a moment.
+    """Train each network of a run for a few steps and measure the duration of a step.
 
     Args:
-        config: settings of the run.
-        store: a few of its images, at least two.
-        device: device to compute on.
-        seconds: time to spend; at least a few steps are measured, even if they take longer.
+        config: Settings of the run.
+        store: A few images of the run, at least two.
+        device: Device to compute on.
+        seconds: Time to spend on all networks together. At least two steps of each network are measured, even
+            if they take longer.
 
     Returns:
         Seconds per iteration of each stage, by the names of `stage_iterations`.
@@ -71,15 +74,17 @@ def measure_steps(
     stages = stage_iterations(config)
     builders: dict[str, Callable[[], Task]] = {}
     feed, generator = PixelFeed(store.pixels, device), torch.Generator(device).manual_seed(0)
-    landmarks = config.M if config.merges_clusters else config.K or max(config.auto_k.candidates)
+    num_landmarks = config.K or max(config.auto_k.candidates)
+    if config.merges_clusters:  # The number of landmarks is not known before merging; it is at most M.
+        num_landmarks = config.M
     if "student" in stages:
-        builders["student"] = lambda: _build_student(config, feed, landmarks, generator, True)
+        builders["student"] = lambda: _build_student(config, feed, num_landmarks, generator, True)
         if config.student.encoder_lr > 0 and config.student.frozen_rounds < config.student.rounds:
-            builders["unfrozen"] = lambda: _build_student(config, feed, landmarks, generator, False)
+            builders["unfrozen"] = lambda: _build_student(config, feed, num_landmarks, generator, False)
     if "round" in stages:
         builders["round"] = lambda: _build_stage1(config, feed, generator)
     if "stage 2" in stages:
-        builders["stage 2"] = lambda: _build_stage2(config, feed, landmarks, generator)
+        builders["stage 2"] = lambda: _build_stage2(config, feed, num_landmarks, generator)
     if "method" in stages:
         builders["method"] = lambda: _build_method(config, feed, store, generator)
     measured: dict[str, float] = {}
@@ -88,45 +93,46 @@ def measure_steps(
         for stage, build in builders.items():
             state, task = build()
             measured[stage] = _time_steps(state, task, config, seconds / len(builders))
-    return _by_stage(measured, config)
+    return _combine_stages(measured, config)
 
 
 @torch.no_grad()
 def measure_pass(config: Config, pixels: Tensor, encoder: Encoder | None, device: torch.device) -> float:
-    """Return the seconds that a pass of the network over one image takes, without gradients.
+    """Return the seconds that a forward pass over one image takes, without gradients.
 
     Args:
-        config: settings of the run.
+        config: Settings of the run.
         pixels: [N, 3, S, S] uint8, images to measure with.
-        encoder: the pretrained network; None to measure the network of the paper.
-        device: device to compute on.
+        encoder: Pretrained encoder; None to measure the paper's network Phi.
+        device: Device to compute on.
     """
     images = pixels[:_PASS_IMAGES].to(device).float() / 255
-    describe: Callable[[Tensor], object]
+    network: Callable[[Tensor], object]
     if encoder is not None:
-        describe = encoder.describe
+        network = encoder.describe
     else:
         with torch.random.fork_rng(devices=[]):
             phi = Phi(config.network)
         prepare_network(phi, device, config.runtime)
-        describe = phi.eval()
+        network = phi.eval()
     durations = []
     with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(config.runtime, device)):
         for _ in range(1 + _PASSES):
             start = time.monotonic()
-            describe(images)
+            network(images)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             durations.append(time.monotonic() - start)
     return min(durations) / len(images)
 
 
-def _by_stage(measured: dict[str, float], config: Config) -> dict[str, float]:
-    """Return the seconds per iteration of every stage from those of the networks that were measured."""
+def _combine_stages(measured: dict[str, float], config: Config) -> dict[str, float]:
+    """Return the seconds per iteration of every stage, given the measured seconds of each network."""
     per_stage = {stage: seconds for stage, seconds in measured.items() if stage != "unfrozen"}
     if "unfrozen" in measured:
-        frozen = config.student.frozen_rounds / config.student.rounds
-        per_stage["student"] = frozen * measured["student"] + (1 - frozen) * measured["unfrozen"]
+        frozen_fraction = config.student.frozen_rounds / config.student.rounds
+        frozen, unfrozen = measured["student"], measured["unfrozen"]
+        per_stage["student"] = frozen_fraction * frozen + (1 - frozen_fraction) * unfrozen
     if "round" in measured:
         per_stage["warm-up"] = measured["round"]
     if "student" in measured:
@@ -135,8 +141,11 @@ def _by_stage(measured: dict[str, float], config: Config) -> dict[str, float]:
 
 
 def _time_steps(state: TrainState, task: TrainingTask, config: Config, seconds: float) -> float:
-    """Return the seconds per iteration, without the first ones."""
-    times: list[tuple[int, float]] = []
+    """Return the seconds per iteration, measured after the first iteration.
+
+    If the time is too short for more than the first steps, return the duration of the last of these.
+    """
+    times: list[tuple[int, float]] = []  # iteration, and seconds since the start of the phase
 
     def on_log(phase: Phase, iteration: int, means: dict[str, float], elapsed: float) -> None:
         times.append((iteration, elapsed))
@@ -149,28 +158,29 @@ def _time_steps(state: TrainState, task: TrainingTask, config: Config, seconds: 
     start_time = time.monotonic()
     run(0, _FIRST_STEPS, 1)
     remaining = seconds - (time.monotonic() - start_time)
-    last = times[-1][1] - times[-2][1]
-    steps = int(min(max(remaining / max(last, 1e-6), 0), _MAX_STEPS))
-    if steps < _FIRST_STEPS:
-        return last
-    log_every = max(1, steps // 3)
-    run(_FIRST_STEPS, _FIRST_STEPS + steps, log_every)
+    last_step_seconds = times[-1][1] - times[-2][1]
+    num_steps = int(min(max(remaining / max(last_step_seconds, 1e-6), 0), _MAX_STEPS))
+    if num_steps < _FIRST_STEPS:
+        return last_step_seconds
+    log_every = max(1, num_steps // 3)
+    run(_FIRST_STEPS, _FIRST_STEPS + num_steps, log_every)
     if len(times) < 2:
-        return times[0][1] / steps
-    return (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
+        return times[0][1] / num_steps
+    (first_iteration, first_seconds), (last_iteration, last_seconds) = times[0], times[-1]
+    return (last_seconds - first_seconds) / (last_iteration - first_iteration)
 
 
-# --- networks with random labels ---------------------------------------------------------------------------
+# --- training tasks with random labels --------------------------------------------------------------------
 
 
 def _build_student(
-    config: Config, feed: PixelFeed, landmarks: int, generator: torch.Generator, is_frozen: bool
+    config: Config, feed: PixelFeed, num_landmarks: int, generator: torch.Generator, is_frozen: bool
 ) -> Task:
-    psi = FeaturePsi(load_encoder(config.features.name, feed.device), config.student, landmarks)
+    psi = FeaturePsi(load_encoder(config.features.name, feed.device), config.student, num_landmarks)
     prepare_landmark_network(psi, feed.device, config.runtime)
     is_frozen = is_frozen or not psi.encoder.is_trainable
     state = build_student_state(psi, config.student, is_frozen, generator, SINGLE_PROCESS)
-    table = _random_landmarks(len(feed), landmarks, config, feed.device)
+    table = _draw_landmarks(len(feed), num_landmarks, config, feed.device)
     settings = RegressionSettings.of_student(config)
     return state, build_regression_task(psi, feed, table, settings, generator, 0)
 
@@ -193,11 +203,11 @@ def _build_stage1(config: Config, feed: PixelFeed, generator: torch.Generator) -
     return state, build_stage1_task(phi, feed, source, config, generator, 0)
 
 
-def _build_stage2(config: Config, feed: PixelFeed, landmarks: int, generator: torch.Generator) -> Task:
-    psi = Psi.from_phi(Phi(config.network), config.network, landmarks, config.stage2.head)
+def _build_stage2(config: Config, feed: PixelFeed, num_landmarks: int, generator: torch.Generator) -> Task:
+    psi = Psi.from_phi(Phi(config.network), config.network, num_landmarks, config.stage2.head)
     prepare_network(psi, feed.device, config.runtime)
     state = build_train_state(psi, [(psi, 1.0)], config.optimizer, generator)
-    table = _random_landmarks(len(feed), landmarks, config, feed.device)
+    table = _draw_landmarks(len(feed), num_landmarks, config, feed.device)
     settings = RegressionSettings.of_stage2(config)
     return state, build_regression_task(psi, feed, table, settings, generator, 0)
 
@@ -210,7 +220,10 @@ def _build_method(config: Config, feed: PixelFeed, store: ImageStore, generator:
     return state, build_task(config, SINGLE_PROCESS, network, feed, store.video, generator)
 
 
-def _random_landmarks(num_images: int, landmarks: int, config: Config, device: torch.device) -> LandmarkTable:
-    xy = torch.rand(num_images, landmarks, 2, device=device) * (config.images.size - 1)
-    present = torch.ones(num_images, landmarks, dtype=torch.bool, device=device)
-    return LandmarkTable.from_partners(xy, present, LandmarkPartners.identity(landmarks))
+def _draw_landmarks(
+    num_images: int, num_landmarks: int, config: Config, device: torch.device
+) -> LandmarkTable:
+    """Return landmarks at random places, each of which is its own mirror partner."""
+    xy = torch.rand(num_images, num_landmarks, 2, device=device) * (config.images.size - 1)
+    present = torch.ones(num_images, num_landmarks, dtype=torch.bool, device=device)
+    return LandmarkTable.from_partners(xy, present, LandmarkPartners.identity(num_landmarks))

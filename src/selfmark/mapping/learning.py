@@ -37,9 +37,9 @@ class MappingResult:
     """Result of `learn_map`.
 
     Attributes:
-        mapping: the learned map.
-        path: map.json, the description of the map.
-        notes: messages for the user.
+        mapping: Learned map.
+        path: Path of map.json, the description of the map.
+        notes: Messages for the user.
     """
 
     mapping: LearnedMapping
@@ -57,11 +57,11 @@ def learn_map(
     """Learn a map to the user's points from annotated images, and save it in the model folder.
 
     Args:
-        folder: run folder or model folder.
-        labels: points of at least one image: COCO keypoints, a DeepLabCut table or a Label Studio export.
-        images: the annotated images; if empty, those that a COCO file names.
-        normalizer: length that errors are divided by, as in `selfmark evaluate`; empty uses the default of
-            the label file.
+        folder: Run folder or model folder.
+        labels: Points of at least one image: COCO keypoints, a DeepLabCut table or a Label Studio export.
+        images: The annotated images; empty for the images that a COCO file names.
+        normalizer: Length that errors are divided by, as in `selfmark evaluate`; empty for the default of the
+            labels.
         device: `auto`, `cpu`, `cuda`, ...
     """
     folder, labels = Path(folder), Path(labels)
@@ -76,7 +76,7 @@ def learn_map(
         truth = keep_measurable(truth, normalizer)
     predicted = detector.predict_network_pixels(truth.refs)
     truth = truth.select(predicted.rows)
-    mapping = _learn(detector, truth, predicted, normalizer, _read_skeleton(labels, truth.names))
+    mapping = _fit_mapping(detector, truth, predicted, normalizer, _read_skeleton(labels, truth.names))
     target = model_folder(folder)
     save_mapping(mapping, target)
     notes = (*truth.notes, *_describe_limits(truth, predicted, mapping))
@@ -86,13 +86,22 @@ def learn_map(
 # --- fitting --------------------------------------------------------------------------------------------
 
 
-def _learn(
+def _fit_mapping(
     detector: Detector,
     truth: AnnotatedObjects,
     predicted: NetworkPrediction,
     normalizer: str,
     skeleton: Sequence[tuple[int, int]],
 ) -> LearnedMapping:
+    """Fit the map with the best options and describe it.
+
+    Args:
+        detector: Detector that predicted the landmarks.
+        truth: N annotated objects.
+        predicted: Landmarks of the same N objects.
+        normalizer: Length that errors are divided by; empty for the default of the labels.
+        skeleton: Pairs of annotated points to connect in drawings.
+    """
     size = detector.card.images.size
     normalizer, lengths = _measure_lengths(truth, normalizer, predicted.regions)
     images = [(ref.path, ref.frame) for ref in truth.refs]
@@ -108,7 +117,7 @@ def _learn(
     mirror = MirrorPartners(detector.card.mirror, partners, size) if partners else None
     selected = select_map(examples, lengths * (size / region_sides(predicted.regions)), mirror)
 
-    # Points that are not annotated anywhere are left out, so the others are renumbered.
+    # Leave out points that are not annotated in any image, and renumber the other points.
     kept = np.flatnonzero(selected.map.known_points())
     new_index = {int(old): new for new, old in enumerate(kept)}
     has_partners = partners and all(partners[old] in new_index for old in new_index)
@@ -134,7 +143,10 @@ def _learn(
 def _measure_lengths(
     truth: AnnotatedObjects, normalizer: str, regions: npt.NDArray[np.float64]
 ) -> tuple[str, FloatArray]:
-    """Return the normalizer and its lengths [N]; a default that cannot be measured is replaced by `side`."""
+    """Return the normalizer and its lengths [N] in pixels of the originals.
+
+    If no normalizer is given and the default cannot be measured for all objects, use `side`.
+    """
     if normalizer:
         return normalizer, measure_lengths(truth, normalizer, regions)
     normalizer = choose_normalizer(truth)
@@ -148,15 +160,15 @@ def _round(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 3)
 
 
-# --- points of the label file -------------------------------------------------------------------------------
+# --- label file -----------------------------------------------------------------------------------------
 
 
 def infer_mirror_partners(names: Sequence[str]) -> tuple[int, ...]:
     """Return the mirror partners of points named like left_ear and right_ear.
 
-    A point without a side is its own partner. The result is empty if no name has a side, if a side has no
-    unique counterpart, or if points without a side are numbered (jaw_0, jaw_1, ...), because these may well
-    be partners of each other.
+    A point without a side in its name is its own partner. The result is empty in three cases: no name has a
+    side, a name with a side has no unique counterpart, or a name without a side has a number. Numbered points
+    (jaw_0, jaw_1, ...) may be partners of each other.
 
     >>> infer_mirror_partners(["nose", "left_ear", "right_ear"])
     (0, 2, 1)
@@ -191,7 +203,7 @@ def _read_skeleton(path: Path, names: Sequence[str]) -> tuple[tuple[int, int], .
 def _describe_limits(
     truth: AnnotatedObjects, predicted: NetworkPrediction, mapping: LearnedMapping
 ) -> list[str]:
-    """Return messages about images and points that could not be used."""
+    """Return messages about images and points that could not be used, and other limits of the map."""
     notes = []
     if predicted.skipped:
         notes.append(

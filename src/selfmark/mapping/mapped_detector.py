@@ -1,7 +1,8 @@
 """Maps stored in the model folder, and the detector that predicts the user's own points with them.
 
-map.safetensors contains the arrays, and map.json a readable description. Both name the model that the map was
-learned on, so that a map left over from an earlier training is rejected.
+map.safetensors contains the arrays, and map.json a readable description. map.json also contains the
+fingerprint of the detector that the map was learned on. A map that was learned on another detector is
+rejected.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ class LearnedMapping:
     """A map to L points of the user, with a description of the points and of the fit.
 
     Attributes:
-        map: the fitted map.
+        map: Fitted map.
         names: L names of the points.
-        mirror: L mirror partners of the points; empty if not known.
-        skeleton: pairs of points to connect in drawings.
-        model: fingerprint of the detector that the map was learned on.
-        labels: path of the label file.
-        images: number of annotated images.
-        objects: number of annotated objects.
-        options: how the map was fitted.
-        normalizer: length that errors are divided by, as in `selfmark evaluate`.
-        error: mean error of held-out images in percent; None with a single image.
-        errors: the same for each of the L points; None where no image could be held out.
+        mirror: L mirror partners of the points; empty if unknown.
+        skeleton: Pairs of points to connect in drawings.
+        model: Fingerprint of the detector that the map was learned on.
+        labels: Path of the label file.
+        images: Number of annotated images.
+        objects: Number of annotated objects.
+        options: Options of the fit.
+        normalizer: Length that errors are divided by, as in `selfmark evaluate`.
+        error: Mean error on held-out images in percent; None if there is only one image.
+        errors: Mean error of each of the L points; None for a point without an error on a held-out image.
     """
 
     map: PointMap
@@ -63,7 +64,7 @@ class LearnedMapping:
 
 
 def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
-    """Write map.safetensors, and then map.json with a digest of the arrays."""
+    """Write map.safetensors, then map.json with a digest of the arrays."""
     arrays = {name: getattr(mapping.map, name) for name in ("weights", "constant", "reference")}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     values = {
@@ -96,7 +97,7 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
     """Load the map of a run folder or model folder.
 
     Raises:
-        InputError: if there is no map, if it is damaged, or if it was learned on another detector.
+        InputError: There is no map, it is damaged, or it was learned on another detector.
     """
     path = model_folder(Path(folder)) / DESCRIPTION
     if not path.exists():
@@ -107,7 +108,7 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
     advice = f"learn it again with 'selfmark map {folder} --labels FILE'"
     try:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    except TypeError as error:  # a data type that NumPy does not have
+    except TypeError as error:  # NumPy does not have the data type of a tensor.
         raise InputError(f"{path.with_name(TENSORS)} is not a usable map: {error}; {advice}") from error
     if values.get("numbers") != _digest(arrays):
         raise InputError(f"{path} and {path.with_name(TENSORS)} do not belong together: {advice}")
@@ -121,7 +122,8 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
 
 
 def _mapping_from_json(values: Any, point_map: PointMap, num_landmarks: int) -> LearnedMapping:
-    names, errors = tuple(str(name) for name in values["names"]), values["leave_one_out"]
+    names = tuple(str(name) for name in values["names"])
+    errors = values["leave_one_out"]
     mirror = tuple(int(partner) for partner in values["mirror"] or ())
     skeleton = tuple((int(a), int(b)) for a, b in values["skeleton"])
     if point_map.weights.shape != (2 * num_landmarks, 2 * len(names)) or not names:
@@ -147,6 +149,7 @@ def _mapping_from_json(values: Any, point_map: PointMap, num_landmarks: int) -> 
 
 
 def _digest(arrays: Mapping[str, FloatArray]) -> str:
+    """Return a digest of the names, shapes, types and values of arrays."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.shape} {array.dtype}".encode())
@@ -155,7 +158,7 @@ def _digest(arrays: Mapping[str, FloatArray]) -> str:
 
 
 class MappedDetector(Detector):
-    """A detector of the user's points, which maps the landmarks of another detector.
+    """Detector of the user's own points: it maps the landmarks of another detector to these points.
 
     >>> from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     >>> detector = selfmark.load("runs/cats")                                      # doctest: +SKIP
@@ -165,16 +168,18 @@ class MappedDetector(Detector):
     """
 
     def __init__(self, detector: Detector, mapping: LearnedMapping) -> None:
-        """Map the landmarks of `detector`, on the same device and with the same settings."""
+        """Map the landmarks of `detector`; use its device and its settings."""
         card = replace(
             detector.card,
             names=mapping.names,
             mirror=mapping.mirror or tuple(range(len(mapping.names))),
             skeleton=mapping.skeleton,
-            colors=(),  # the user edited these for the landmarks, not for the mapped points
+            # The user chose colors, hidden landmarks and confirmations for the landmarks, not for the points.
+            colors=(),
             hidden=(),
             confirmed=(),
-            trust=(),  # measured for the landmarks only
+            # Trust and verdict were measured for the landmarks, not for the points.
+            trust=(),
             verdict=None,
             provenance=detector.card.provenance
             | {"mapped": {"labels": mapping.labels, "images": mapping.images, "error": mapping.error}},
@@ -184,9 +189,9 @@ class MappedDetector(Detector):
         self.mapping = mapping
 
     def locate(self, pixels: Tensor) -> NetworkLandmarks:
-        """Return the mapped points of a batch of network inputs."""
+        """Return the mapped points of network images [B, 3, S, S], in pixels of these images."""
         located = self.detector.locate(pixels)
-        xy, score = (column.cpu().numpy().astype(np.float64) for column in located)
+        xy, score = (tensor.cpu().numpy().astype(np.float64) for tensor in located)
         points = self.mapping.map.predict(xy, score).astype(np.float32)
         scores = self.mapping.map.point_scores(score).astype(np.float32)
         return NetworkLandmarks(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))

@@ -31,9 +31,9 @@ class FitOptions:
     """Options of a fit.
 
     Attributes:
-        aligned: align the landmarks to their mean shape first.
-        mirrored: also fit to the mirror image of every object.
-        ridge: noise of the landmarks, see `fit_point_map`.
+        aligned: Whether to align the landmarks to their mean shape first.
+        mirrored: Whether to fit to the mirror images of the objects, too.
+        ridge: Standard deviation of the landmark noise, see `fit_point_map`.
     """
 
     aligned: bool
@@ -46,9 +46,10 @@ class SelectedMap:
     """The selected map and its cross-validation errors.
 
     Attributes:
-        map: fitted to all objects.
-        options: the selected options.
-        errors: [N, L] errors of held-out objects, in percent of the lengths given; NaN where not known.
+        map: Map fitted to all objects.
+        options: Selected options.
+        errors: [N, L] errors of held-out objects, in percent of the normalizing lengths; NaN for points that
+            are not annotated or that could not be predicted.
     """
 
     map: PointMap
@@ -57,52 +58,54 @@ class SelectedMap:
 
 
 def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None) -> SelectedMap:
-    """Return the map fitted to all objects with the options that have the lowest cross-validation error.
+    """Select the options with the lowest cross-validation error and fit a map to all objects with them.
 
-    Fewer than `MIN_IMAGES_TO_SELECT` images are fitted with the default options. With a single image, nothing
-    can be held out and all errors are NaN.
+    With fewer than `MIN_IMAGES_TO_SELECT` images, use the default options. With a single image, nothing can
+    be held out and all errors are NaN.
 
     Args:
         examples: N annotated objects.
-        lengths: [N] lengths that errors are divided by.
-        mirror: mirror partners; None if those of the points are not known.
+        lengths: [N] lengths that errors are divided by, in network pixels.
+        mirror: Mirror partners; None if the mirror partners of the points are unknown.
     """
     mirrored = (True, False) if mirror is not None else (False,)
     all_options = [FitOptions(*values) for values in product((True, False), mirrored, RIDGES)]
     num_images = len(np.unique(examples.group))
     candidates = all_options if num_images >= MIN_IMAGES_TO_SELECT else all_options[:1]
     errors = np.stack([cross_validation_errors(examples, lengths, mirror, options) for options in candidates])
-    # Some options predict points that others cannot. Compare on the points that all of them predict.
+    # Some options predict points that others cannot. Compare only on the points that all options predict.
     shared = np.where(np.isnan(errors).any(axis=0), np.nan, errors)
-    best = int(np.argmin([np.nan_to_num(mean_error(option_errors), nan=np.inf) for option_errors in shared]))
+    mean_errors = [np.nan_to_num(mean_error(option_errors), nan=np.inf) for option_errors in shared]
+    best = int(np.argmin(mean_errors))
     return SelectedMap(fit_with_options(examples, mirror, candidates[best]), candidates[best], errors[best])
 
 
 def fit_with_options(
     examples: MappingExamples, mirror: MirrorPartners | None, options: FitOptions
 ) -> PointMap:
-    """Fit a map to these objects with these options."""
+    """Fit a map to the examples with the given options."""
     if options.mirrored and mirror is not None:
         examples = add_mirrored(examples, mirror)
-    aligned = options.aligned
-    reference = compute_mean_shape(examples.landmarks, examples.score) if aligned else empty_reference()
+    reference = empty_reference()
+    if options.aligned:
+        reference = compute_mean_shape(examples.landmarks, examples.score)
     return fit_point_map(examples, reference, options.ridge)
 
 
 def cross_validation_errors(
     examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None, options: FitOptions
 ) -> FloatArray:
-    """Return the errors [N, L] of each object in percent, predicted by a map fitted without its image."""
+    """Return the errors [N, L] in percent; each object is predicted by a map fitted without its image."""
     predicted = np.full(examples.points.shape, np.nan)
-    for rows in _folds(examples.group):
-        rest = np.setdiff1d(np.arange(len(examples)), rows)
-        if len(rest):
-            point_map = fit_with_options(examples.select(rest), mirror, options)
-            predicted[rows] = point_map.predict(examples.landmarks[rows], examples.score[rows])
+    for held_out in _split_folds(examples.group):
+        training = np.setdiff1d(np.arange(len(examples)), held_out)
+        if len(training):
+            point_map = fit_with_options(examples.select(training), mirror, options)
+            predicted[held_out] = point_map.predict(examples.landmarks[held_out], examples.score[held_out])
     return point_errors(predicted, examples.points, examples.visible, lengths)
 
 
-def _folds(group: IntArray) -> Iterator[IntArray]:
+def _split_folds(group: IntArray) -> Iterator[IntArray]:
     """Yield the rows of each fold.
 
     A fold is a single image, or every MAX_FOLDS-th image if there are more than MAX_FOLDS images.

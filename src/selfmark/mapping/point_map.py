@@ -1,14 +1,15 @@
 """Linear map from K discovered landmarks to the user's L points, fitted to a few annotated images.
 
-A few images, or even one, do not determine such a map. The fit therefore adds a covariance prior, as in
+A few annotated images do not determine such a map. The fit therefore adds a covariance prior, as in
 Gaussian-process regression. The prior says how points of any object move: points that are close together move
 together, and all points follow when the object is translated, rotated, scaled or sheared. It is computed from
 the mean positions alone and has the weight of `PRIOR_IMAGES` additional annotated images. The map is the
 linear regression from landmarks to points under the resulting joint covariance, with a ridge for the noise of
-the landmarks. With one image it interpolates between landmarks; with many it approaches ridge regression.
+the landmarks. With one image, the map interpolates between landmarks; with many images, it approaches ridge
+regression.
 
-Shapes: N annotated objects, K landmarks, L points. Coordinates are network pixels. Where `visible` is False,
-a point is not annotated and its coordinates are ignored.
+Shapes: N annotated objects, K landmarks, L points. Coordinates are network pixels. If `visible` is False, a
+point is not annotated and its coordinates are ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class MappingExamples:
         score: [N, K] scores of the landmarks, 0 to 1.
         points: [N, L, 2].
         visible: [N, L] bool, True where a point is annotated.
-        group: [N] int64; objects with the same number are held out together.
+        group: [N] int64, number of the image; objects of the same image are held out together.
     """
 
     landmarks: FloatArray
@@ -64,19 +65,19 @@ class MappingExamples:
         return len(self.landmarks)
 
     def select(self, rows: npt.NDArray[np.generic]) -> MappingExamples:
-        """Return the objects at these indices, or where a mask is True."""
+        """Return the objects at the given indices, or where a mask is True."""
         return MappingExamples(
             self.landmarks[rows], self.score[rows], self.points[rows], self.visible[rows], self.group[rows]
         )
 
 
 class MirrorPartners(NamedTuple):
-    """The index that each landmark and each point becomes when an image is mirrored.
+    """Mirror partners: the index that each landmark and each point has in the mirrored image.
 
     Attributes:
         landmarks: K mirror partners of the landmarks.
         points: L mirror partners of the points.
-        size: side of the square network input in pixels.
+        size: Side of the square network input, in pixels.
     """
 
     landmarks: tuple[int, ...]
@@ -85,13 +86,13 @@ class MirrorPartners(NamedTuple):
 
 
 def add_mirrored(examples: MappingExamples, mirror: MirrorPartners) -> MappingExamples:
-    """Append the mirror image of every object, so that a left ear also teaches where the right ear is."""
-    landmarks, points = list(mirror.landmarks), list(mirror.points)
+    """Append the mirror image of every object, so that an annotated left ear also trains the right ear."""
+    landmark_order, point_order = list(mirror.landmarks), list(mirror.points)
     return MappingExamples(
-        np.concatenate([examples.landmarks, _flip(examples.landmarks[:, landmarks], mirror.size)]),
-        np.concatenate([examples.score, examples.score[:, landmarks]]),
-        np.concatenate([examples.points, _flip(examples.points[:, points], mirror.size)]),
-        np.concatenate([examples.visible, examples.visible[:, points]]),
+        np.concatenate([examples.landmarks, _flip(examples.landmarks[:, landmark_order], mirror.size)]),
+        np.concatenate([examples.score, examples.score[:, landmark_order]]),
+        np.concatenate([examples.points, _flip(examples.points[:, point_order], mirror.size)]),
+        np.concatenate([examples.visible, examples.visible[:, point_order]]),
         np.concatenate([examples.group, examples.group]),
     )
 
@@ -105,12 +106,12 @@ def _flip(xy: FloatArray, size: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class PointMap:
-    """Linear map from landmarks to points, in crop coordinates or after aligning the landmarks to a shape.
+    """Linear map from landmarks to points, either in network pixels or after alignment to a reference shape.
 
     Attributes:
         weights: [2 K, 2 L].
         constant: [2 L]; NaN for points that are not annotated in any object.
-        reference: [K, 2] shape that the landmarks are aligned to first; empty ([0, 2]) for no alignment.
+        reference: [K, 2] shape that the landmarks are first aligned to; empty ([0, 2]) for no alignment.
     """
 
     weights: FloatArray
@@ -125,13 +126,13 @@ class PointMap:
         return alignment.invert(points.reshape(len(landmarks), -1, 2))
 
     def known_points(self) -> BoolArray:
-        """Return which of the L points were annotated in at least one object."""
+        """Return a mask [L] of the points that were annotated in at least one object."""
         known: BoolArray = np.isfinite(self.constant[::2])
         return known
 
     def select(self, points: IntArray) -> PointMap:
-        """Return the map to these points, in this order."""
-        columns = (2 * points[:, None] + np.arange(2)).reshape(-1)
+        """Return the map to the given points, in the given order."""
+        columns = (2 * points[:, None] + np.arange(2)).reshape(-1)  # x and y of each point
         return PointMap(self.weights[:, columns], self.constant[columns], self.reference)
 
     def point_scores(self, score: FloatArray) -> FloatArray:
@@ -141,8 +142,9 @@ class PointMap:
         """
         num_landmarks, num_points = len(self.weights) // 2, len(self.constant) // 2
         blocks = self.weights.reshape(num_landmarks, 2, num_points, 2)
-        influence = np.sqrt((blocks**2).sum(axis=(1, 3)))
+        influence = np.sqrt((blocks**2).sum(axis=(1, 3)))  # [K, L]
         total = influence.sum(axis=0)
+        # If no landmark influences a point, all landmarks have the same weight.
         fraction = np.where(total > 0, influence / np.where(total > 0, total, 1.0), 1 / num_landmarks)
         mean: FloatArray = score @ fraction
         return mean
@@ -154,16 +156,16 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
     Each point is fitted on the objects in which it is annotated.
 
     Args:
-        examples: at least one object.
-        reference: [K, 2] from `compute_mean_shape`, or `empty_reference()` to fit in crop coordinates.
-        ridge: standard deviation of the landmark noise, in the unit of length of the prior.
+        examples: At least one object.
+        reference: [K, 2] from `compute_mean_shape`, or `empty_reference()` to fit in network pixels.
+        ridge: Standard deviation of the landmark noise, in the unit of length of the prior.
     """
     alignment = _align(examples.landmarks, examples.score, reference)
     landmarks, points = alignment.apply(examples.landmarks), alignment.apply(examples.points)
     num_points = points.shape[1]
     weights = np.zeros((2 * landmarks.shape[1], num_points, 2))
     constant = np.full((num_points, 2), np.nan)
-    # Points annotated in the same objects share one fit, because the targets of a regression do not interact.
+    # Points annotated in the same objects share one fit, because the targets of a regression are independent.
     points_by_mask: dict[bytes, list[int]] = {}
     for point, mask in enumerate(examples.visible.T):
         points_by_mask.setdefault(mask.tobytes(), []).append(point)
@@ -178,8 +180,8 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
 def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[FloatArray, FloatArray]:
     """Return weights [2 K, L, 2] and constant [L, 2] from landmarks [n, K, 2] and points [n, L, 2].
 
-    With covariances that are sums over the objects plus PRIOR_IMAGES times the prior,
-    weights = (cov(landmarks, landmarks) + noise)^-1 cov(landmarks, points).
+    weights = (cov(landmarks, landmarks) + noise)^-1 cov(landmarks, points), where each covariance is the sum
+    over the objects plus PRIOR_IMAGES times the prior.
     """
     landmark_mean, point_mean = landmarks.mean(axis=0), points.mean(axis=0)
     center = landmark_mean.mean(axis=0)
@@ -188,13 +190,11 @@ def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[F
     source = ((landmarks - landmark_mean) / unit).reshape(num_objects, -1)
     target = ((points - point_mean) / unit).reshape(num_objects, -1)
     source_position, target_position = (landmark_mean - center) / unit, (point_mean - center) / unit
-    axes = np.eye(2)  # the prior assumes that x and y of a point move independently
-    landmark_covariance = source.T @ source + PRIOR_IMAGES * np.kron(
-        _prior_covariance(source_position, source_position), axes
-    )
-    cross_covariance = source.T @ target + PRIOR_IMAGES * np.kron(
-        _prior_covariance(source_position, target_position), axes
-    )
+    axes = np.eye(2)  # The prior assumes that x and y of a point move independently.
+    landmark_prior = np.kron(_prior_covariance(source_position, source_position), axes)
+    cross_prior = np.kron(_prior_covariance(source_position, target_position), axes)
+    landmark_covariance = source.T @ source + PRIOR_IMAGES * landmark_prior
+    cross_covariance = source.T @ target + PRIOR_IMAGES * cross_prior
     noise = (num_objects + PRIOR_IMAGES) * ridge**2
     weights = np.linalg.solve(
         landmark_covariance + noise * np.eye(len(landmark_covariance)), cross_covariance
@@ -206,7 +206,7 @@ def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[F
 def _prior_covariance(a: FloatArray, b: FloatArray) -> FloatArray:
     """Return the prior covariance [A, B] of displacements along one axis, at positions [A, 2] and [B, 2].
 
-    The first term is an affine motion of the whole object, the second a smooth bending.
+    It is the sum of an affine motion of the whole object and a smooth bending.
     """
     squared_distance = ((a[:, None] - b[None]) ** 2).sum(axis=2)
     affine = AFFINE_VARIANCE * (1 + a @ b.T)
@@ -218,7 +218,7 @@ def _prior_covariance(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 class _SimilarityTransforms(NamedTuple):
-    """One similarity transform per image, z -> factor z + shift, with points as complex numbers.
+    """One similarity transform per object, z -> factor z + shift, with points as complex numbers z = x + iy.
 
     Attributes:
         factor: [N, 1] complex; its angle is the rotation, its absolute value the scale.
@@ -244,7 +244,7 @@ def compute_mean_shape(landmarks: FloatArray, score: FloatArray) -> FloatArray:
     """Return the mean shape [K, 2] of landmarks [N, K, 2] after a Procrustes alignment.
 
     Landmarks are weighted by the square of their score. The mean shape has about the size and orientation of
-    the first image.
+    the first object.
     """
     weight = score[..., None] ** 2 + 1e-6
     shape = np.asarray(landmarks[0], np.float64)
@@ -255,7 +255,7 @@ def compute_mean_shape(landmarks: FloatArray, score: FloatArray) -> FloatArray:
 
 
 def _align(landmarks: FloatArray, score: FloatArray, reference: FloatArray) -> _SimilarityTransforms:
-    """Return the transform of each image that best maps its landmarks to the reference (least squares).
+    """Return the transform of each object that best maps its landmarks to the reference (least squares).
 
     Landmarks are weighted by the square of their score. An empty reference gives the identity.
     """
@@ -270,7 +270,8 @@ def _align(landmarks: FloatArray, score: FloatArray, reference: FloatArray) -> _
     target_mean = (weight * target).sum(axis=1, keepdims=True)
     covariance = (weight * (source - source_mean).conj() * (target - target_mean)).sum(axis=1, keepdims=True)
     variance = (weight * np.abs(source - source_mean) ** 2).sum(axis=1, keepdims=True)
-    # Adding one square pixel to numerator and denominator keeps the factor at 1 when all landmarks coincide.
+    # One square pixel is added to numerator and denominator, so that the factor is 1 if all landmarks
+    # coincide.
     factor = (covariance + 1) / (variance + 1)
     return _SimilarityTransforms(factor, target_mean - factor * source_mean)
 

@@ -1,4 +1,4 @@
-"""Views of an image: names and boxes, as given by the user and as stored in a run folder."""
+"""Views of an image: parsing, checking and storing their names and boxes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class View:
     """A part of every image that shows the animal from one side.
 
     Attributes:
-        name: Name of the view, which starts the names of its landmarks.
+        name: Name of the view; the names of its landmarks start with it.
         box: x, y, width and height in pixels of the image, measured from pixel corners.
     """
 
@@ -65,7 +65,7 @@ def check_views(views: Iterable[View]) -> tuple[View, ...]:
 
 
 def require_inside(views: Sequence[View], refs: Iterable[ImageRef]) -> None:
-    """Raise if a view is not entirely inside every image and video; unreadable files are ignored."""
+    """Raise if a view is not entirely inside an image or video; ignore unreadable files."""
     for path, is_video in dict.fromkeys((ref.path, ref.frame is not None) for ref in refs):
         size = _image_size(path, is_video)
         if size is None:
@@ -85,27 +85,35 @@ def write_views(views: Sequence[View], folder: Path) -> None:
 
 
 def read_views(folder: Path) -> tuple[View, ...]:
-    """Return the views of a run folder; empty if it is a run without views."""
+    """Return the views of a run folder; empty for a run without views."""
     stored = read_view_list(folder)
+    texts = []
+    for view in stored:
+        box = ",".join(str(float(number)) for number in view["box"])
+        texts.append(f"{view['name']}={box}")
     try:
-        texts = [f"{view['name']}={','.join(str(float(n)) for n in view['box'])}" for view in stored]
         return parse_views(texts) if stored else ()
     except InputError as error:
         raise InputError(f"{folder / VIEWS_FILE} is not a valid list of views: {error}") from error
 
 
 def _overlap(a: Box, b: Box) -> bool:
-    return all(a[i] < b[i] + b[i + 2] and b[i] < a[i] + a[i + 2] for i in (0, 1))
+    """Return True if two boxes overlap along both axes."""
+    return all(a[axis] < b[axis] + b[axis + 2] and b[axis] < a[axis] + a[axis + 2] for axis in (0, 1))
 
 
 def _image_size(path: Path, is_video: bool) -> tuple[int, int] | None:
-    """Return width and height of an upright image or frame from the file header; None if unreadable."""
+    """Return width and height of an image or video from the file header; None if it is unreadable.
+
+    An image that EXIF marks as turned is measured upright.
+    """
     try:
         if is_video:
             return probe_video(path).size
         with Image.open(path) as image:
             width, height = image.size
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # EXIF orientation: turned by 90 degrees
-            return (height, width) if turned else (width, height)
+            orientation = image.getexif().get(0x0112, 1)
+            is_turned = orientation in (5, 6, 7, 8)  # by a quarter turn
+            return (height, width) if is_turned else (width, height)
     except (InputError, OSError, ValueError, SyntaxError):
         return None

@@ -21,17 +21,18 @@ from selfmark.points import Landmarks
 
 
 class ViewDetector(Detector):
-    """One detector per view of a run; their landmarks are predicted as those of a single object.
+    """Detector of a run with views: it combines one detector per view and predicts one object per image.
 
-    views:  name and box of each view
-    card:   names, skeleton and trust of all landmarks; `top_3` is landmark 3 of the view `top`
+    Attributes:
+        views: Name and box of each view.
+        card: Names, skeleton and trust of all landmarks; `top_3` is landmark 3 of the view `top`.
     """
 
     def __init__(self, views: Sequence[View], detectors: Sequence[Detector]) -> None:
-        """Combine one detector per view.
+        """Combine the detectors of the views, one per view.
 
         Raises:
-            InputError: if the detectors prepare images in different ways.
+            InputError: The detectors have different settings of `images`.
         """
         if any(detector.card.images != detectors[0].card.images for detector in detectors):
             raise InputError(
@@ -44,7 +45,7 @@ class ViewDetector(Detector):
         self._detectors = tuple(detectors)
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """Return the learned tensors of the detectors of all views; names start with the view."""
+        """Return the learned tensors of all detectors; their names start with the name of the view."""
         return {
             f"{view.name}.{name}": tensor
             for view, detector in zip(self.views, self._detectors, strict=True)
@@ -59,30 +60,31 @@ class ViewDetector(Detector):
         ]
 
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
-        """Yield the landmarks of whole images batch by batch, in pixels of the images.
+        """Yield the landmarks of all views batch by batch, in pixels of the whole images.
 
         Each image is decoded once and cropped to all views.
 
         Raises:
-            InputError: if a view is outside an image, or an image has a box.
+            InputError: A view is not inside an image, or an image has a box.
         """
         if any(ref.box is not None for ref in refs):
             raise InputError("images with views cannot have boxes; use images and videos without boxes")
         require_inside(self.views, refs)
-        images, views = self.card.images, len(self.views)
+        images, num_views = self.card.images, len(self.views)
+        # All views of an image follow each other, so every `num_views`-th crop belongs to the same view.
         cropped = [replace(ref, box=view.box) for ref in refs for view in self.views]
-        for crops in iterate_crops(cropped, images, views * batch):
+        for crops in iterate_crops(cropped, images, num_views * batch):
             if not crops.refs:
                 continue
             xy, score = [], []
-            for number, detector in enumerate(self._detectors):  # All views of an image follow each other.
-                located = detector.locate(crops.pixels[number::views])
-                regions = crops.regions[number::views, None]
+            for index, detector in enumerate(self._detectors):
+                located = detector.locate(crops.pixels[index::num_views])
+                regions = crops.regions[index::num_views, None]
                 xy.append(to_original(located.xy.cpu().numpy(), regions, images.size).astype(np.float32))
                 score.append(located.score.cpu().numpy().astype(np.float32))
             yield Prediction(
-                tuple(replace(ref, box=None) for ref in crops.refs[::views]),
-                crops.sizes[::views],
+                tuple(replace(ref, box=None) for ref in crops.refs[::num_views]),
+                crops.sizes[::num_views],
                 Landmarks(np.concatenate(xy, axis=1), np.concatenate(score, axis=1), self.card.names),
             )
 
@@ -94,11 +96,11 @@ def load_view_detector(
 
     Args:
         folder: Run folder.
-        views: Views given by the user, which replace the stored ones; may be empty.
+        views: Views that replace the stored views; empty to use the stored views.
         load: Loads the detector of one run folder.
 
     Raises:
-        InputError: if views are given but the run has none, or if their names differ from those of the run.
+        InputError: Views are given but the run has none, or their names differ from those of the run.
     """
     stored = read_views(folder)
     if not stored:
@@ -116,12 +118,14 @@ def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
     """Merge the cards of all views into one.
 
     Mirror partners and skeletons connect only landmarks of the same view. Trust and verdict are kept only if
-    they were measured in every view; the verdict is the worst one.
+    they were measured in every view. The verdict is the worst verdict of all views.
     """
+    # Number of the first landmark of each view.
     offsets = np.cumsum([0, *(len(card.names) for card in cards)]).tolist()[:-1]
     placed = list(zip(views, cards, offsets, strict=True))
     colors = [color for card in cards for color in card.colors or [""] * len(card.names)]
     defaults = palette(len(colors))
+    trust = tuple(trust for card in cards for trust in card.trust)
     verdicts = [card.verdict for card in cards]
     worst = next((verdict for verdict in ("failed", "usable", "good") if verdict in verdicts), None)
     return replace(
@@ -135,6 +139,6 @@ def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
         hidden=tuple(index + offset for _, card, offset in placed for index in card.hidden),
         confirmed=tuple(index + offset for _, card, offset in placed for index in card.confirmed),
         unpaired=tuple(index + offset for _, card, offset in placed for index in card.unpaired),
-        trust=tuple(t for card in cards for t in card.trust) if all(card.trust for card in cards) else (),
+        trust=trust if all(card.trust for card in cards) else (),
         verdict=None if None in verdicts else worst,
     )

@@ -13,7 +13,7 @@ from selfmark.multiview.view_boxes import View, read_views, require_inside, writ
 from selfmark.run.guarded_files import make_folders
 from selfmark.tracking.regions import Regions
 
-# A network sees a view and nothing else: neither a margin nor a square around it may show another view.
+# The network must see only its own view. A margin or a square around the view could show another view.
 VIEW_SETTINGS: dict[str, Any] = {"images.aspect": "stretched", "images.margin": 0.0}
 
 
@@ -35,11 +35,11 @@ def discover_views(
 
     Args:
         inputs: Images and videos, see `images.sources.list_images`.
-        views: The views; empty to resume with those of `output`.
+        views: The views; empty to resume with the views stored in `output`.
         output: Folder for the runs and views.json.
         every: Use every n-th frame of each video.
-        resume: Continue the runs in `output`; finished ones are kept.
-        settings: Settings of all runs, by dotted name; new runs also get those of `VIEW_SETTINGS`.
+        resume: Whether to continue the runs in `output`; finished runs are kept.
+        settings: Settings of all runs, by full name; they override `VIEW_SETTINGS` in new runs.
         discover: Runs one discovery; called with `inputs`, `output`, `every`, `regions`, `resume` and
             `settings`.
 
@@ -47,8 +47,8 @@ def discover_views(
         The run folders, one for each view.
 
     Raises:
-        InputError: The folder is in use, there is nothing to resume, a view is outside an image, or several
-            processes train together.
+        InputError: `output` is not empty, there is nothing to resume, the views differ from those to resume,
+            a view is not inside an image, or several processes train together.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":  # Every process would create the folder and its views.json.
         raise InputError("--views works in a single process: start selfmark without torchrun")

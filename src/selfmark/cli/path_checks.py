@@ -16,7 +16,7 @@ from selfmark.run.files import require_run, view_folders
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
-    """Raise if an input is neither an existing file, an existing folder nor a glob pattern.
+    """Raise if an input is not a glob pattern and does not exist.
 
     Under torchrun, do nothing: every process would report the same problem. The inputs are checked later.
     """

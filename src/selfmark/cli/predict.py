@@ -201,7 +201,7 @@ def predict(
 
 
 def _qualified_settings(overrides: list[str] | None) -> dict[str, Any]:
-    """Return the settings of `--set` by full name; a name without a section belongs to `tracking`.
+    """Return the settings of `--set` by dotted name; a name without a section belongs to `tracking`.
 
     Raises:
         InputError: A setting has no effect on predictions.

@@ -141,9 +141,9 @@ def _combine_stages(measured: dict[str, float], config: Config) -> dict[str, flo
 
 
 def _time_steps(state: TrainState, task: TrainingTask, config: Config, seconds: float) -> float:
-    """Return the seconds per iteration, measured after the first iteration.
+    """Return the seconds per iteration, not counting the first steps.
 
-    If the time is too short for more than the first steps, return the duration of the last of these.
+    If `seconds` is too short for more steps, return the duration of the last of the first steps.
     """
     times: list[tuple[int, float]] = []  # iteration, and seconds since the start of the phase
 

@@ -39,7 +39,7 @@ def discover_views(
         output: Folder for the runs and views.json.
         every: Use every n-th frame of each video.
         resume: Whether to continue the runs in `output`; finished runs are kept.
-        settings: Settings of all runs, by full name; they override `VIEW_SETTINGS` in new runs.
+        settings: Settings of all runs, by dotted name; they override `VIEW_SETTINGS` in new runs.
         discover: Runs one discovery; called with `inputs`, `output`, `every`, `regions`, `resume` and
             `settings`.
 

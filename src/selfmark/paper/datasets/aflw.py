@@ -1,4 +1,4 @@
-"""Reader of AFLW as published by Jakab et al. (2018): 10,122 training and 2,991 test faces, cropped.
+"""Reader of AFLW as published by Jakab et al. (2018): about 10,100 training and 2,991 test faces, cropped.
 
 The root is the folder aflw_release-2 of their archive. The images are in the folder `output`, and
 `aflw_train_images.txt` and `aflw_test_images.txt` list them. The five points of each image are in the
@@ -20,8 +20,8 @@ _TITLE = "AFLW of earlier work (aflw_release-2)"
 
 
 def read(root: Path) -> Dataset:
-    """Read the split of earlier work; whole images are used, because they are already cropped (Sec. 4.1)."""
-    find_path(root, "output", title=_TITLE)
+    """Read the split of earlier work. Whole images are used, because they are already cropped (Sec. 4.1)."""
+    find_path(root, "output", title=_TITLE)  # raises if the folder of images is missing
     return Dataset(
         name="aflw",
         root=root,
@@ -41,8 +41,7 @@ def _read_split(root: Path, part: str) -> AnnotatedObjects:
     points = matlab_files.matlab_numbers(
         labels, matlab_files.load_matlab(labels), "gt", (len(rows), len(FIVE), 2)
     )
-    # The file has y before x: earlier work swaps the two and divides by the image width and height, which are
-    # in the variable `hw`. Earlier work treats coordinates as 0-based, and so do we, although they were
-    # written by MATLAB.
+    # The file has y before x, so swap them as earlier work does. Earlier work treats the coordinates as
+    # 0-based, and so do we, although MATLAB wrote them.
     xy = points[:, :, ::-1].copy()
     return build_annotated_objects([ImageRef(Path("output") / name) for _, (name,) in rows], FIVE, xy)

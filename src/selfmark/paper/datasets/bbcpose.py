@@ -1,8 +1,8 @@
-"""Reader of BBCPose: 20 sign language interpreters of the BBC, one per video, 7 joints of the upper body.
+"""Reader of BBCPose: 20 videos of sign language interpreters of the BBC, with 7 joints of the upper body.
 
 The archive bbcpose_data_1.0 contains a folder of numbered frames per video. The archive
-bbcpose_extbbcpose_code_1.0 contains the annotations, one struct per video: `train_frames` with joints found
-by a tracker and, for validation and test videos, `test_frames` with joints marked by hand.
+bbcpose_extbbcpose_code_1.0 contains the annotations, one struct per video. The joints of `train_frames` were
+found by a tracker. Validation and test videos also have `test_frames`, whose joints were marked by hand.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def read(root: Path) -> Dataset:
         part, missing = _read_video(root, video_folder, number, frames[::step], xy)
         parts[kind].append(part)
         num_missing += missing
-    for kind, videos_of_kind in parts.items():
-        if not sum(map(len, videos_of_kind)):
+    for kind, kind_parts in parts.items():
+        if not sum(map(len, kind_parts)):
             raise InputError(
                 f"{video_folder} contains none of the frames that {table} lists for '{kind}' videos"
             )
@@ -90,9 +90,17 @@ def read(root: Path) -> Dataset:
 def _read_video(
     root: Path, folder: Path, number: int, frames: npt.NDArray[np.int64], xy: FloatArray
 ) -> tuple[AnnotatedObjects, int]:
-    """Return the existing frames of a video, as images or in a video file, and the number of missing frames.
+    """Return the frames of a video that exist, and the number of missing frames.
 
-    A video file takes precedence, because somebody made it on purpose. Its first frame is frame 1.
+    Frames are images in a folder or frames of a video file. The video file takes precedence: the official
+    archive has none, so the user made it on purpose. Its first frame is frame 1.
+
+    Args:
+        root: Folder of the data set.
+        folder: Folder with the videos.
+        number: Number of the video.
+        frames: [F] frame numbers, from 1.
+        xy: [F, 7, 2] joints in these frames, 0-based.
     """
     video_names = [f"{number}{suffix}" for suffix in VIDEO_SUFFIXES]
     source = find_path(folder, *video_names, str(number), title=TITLE)
@@ -113,10 +121,14 @@ def _read_video(
 
 
 def _add_boxes(objects: AnnotatedObjects, root: Path) -> tuple[AnnotatedObjects, list[str]]:
-    """Add boxes from a detector's file if there is one, otherwise boxes around the joints."""
+    """Add boxes from a file of detections if it exists, and boxes around the joints for all other objects.
+
+    Returns:
+        The objects with boxes, and notes for the user.
+    """
     file = next((root / name for name in BOX_FILES if (root / name).exists()), None)
     detected = objects if file is None else use_detected_boxes(objects, root, file)
     boxes, num_filled = fill_missing_boxes(detected.boxes, detected.xy, MARGIN)
-    why = f"there is no {' or '.join(BOX_FILES)}" if file is None else f"{file} does not contain them"
-    note = f"boxes made from the joints, not by a detector as in the paper, because {why}: {num_filled}"
+    reason = f"there is no {' or '.join(BOX_FILES)}" if file is None else f"{file} does not contain them"
+    note = f"boxes made from the joints, not by a detector as in the paper, because {reason}: {num_filled}"
     return replace(detected, boxes=boxes), [note] if num_filled else []

@@ -1,4 +1,4 @@
-"""Helpers for annotations of bodies and animals: names, mirror partners and boxes."""
+"""Functions for readers of body and animal annotations: names, mirror partners and boxes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from selfmark.paper.datasets.dataset import tight_boxes
 from selfmark.points import FloatArray
 from selfmark.tracking.regions import Regions, locate_objects
 
-# In the order of Penn Action.
+# The 13 joints of the paper's tables, in the order of Penn Action.
 JOINTS = (
     "head", "left_shoulder", "right_shoulder", "left_elbow", "right_elbow", "left_wrist", "right_wrist",
     "left_hip", "right_hip", "left_knee", "right_knee", "left_ankle", "right_ankle",
 )  # fmt: skip
-BOX_FILES = ("boxes.json", "boxes.csv", "boxes")
+BOX_FILES = ("boxes.json", "boxes.csv", "boxes")  # names of a user's file or folder with detected boxes
 
 
 def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the index of each point's mirror partner; points without a side are their own partner.
+    """Return the index of each point's mirror partner; a point without a side is its own partner.
 
     >>> mirror_by_side(("head", "left_hip", "right_hip"))
     (0, 2, 1)
@@ -41,8 +41,8 @@ def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
     """Return boxes [N, 4] around annotated points with a margin on each side.
 
     Args:
-        xy: points [N, L, 2]; NaN if not annotated.
-        margin: fraction of the longer side.
+        xy: [N, L, 2] points; NaN if not annotated.
+        margin: Margin on each side, as a fraction of the longer side of the box.
 
     >>> boxes_around_points(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
     [[1.5, 2.5, 6.0, 12.0]]
@@ -53,7 +53,7 @@ def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
 
 
 def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str]) -> AnnotatedObjects:
-    """Join the objects of several videos, which have the same points and fields."""
+    """Join the objects of several videos; all must have the same points and fields."""
     fields = parts[0].fields if parts else {}
     return build_annotated_objects(
         [ref for part in parts for ref in part.refs],
@@ -68,7 +68,7 @@ def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str])
 def use_detected_boxes(objects: AnnotatedObjects, root: Path, file: Path) -> AnnotatedObjects:
     """Return the objects with boxes from a file of detections; NaN for objects without a box.
 
-    If an image has several boxes, the largest is used; the others are passers-by or false detections.
+    If an image has several boxes, the largest is used. The others are usually bystanders or false detections.
     """
     largest: dict[tuple[Path, int | None], Box] = {}
     paths = [root / path for path in objects.paths]
@@ -90,9 +90,9 @@ def fill_missing_boxes(boxes: FloatArray, xy: FloatArray, margin: float) -> tupl
     """Replace boxes that are NaN with boxes around the points.
 
     Args:
-        boxes: boxes [N, 4].
-        xy: points [N, L, 2].
-        margin: margin of the new boxes, as in `boxes_around_points`.
+        boxes: [N, 4] boxes; NaN if missing.
+        xy: [N, L, 2] points.
+        margin: Margin of the new boxes, as in `boxes_around_points`.
 
     Returns:
         The boxes [N, 4], and the number of boxes that were replaced.

@@ -2,8 +2,8 @@
 
 The points are the eyes, the mouth, and three points on each ear.
 
-The root contains the folders CAT_00 to CAT_06 (or the archives' folders CAT_DATASET_01 and CAT_DATASET_02,
-which contain them). These folders contain images like `00000001_000.jpg` and their points in
+The root contains the folders CAT_00 to CAT_06, directly or inside the folders CAT_DATASET_01 and
+CAT_DATASET_02 of the archives. These folders contain images like `00000001_000.jpg` and their points in
 `00000001_000.jpg.cat`: the number 9, then x and y of each point.
 """
 
@@ -23,9 +23,9 @@ from selfmark.points import FloatArray
 
 TITLE = "CAT"
 NUM_POINTS = 9
-# Left and right are those of the image. The ears are annotated from left to right, so the first point of the
-# left ear is its outer corner and the first point of the right ear its inner corner. The tips, 4 and 7,
-# are left out as in Zhang et al. 2018, whose protocol the paper follows.
+# Left and right mean the sides of the image. The ears are annotated from left to right: the first point of
+# the left ear is its outer corner, and the first point of the right ear is its inner corner. The tips of the
+# ears, points 4 and 7, are left out as in Zhang et al. 2018, whose protocol the paper follows.
 POINT_INDEX = {
     "left_eye": 0, "right_eye": 1, "mouth": 2, "left_ear_outer": 3, "left_ear_inner": 5,
     "right_ear_inner": 6, "right_ear_outer": 8,
@@ -37,14 +37,15 @@ SPLIT_FILES = (  # lists of Zhang et al. 2018 for training and testing
     ("cat_train_images.txt", "cat_test_images.txt"),
     ("training_yixin.txt", "testing_yixin.txt"),
 )
-# If the lists are missing, every 7th image is a test image; the lists have a similar share (1,257 of 9,004).
+# If the lists are missing, every 7th image is a test image. This is about the fraction in the lists (1,257 of
+# 9,004).
 TEST_STEP = 7
 
 
 def read(root: Path) -> Dataset:
-    """Read seven of the nine points and a box around all nine.
+    """Read seven of the nine points, and a box around all nine.
 
-    Use the split of Zhang et al. if its lists are present (paper, Sec. 4.1).
+    If the lists of Zhang et al. exist, they define the split, as in the paper (Sec. 4.1).
     """
     images = _find_images(root)
     annotated = {
@@ -77,7 +78,7 @@ def read(root: Path) -> Dataset:
 
 
 def _find_images(root: Path) -> dict[str, Path]:
-    """Return the images by their unique file names, in sorted order."""
+    """Return the images by file name, sorted; file names are unique in this data set."""
     folder = find_path(root, "CAT_00", "CAT_DATASET_01/CAT_00", "cats/CAT_00", title=TITLE).parent
     folders = [folder, root / "CAT_DATASET_02"] if folder.name == "CAT_DATASET_01" else [folder]
     paths = [path for folder in folders for path in list_files(folder, "CAT_0[0-6]/*.jpg")]
@@ -89,7 +90,7 @@ def _points_file(image: Path) -> Path:
 
 
 def _split_names(root: Path, annotated: dict[str, Path]) -> tuple[list[str], list[str], list[str]]:
-    """Return the file names of the images for training, those for testing, and notes."""
+    """Return the file names of the training images, those of the test images, and notes."""
     for pair in SPLIT_FILES:
         for folder in (root, root / "cat_data"):
             if all((folder / name).is_file() for name in pair):
@@ -124,7 +125,7 @@ def _read_objects(root: Path, images: list[Path]) -> AnnotatedObjects:
 
 
 def _read_points(image: Path) -> FloatArray:
-    """Return the nine points of an image, [9, 2], in whole pixels, which are assumed to be 0-based."""
+    """Return the nine points [9, 2] of an image, in whole pixels, which are assumed to be 0-based."""
     path = _points_file(image)
     words = read_text(path).split()
     try:

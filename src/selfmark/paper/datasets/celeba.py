@@ -1,8 +1,8 @@
 """Reader of CelebA with MAFL: 202,599 photographs of celebrities with five points.
 
-Landmarks are discovered in all images except MAFL's 1,000 test images; regressors are fitted on MAFL's 19,000
-training images. The lists are in Anno, Eval and MAFL, or directly in the root. Aligned images take
-precedence, because the authors' program uses them; otherwise images in the wild are read.
+Landmarks are discovered in all images except MAFL's 1,000 test images. Regressors are fitted on MAFL's 19,000
+training images. The lists are in Anno, Eval and MAFL, or directly in the root. If aligned images exist, they
+are read, because the authors' program uses them; otherwise images in the wild are read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def read(root: Path) -> Dataset:
     duplicate = next((row for row, name in enumerate(names) if row_of[name] != row), None)
     if duplicate is not None:
         raise InputError(f"{table[duplicate][0]}: the image {names[duplicate]} is listed twice")
-    # Coordinates are whole pixels. It is not documented where they start; like earlier work, we assume 0.
+    # Coordinates are whole pixels. Whether they start at 0 or 1 is not documented; like earlier work, assume
+    # 0.
     xy = np.array([parse_numbers(words[1:], where) for where, words in table]).reshape(-1, len(FIVE), 2)
     if in_the_wild:
         boxes, notes = _read_official_boxes(root, row_of)
@@ -67,12 +68,12 @@ def read(root: Path) -> Dataset:
 
 
 def _possible_paths(folder: str, *names: str) -> list[str]:
-    """Return the paths in the folder of the official archive and directly in the root."""
+    """Return two paths for each name: in a folder, as in the official archive, and directly in the root."""
     return [f"{prefix}{name}" for name in names for prefix in (f"{folder}/", "")]
 
 
 def _read_mafl_rows(root: Path, part: str, row_of: dict[str, int]) -> list[int]:
-    """Return the rows of the images of a MAFL list, in its order."""
+    """Return the rows of the images that a MAFL list names, in the order of the list."""
     names = (f"MAFL/{part}.txt", f"mafl_{part}.txt", f"MAFL/mafl_{part}.txt")
     rows = read_rows(find_path(root, *names, title=f"{_TITLE} with MAFL"), 1)
     for where, (name,) in rows:
@@ -82,7 +83,7 @@ def _read_mafl_rows(root: Path, part: str, row_of: dict[str, int]) -> list[int]:
 
 
 def _read_official_boxes(root: Path, row_of: dict[str, int]) -> tuple[FloatArray, tuple[str, ...]]:
-    """Return the boxes of images in the wild, and notes; a box without area becomes NaN (whole image)."""
+    """Return the boxes [N, 4] of images in the wild, and notes; a missing or empty box is NaN."""
     boxes = np.full((len(row_of), 4), np.nan)
     path = find_path(root, *_possible_paths("Anno", "list_bbox_celeba.txt"), title=_TITLE)
     for where, (name, *words) in read_counted_rows(path, 5):
@@ -100,7 +101,7 @@ def _read_official_boxes(root: Path, row_of: dict[str, int]) -> tuple[FloatArray
 
 
 def _read_partitions(root: Path, row_of: dict[str, int]) -> dict[str, tuple[str, ...]]:
-    """Return CelebA's own split as a field, if the list exists; the paper does not use it."""
+    """Return CelebA's own split as a field; empty if its list does not exist. The paper does not use it."""
     paths = (root / name for name in _possible_paths("Eval", "list_eval_partition.txt"))
     path = next((path for path in paths if path.exists()), None)
     if path is None:

@@ -1,8 +1,8 @@
 """Reader of COCO keypoints: photographs of people with 17 points each, in the layout of 2017.
 
-The root contains `annotations/person_keypoints_train2017.json` and `...val2017.json`, with images in
-`train2017` and `val2017` or all in `images`. Files of another category can be read as `train.json` and
-`val.json`.
+The root contains `annotations/person_keypoints_train2017.json` and `person_keypoints_val2017.json`. Images
+are in `train2017` and `val2017`, or all in `images`. Annotations of another category can be read if they are
+named `train.json` and `val.json`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from selfmark.paper.datasets.body_annotations import mirror_by_side
 from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
 
 MIN_POINT_FRACTION = 0.5  # objects with fewer annotated points, often only a hand, are left out
-NUM_SAMPLES = 20  # images to look for in each possible folder
+NUM_SAMPLES = 20  # number of images to look for in each possible folder
 
 
 def read(root: Path) -> Dataset:
@@ -44,15 +44,22 @@ def read(root: Path) -> Dataset:
 
 
 def _read_split(root: Path, kind: str) -> tuple[str, AnnotatedObjects, list[str]]:
-    """Return the category, the usable objects, and notes about those that were left out."""
-    others = (f"annotations/{kind}.json", f"{kind}.json")
-    path = find_path(root, f"annotations/person_keypoints_{kind}2017.json", *others, title="COCO keypoints")
+    """Return the category, the usable objects, and notes about objects that were left out.
+
+    Args:
+        root: Folder of the data set.
+        kind: `train` or `val`.
+    """
+    other_names = (f"annotations/{kind}.json", f"{kind}.json")
+    path = find_path(
+        root, f"annotations/person_keypoints_{kind}2017.json", *other_names, title="COCO keypoints"
+    )
     file = read_coco(path)
     file.check_ids()
     annotations = file.single_objects()
     objects = build_objects(file, annotations)
-    folder = _image_folder(root, path, kind, objects.paths).relative_to(root)
-    # Coordinates are used as they are, like those of all COCO files.
+    folder = _find_image_folder(root, path, kind, objects.paths).relative_to(root)
+    # Coordinates are used unchanged, like those of all COCO files.
     objects = replace(objects, refs=tuple(ImageRef(folder / path) for path in objects.paths), fields={})
 
     is_annotated = objects.visible.sum(axis=1) >= MIN_POINT_FRACTION * len(objects.names)
@@ -68,8 +75,11 @@ def _read_split(root: Path, kind: str) -> tuple[str, AnnotatedObjects, list[str]
     return file.category(annotations).name, objects.select(is_annotated & has_box & exists), notes
 
 
-def _image_folder(root: Path, path: Path, kind: str, names: Sequence[Path]) -> Path:
-    """Return the folder with most of the images, because COCO files do not say what names are relative to."""
+def _find_image_folder(root: Path, path: Path, kind: str, names: Sequence[Path]) -> Path:
+    """Return the folder that contains most of a sample of the images.
+
+    COCO files do not say which folder their file names are relative to.
+    """
     subfolders = (f"{kind}2017", f"images/{kind}2017", kind, f"images/{kind}", "images")
     folders = [*(root / folder for folder in subfolders), root, path.parent]
     sample = names[:NUM_SAMPLES]

@@ -1,7 +1,7 @@
 """Data sets as COCO files: train.json, test.json, and fit.json if regressors are fitted on other images.
 
-`selfmark datasets write` writes this form. A data set in this form, for example with other crops or labels,
-can replace the official files; a note then appears beside its results.
+`selfmark datasets write` writes these files. They can replace the official files of a data set, for example
+with other crops or labels. A note beside the results then says so.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from selfmark.paper.datasets.body_annotations import mirror_by_side
 from selfmark.paper.datasets.dataset import Dataset, tight_boxes
 
 SPLITS = ("train", "fit", "test")
-_TIGHT_TOLERANCE = 1.0  # pixels
-_MAX_DESCRIPTION = 200  # characters
-_ALLOWED_SETTINGS = ("images.", "evaluation.")  # a data set may change how it is cropped and evaluated
+_TIGHT_TOLERANCE = 1.0  # largest difference between boxes that count as equal, in pixels
+_MAX_DESCRIPTION = 200  # largest number of characters of a description
+_ALLOWED_SETTINGS = ("images.", "evaluation.")  # settings that a data set may change start with one of these
 
 
 def is_coco_folder(root: Path) -> bool:
-    """Return True if a folder contains a data set in this form."""
+    """Return True if a folder contains a data set as COCO files."""
     return all((root / f"{split}.json").is_file() for split in ("train", "test"))
 
 
 def read_coco_folder(name: str, root: Path) -> Dataset:
-    """Read the data set called `name` in this form; crowds are left out."""
+    """Read the data set called `name` from the COCO files of a folder; annotated crowds are left out."""
     paths = {split: root / f"{split}.json" for split in SPLITS}
     files = {split: read_coco(path) for split, path in paths.items() if path.is_file()}
     objects = {split: _read_split(root, file) for split, file in files.items()}
@@ -47,7 +47,7 @@ def read_coco_folder(name: str, root: Path) -> Dataset:
         names=train.names,
         mirror=train.mirror or mirror_by_side(train.names),
         normalizer=train.normalizer or "box",
-        settings=_settings(files["train"]),
+        settings=_read_settings(files["train"]),
         train=train,
         test=objects["test"],
         notes=(_describe_origin(name, files["train"]), *_note_tight_boxes(train)),
@@ -70,7 +70,7 @@ def _read_split(root: Path, file: CocoFile) -> AnnotatedObjects:
         )
         for path, image in zip(paths, images, strict=True)
     ]
-    # These keys say which frame of which video an image is; they do not describe the object.
+    # The excluded keys say which frame of which video an image is; they do not describe the object.
     fields = {
         key: tuple("" if value is None else value for value in values)
         for key, values in objects.fields.items()
@@ -80,7 +80,7 @@ def _read_split(root: Path, file: CocoFile) -> AnnotatedObjects:
 
 
 def _note_tight_boxes(objects: AnnotatedObjects) -> tuple[str, ...]:
-    """Return a note if boxes only enclose the points, as in many files without annotated boxes."""
+    """Return a note if all boxes only enclose the points, as in many files without annotated boxes."""
     has_points = objects.visible.any(axis=1)
     if not has_points.any():
         return ()
@@ -95,16 +95,14 @@ def _note_tight_boxes(objects: AnnotatedObjects) -> tuple[str, ...]:
 def _describe_origin(name: str, file: CocoFile) -> str:
     """Return a note that the official files were not used, with the description in the file."""
     description = file.info.get("description")
-    is_other = isinstance(description, str) and description.strip() not in ("", name)
     described = ""
-    if is_other:
-        described = (
-            f" described as '{escape_control_characters(str(description).strip())[:_MAX_DESCRIPTION]}'"
-        )
+    if isinstance(description, str) and description.strip() not in ("", name):
+        shortened = escape_control_characters(description.strip())[:_MAX_DESCRIPTION]
+        described = f" described as '{shortened}'"
     return f"read from COCO files{described}, not from its official files"
 
 
-def _settings(file: CocoFile) -> dict[str, Any]:
+def _read_settings(file: CocoFile) -> dict[str, Any]:
     """Return the settings that the file changes, by dotted name."""
     settings = file.info.get("selfmark")
     if settings is None:

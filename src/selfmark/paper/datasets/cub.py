@@ -1,7 +1,7 @@
-"""Reader of CUB-200-2011: 11,788 photographs of 200 species of birds, 15 parts.
+"""Reader of CUB-200-2011: 11,788 photographs of 200 species of birds with 15 parts.
 
-In the root (the folder CUB_200_2011 of the archive) `images.txt` numbers the images, `train_test_split.txt`
-has the official split, `bounding_boxes.txt` a box for each image and `parts/part_locs.txt` the visible
+The root is the folder CUB_200_2011 of the archive. `images.txt` numbers the images, `train_test_split.txt`
+contains the official split, `bounding_boxes.txt` a box for each image, and `parts/part_locs.txt` the visible
 parts.
 """
 
@@ -24,8 +24,8 @@ NAMES = (
     "back", "beak", "belly", "breast", "crown", "forehead", "left_eye", "left_leg", "left_wing", "nape",
     "right_eye", "right_leg", "right_wing", "tail", "throat",
 )  # fmt: skip
-# As in earlier work, seabirds are left out, because their poses (flying, swimming) differ too much from those
-# of other birds. No list was published; these are the last words of the names of seabirds.
+# Last words of the names of seabirds. As in earlier work, seabirds are left out, because their poses (flying,
+# swimming) differ too much from those of other birds. Earlier work published no list of them.
 SEABIRDS = (
     "Albatross", "Auklet", "Cormorant", "Frigatebird", "Fulmar", "Grebe", "Guillemot", "Gull", "Jaeger",
     "Kittiwake", "Loon", "Merganser", "Pelican", "Puffin", "Tern",
@@ -33,9 +33,9 @@ SEABIRDS = (
 
 
 def read(root: Path) -> Dataset:
-    """Read birds except seabirds, with the official split.
+    """Read all birds except seabirds, with the official split.
 
-    `settings` is empty because boxes get the default margin, like those of faces (Sec. 4.1).
+    `settings` is empty, because boxes get the default margin, like the boxes of faces (Sec. 4.1).
     """
     image_rows = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
     split_rows = _read_numbered(find_path(root, "train_test_split.txt", title=TITLE), 1)
@@ -88,8 +88,9 @@ def read(root: Path) -> Dataset:
 
 
 def _read_numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
-    """Map each image number to the location of its line and the `count` words that follow the number.
+    """Return the `count` words that follow each image number, and the location of the line for messages.
 
-    The location is for messages.
+    Returns:
+        Location and words, by image number.
     """
     return {words[0]: (where, words[1:]) for where, words in read_rows(path, count + 1)}

@@ -1,7 +1,8 @@
-"""The common form of the paper's data sets, COCO files written from it, and helpers for the readers.
+"""The class `Dataset` for all data sets of the paper, its COCO files, and functions that the readers share.
 
-A reader (one module per official layout) turns folders and list files into a `Dataset`. `discover` and
-`evaluate` take the COCO files written from it, which contain the absolute paths of the original images.
+There is one reader module per official layout. A reader turns folders and list files into a `Dataset`.
+`discover` and `evaluate` read the COCO files that are written from a `Dataset`. These files contain the
+absolute paths of the original images.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ class Dataset:
     """A category of objects with the paper's splits.
 
     Attributes:
-        name: name in `registry.DATASETS`.
-        root: folder that the paths of images are relative to.
-        category: name of the category, e.g. "face".
-        names: names of the L points.
-        mirror: each point's partner in the mirrored image, by index.
-        normalizer: what errors are divided by, as in `evaluation.normalizers` (Sec. 4.2).
-        settings: settings that the paper or the authors' program changes for this data set, by dotted name.
-        train: objects in which landmarks are discovered.
-        test: objects on which errors are measured.
-        notes: sentences on what was left out or differs from the paper.
-        fit: objects for fitting regressors; None to use those of `train`.
+        name: Name in `registry.DATASETS`.
+        root: Folder that the paths of images are relative to.
+        category: Name of the category, e.g. "face".
+        names: Names of the L points.
+        mirror: Index of each point's mirror partner.
+        normalizer: Length that errors are divided by, as in `evaluation.normalizers` (Sec. 4.2).
+        settings: Settings that the paper or the authors' program changes for this data set, by dotted name.
+        train: Objects in which landmarks are discovered.
+        test: Objects on which errors are measured.
+        notes: Sentences about what was left out or differs from the paper.
+        fit: Objects on which regressors are fitted; None to use `train`.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Dataset:
         return {"train": self.train, **fit, "test": self.test}
 
     def replace_splits(self, splits: Mapping[str, AnnotatedObjects], notes: Sequence[str]) -> Dataset:
-        """Return the data set with these splits replaced and these notes added."""
+        """Return the data set with the given splits replaced and the given notes added."""
         return replace(
             self,
             train=splits.get("train", self.train),
@@ -84,7 +85,7 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
         The paths of train.json and test.json.
     """
     try:
-        remove_file(folder / "fit.json")  # It may belong to another data set.
+        remove_file(folder / "fit.json")  # A file from earlier may belong to another data set.
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     for name, split in dataset.splits.items():
@@ -113,8 +114,7 @@ def _to_coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
     root = dataset.root.resolve()
     images: dict[tuple[str, int | None], dict[str, Any]] = {}
     annotations = []
-    # Up to 200,000 objects without points share this list.
-    no_points = [0] * (3 * len(dataset.names))
+    no_points = [0] * (3 * len(dataset.names))  # shared by all objects without points, up to 200,000
     for row, ref in enumerate(split.refs):
         key = (str(root / ref.path), ref.frame)
         if key not in images:
@@ -145,25 +145,28 @@ def _to_coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
 
 
 def _to_triples(xy: FloatArray, known: npt.NDArray[np.bool_], hidden: npt.NDArray[np.bool_]) -> list[float]:
-    """Return x, y and visibility of each point; zeros if it is not annotated."""
+    """Return x, y and COCO's visibility of each point as a flat list; zeros if it is not annotated."""
     visibility = np.where(known, np.where(hidden, 1, 2), 0).tolist()
     points = np.where(known[:, None], xy, 0.0).tolist()
-    return [value for (x, y), v in zip(points, visibility, strict=True) for value in (x, y, v)]
+    triples: list[float] = []
+    for (x, y), point_visibility in zip(points, visibility, strict=True):
+        triples += (x, y, point_visibility)
+    return triples
 
 
-# --- helpers for the readers -------------------------------------------------------------------------------
+# --- functions that the readers share ----------------------------------------------------------------------
 
 
 def find_path(root: Path, *names: str, title: str) -> Path:
-    """Return the first of these paths that exists below the root.
+    """Return the first of several paths that exists below the root.
 
     Args:
-        root: folder of the data set.
-        names: paths relative to the root.
-        title: title of the data set, for the message.
+        root: Folder of the data set.
+        names: Paths relative to the root.
+        title: Title of the data set, for the message.
 
     Raises:
-        InputError: if none of them exists.
+        InputError: None of the paths exists.
     """
     for name in names:
         if (root / name).exists():
@@ -176,14 +179,15 @@ def find_path(root: Path, *names: str, title: str) -> Path:
 
 
 def list_files(folder: Path, pattern: str) -> list[Path]:
-    """Return the files that match a pattern, sorted, without hidden ones like ._1.jpg from macOS."""
+    """Return the files that match a pattern, sorted; leave out hidden files such as ._1.jpg from macOS."""
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def files_exist(paths: Sequence[Path]) -> npt.NDArray[np.bool_]:
-    """Return whether each file exists, [N].
+    """Return a mask [N] of the files that exist.
 
-    Every folder is listed once, because checking many thousands of files takes minutes on a network drive.
+    Every folder is listed once, because checking thousands of files one by one takes minutes on a network
+    drive.
     """
     folders = {path.parent for path in paths}
     names = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder in folders}
@@ -191,7 +195,9 @@ def files_exist(paths: Sequence[Path]) -> npt.NDArray[np.bool_]:
 
 
 def tight_boxes(xy: FloatArray) -> FloatArray:
-    """Return the tightest boxes [N, 4] around annotated points [N, L, 2], with pixel centers at integers.
+    """Return the smallest boxes [N, 4] around annotated points [N, L, 2], measured from pixel corners.
+
+    Points have pixel centers at integers; NaN means not annotated.
 
     >>> tight_boxes(np.array([[[2.0, 3.0], [np.nan, np.nan], [5.0, 3.0]]])).tolist()
     [[2.5, 3.5, 3.0, 0.0]]

@@ -25,10 +25,10 @@ from selfmark.points import FloatArray
 
 
 def replace_points(dataset: Dataset, file: Path) -> Dataset:
-    """Return the data set with the points of a file; images without points are left out with a note.
+    """Return the data set with the points of a file; leave out images without points, and add a note.
 
-    If there is a split for fitting regressors, `train` keeps all its images, because discovery needs no
-    points.
+    If there is a split `fit`, `train` keeps all its images: it is then used only for discovery, which needs
+    no points.
     """
     detections = read_points(file)
     splits, notes = {}, []
@@ -67,7 +67,7 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
 
 
 def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
-    """Return the data set with the boxes of a file; images without a box are left out with a note.
+    """Return the data set with the boxes of a file; leave out images without a box, and add a note.
 
     If an image has several boxes, an object gets the box whose center is closest to its points. A split for
     which the file has no boxes keeps its own boxes, because detectors are often run only on training images.
@@ -101,11 +101,11 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
 def _match_detections(
     split: AnnotatedObjects, detections: AnnotatedObjects, file: Path
 ) -> npt.NDArray[np.int64]:
-    """Return the row of the detection closest to each object in its image, [N]; -1 if there is none."""
+    """Return [N]: for each object, the row of the closest detection in its image; -1 if there is none."""
     rows_by_name: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for row in np.flatnonzero(detections.visible.any(axis=1)).tolist():
         rows_by_name[detections.refs[row].path.name, detections.refs[row].frame].append(row)
-    image_of: dict[int, Path] = {}
+    image_of: dict[int, Path] = {}  # the image that each detection belongs to
     matched = np.full(len(split), -1, dtype=np.int64)
     for index, ref in enumerate(split.refs):
         path = ref.path
@@ -125,7 +125,7 @@ def _match_detections(
 
 
 def _is_same_file(first: Sequence[str], second: Sequence[str]) -> bool:
-    """Return whether the longer of two paths ends with the shorter one.
+    """Return True if the longer of two paths ends with the shorter one.
 
     >>> _is_same_file(("celeba", "Img", "1.jpg"), ("Img", "1.jpg"))
     True
@@ -137,7 +137,12 @@ def _is_same_file(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 def _find_closest(centers: FloatArray, xy: FloatArray) -> int:
-    """Return the index of the center [C, 2] closest to the mean of the points; 0 if there are no points."""
+    """Return the index of the center that is closest to the mean of the points; 0 if there are no points.
+
+    Args:
+        centers: [C, 2] candidates.
+        xy: [L, 2] points; NaN if not annotated.
+    """
     distance = np.linalg.norm(centers - _center(xy), axis=1)
     return int(np.nanargmin(distance)) if np.isfinite(distance).any() else 0
 

@@ -24,21 +24,22 @@ _SCALE_STEP, _MIN_NEIGHBORS = 1.1, 5  # arguments of detectMultiScale
 def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | None = None) -> Dataset:
     """Return the data set with a box around the largest face in each image.
 
-    The cascade misses faces in profile. Such faces are about as large as others and also centered, so images
-    without a detected face get the median box relative to the image size.
+    The cascade misses faces in profile. In these data sets, such faces have about the same size and place as
+    other faces. An image without a detected face therefore gets the median box, relative to the image size.
 
     Args:
-        dataset: a data set of faces.
-        on_progress: called with the number of finished images and of all images.
+        dataset: A data set of faces.
+        on_progress: Called with the number of finished images and their total.
     """
     if dataset.category != "face":
         raise InputError(f"{dataset.name} is not a data set of faces: leave out --find-faces")
     cascade = _load_cascade()
     files = list(dict.fromkeys(file for split in dataset.splits.values() for file in split.paths))
-    relative = np.full((len(files), 4), np.nan)
-    sizes = np.full((len(files), 4), np.nan)
+    relative = np.full((len(files), 4), np.nan)  # boxes, relative to the image size
+    sizes = np.full((len(files), 4), np.nan)  # width, height, width, height of each image
     for row, file in enumerate(files):
-        # The box of an unreadable image stays NaN, which means no box. `selfmark discover` reports the image.
+        # The box of an unreadable image stays NaN, which means no box. `selfmark discover` reports such
+        # images.
         with suppress(UnreadableImage):
             pixels = read_image(dataset.root / file, Images().max_megapixels)
             sizes[row] = np.tile(pixels.shape[1::-1], 2)

@@ -1,7 +1,7 @@
-"""Names and mirror partners of the two sets of facial points: five points, and the 68 points of 300-W.
+"""Names and mirror partners of two sets of facial points: five points, and the 68 points of 300-W.
 
-Among the five, left means left in the image, as in the official lists; among the 68, it means the person's
-left.
+In the names of the five points, left means left in the image, as in the official lists. In the names of the
+68 points, left means the person's left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def face_point_names(count: int, where: str) -> tuple[tuple[str, ...], tuple[int
     """Return names and mirror partners of 5 or 68 facial points.
 
     Raises:
-        InputError: for another number of points; the message begins with `where`.
+        InputError: There is another number of points; the message begins with `where`.
     """
     if count == len(FIVE):
         return FIVE, FIVE_MIRROR

@@ -6,9 +6,10 @@ import numpy as np
 
 from selfmark.points import FloatArray
 
-# An average adult face in millimeters, by index of the 300-W scheme: x to the right in the image, y down, z
-# toward the camera; the origin is between the eyes. The values are rounded and symmetric. The outline of the
-# face is left out, because some annotations follow its visible edge instead of a fixed place on the head.
+# Points of an average adult face in millimeters, by index in the 300-W scheme. x points to the right in the
+# image, y down, and z toward the camera; the origin is between the eyes. The values are rounded and
+# symmetric. The outline of the face is left out, because some annotations follow its visible edge instead of
+# a fixed place on the head.
 FACE = {
     36: (-45.0, 0.0, -5.0),  # outer corner of the right eye
     39: (-17.0, 0.0, 0.0),  # inner corner
@@ -20,16 +21,17 @@ FACE = {
     48: (-25.0, 68.0, 15.0),  # right corner of the mouth
     54: (25.0, 68.0, 15.0),  # left corner
 }
-YAW_RANGES = ("0-30", "30-60", "60-90")  # degrees; the last one also has what is beyond 90
+YAW_RANGES = ("0-30", "30-60", "60-90")  # degrees; the last range also includes angles beyond 90
 
 
 def estimate_yaw(xy: FloatArray) -> FloatArray:
     """Estimate the yaw of heads in degrees, [N]; positive if the nose points to the right in the image.
 
-    An affine camera is fitted to the nine points of `FACE` by least squares. The nearest matrix with
-    orthogonal rows of equal length replaces its 2 x 3 matrix, and the cross product of the rows completes a
-    rotation: yaw about the vertical axis of the head, then pitch, then roll. Its third row is (-sin(yaw)
-    cos(pitch), sin(pitch), cos(yaw) cos(pitch)), so yaw does not depend on pitch, roll, position or size.
+    First, fit an affine camera (a 2 x 3 matrix) to the nine points of `FACE` by least squares. Then replace
+    it by the nearest matrix with orthonormal rows. The cross product of the rows completes a rotation matrix:
+    yaw about the vertical axis of the head, then pitch, then roll. The third row of the rotation is
+    (-sin(yaw) cos(pitch), sin(pitch), cos(yaw) cos(pitch)). So yaw does not depend on pitch, roll, position
+    or size.
 
     Args:
         xy: [N, 68, 2] points of the 300-W scheme in pixels.
@@ -40,14 +42,14 @@ def estimate_yaw(xy: FloatArray) -> FloatArray:
     points -= points.mean(axis=1, keepdims=True)
     cameras = np.swapaxes(np.linalg.pinv(shape) @ points, 1, 2)  # [N, 2, 3]
     left, _, right = np.linalg.svd(cameras, full_matrices=False)
-    rows = left @ right
-    depth = np.cross(rows[:, 0], rows[:, 1])
-    yaw: FloatArray = np.degrees(np.arctan2(-depth[:, 0], depth[:, 2]))
+    rows = left @ right  # orthonormal
+    third_row = np.cross(rows[:, 0], rows[:, 1])
+    yaw: FloatArray = np.degrees(np.arctan2(-third_row[:, 0], third_row[:, 2]))
     return yaw
 
 
 def yaw_ranges(yaw: FloatArray) -> tuple[str, ...]:
-    """Return the range of the absolute yaw of each head.
+    """Return the entry of `YAW_RANGES` that contains the absolute yaw of each head.
 
     >>> yaw_ranges(np.array([0.0, -29.9, 30.0, -59.9, 60.0, 120.0]))
     ('0-30', '0-30', '30-60', '30-60', '60-90', '60-90')

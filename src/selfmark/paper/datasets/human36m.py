@@ -1,8 +1,8 @@
 """Reader of Human3.6M: actors filmed by four cameras, with joints from motion capture.
 
-Each subject has a folder, e.g. S1, with `Videos/Directions 1.54138969.mp4`, the joints of each frame in
-`MyPoseFeatures/D2_Positions/Directions 1.54138969.cdf` and a mask of each box in
-`MySegmentsMat/ground_truth_bb/Directions 1.54138969.mat` (version 7.3, which is HDF5).
+Each subject has a folder, e.g. S1. A video is `Videos/Directions 1.54138969.mp4`. The joints of its frames
+are in `MyPoseFeatures/D2_Positions/Directions 1.54138969.cdf`, and masks of their boxes in
+`MySegmentsMat/ground_truth_bb/Directions 1.54138969.mat` (MATLAB version 7.3, which is HDF5).
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from selfmark.paper.datasets.body_annotations import (
 from selfmark.paper.datasets.dataset import Dataset, find_path, list_files
 from selfmark.points import FloatArray
 
-_MAX_COMPRESSION = 1_100  # bytes of an array per byte of the file; the limit of DEFLATE is 1,032
+_MAX_COMPRESSION = 1_100  # largest number of array bytes per byte of the file; DEFLATE reaches at most 1,032
 
 TITLE = "Human3.6M"
 INSTALL = "'selfmark[datasets]'"
-# The seven subjects whose joints are published. The last one is for testing, as in the authors' earlier
-# program.
+# The seven subjects with published joints. S11 is for testing, as in the authors' earlier program.
 TRAIN_SUBJECTS, TEST_SUBJECTS = ("S1", "S5", "S6", "S7", "S8", "S9"), ("S11",)
-TRAIN_STEP, TEST_STEP = 50, 100  # frames
-# This excludes the videos of walking in pairs and with a dog, whose names start similarly.
+TRAIN_STEP, TEST_STEP = 50, 100  # every n-th frame is used
+# Six activities. The pattern excludes walking in pairs and walking a dog, whose names begin similarly.
 VIDEO_NAME = re.compile(r"(Directions|Discussion|Posing|Waiting|Greeting|Walking)(?: \d)?\.(\d+)\.mp4")
-# In the order of the files. Some joints coincide: ends of the spine and collars, wrists and thumbs.
+# In the order of the files. Some joints coincide, for example the wrists and the thumbs.
 ALL_JOINTS = (
     "hips", "right_hip", "right_knee", "right_ankle", "right_toe", "right_toe_end", "left_hip", "left_knee",
     "left_ankle", "left_toe", "left_toe_end", "spine", "spine_middle", "neck", "nose", "head", "left_collar",
@@ -44,11 +43,11 @@ ALL_JOINTS = (
     "right_collar", "right_shoulder", "right_elbow", "right_wrist", "right_thumb", "right_thumb_end",
     "right_hand", "right_hand_end",
 )  # fmt: skip
-MARGIN = 0.1  # relative margin around the joints, for boxes made from them
+MARGIN = 0.1  # relative margin around the joints, for boxes that are made from the joints
 
 
 def read(root: Path) -> Dataset:
-    """Read the joints that the paper's tables name."""
+    """Read the 13 joints of the paper's tables."""
     return read_joints(root, "human36m", JOINTS)
 
 
@@ -56,9 +55,9 @@ def read_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
     """Read six activities: frames of six subjects for training and of one for testing (Sec. 4.1).
 
     Args:
-        root: folder of the data set.
-        name: name of the data set.
-        names: names of the joints.
+        root: Folder of the data set.
+        name: Name of the data set.
+        names: Names of the joints.
     """
     folders = ("", "training/subjects/", "subjects/", "training/")
     base = find_path(root, *(f"{folder}S1" for folder in folders), title=TITLE).parent
@@ -111,11 +110,11 @@ def _find_videos(base: Path, subject: str) -> list[Path]:
 def _read_video(
     root: Path, folder: Path, video: Path, step: int, names: tuple[str, ...]
 ) -> tuple[AnnotatedObjects, int]:
-    """Return every `step`-th frame of a video, and the number of frames without an annotated box."""
+    """Return every `step`-th frame of a video, and how many of these frames have no annotated box."""
     joints = _read_all_joints(folder / "MyPoseFeatures" / "D2_Positions" / f"{video.stem}.cdf")
     frames = np.arange(0, len(joints), step)
     joints = joints[frames]
-    # The projections of motion capture are used as they are: nothing suggests that pixels are 1-based.
+    # The projected joints are used unchanged: nothing suggests that they are 1-based.
     xy = joints[:, [ALL_JOINTS.index(name) for name in names]]
     masks = folder / "MySegmentsMat" / "ground_truth_bb" / f"{video.stem}.mat"
     annotated = _read_boxes(masks, frames.tolist()) if masks.is_file() else np.full((len(frames), 4), np.nan)
@@ -137,7 +136,7 @@ def _read_video(
 
 
 def _read_all_joints(path: Path) -> FloatArray:
-    """Return the joints of all frames, [F, 32, 2], from one record of F x 64 numbers, x before y."""
+    """Return the joints [F, 32, 2] of all frames; the file has one record of F x 64 numbers, x before y."""
     cdflib: Any = require_package("cdflib", INSTALL)
     try:
         pose = np.asarray(cdflib.CDF(path).varget("Pose"), np.float64)
@@ -150,10 +149,10 @@ def _read_all_joints(path: Path) -> FloatArray:
 
 
 def _read_boxes(path: Path, frames: list[int]) -> FloatArray:
-    """Return the boxes of these frames, [N, 4]; NaN if a frame has none.
+    """Return the boxes [N, 4] of the given frames; NaN if a frame has none.
 
-    `Masks` is a cell array of one mask per frame that is 1 inside the box. HDF5 stores MATLAB's columns as
-    rows, so the first axis is x.
+    `Masks` is a cell array with one mask per frame; a mask is 1 inside the box. HDF5 stores MATLAB's columns
+    as rows, so the first axis of a mask is x.
     """
     h5py: Any = require_package("h5py", INSTALL)
     boxes = np.full((len(frames), 4), np.nan)
@@ -175,7 +174,7 @@ def _read_boxes(path: Path, frames: list[int]) -> FloatArray:
 
 
 def _read_plausible(data: Any, size: int) -> npt.NDArray[Any]:
-    """Read an HDF5 array unless it claims far more than a compressed file of `size` bytes can hold."""
+    """Read an HDF5 array; raise if it claims more bytes than a compressed file of `size` bytes can hold."""
     if data.nbytes > size * _MAX_COMPRESSION:
         raise ValueError(f"an array of shape {data.shape} in {size} bytes")
     return np.asarray(data)

@@ -9,5 +9,5 @@ from selfmark.paper.datasets.human36m import ALL_JOINTS, read_joints
 
 
 def read(root: Path) -> Dataset:
-    """Read the frames and boxes of `human36m` with all joints."""
+    """Read the frames and boxes of `human36m` with all 32 joints."""
     return read_joints(root, "human36m32", ALL_JOINTS)

@@ -14,24 +14,24 @@ from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.datasets.registry import dataset_root, get_dataset_info
 from selfmark.sampling import evenly_spaced
 
-_NUM_SAMPLES = 50  # images of a split that are opened
-_MAX_OUTSIDE = 0.1  # fraction of points outside their images; more suggests the wrong lists
+_NUM_SAMPLES = 50  # number of images of a split to open
+_MAX_OUTSIDE = 0.1  # a larger fraction of points outside their images suggests that the lists are wrong
 
 
 @dataclass(frozen=True)
 class LayoutLine:
-    """A line of the layout, and which of its files and folders exist."""
+    """One line of a layout: files and folders that are expected, and those of them that exist."""
 
     expected: str
     existing: tuple[str, ...]
 
 
 def check_layout(name: str, root: Path) -> list[LayoutLine]:
-    """Return each line of the official layout with the paths that exist; the folder need not exist."""
+    """Return each line of the official layout with the paths that exist; `root` itself may be missing."""
     folder = dataset_root(name, root)
     lines = []
     for expected in get_dataset_info(name).layout:
-        # The line is prose like "A or B (optional)"; words with a slash, dot or star are paths.
+        # A line is text such as "A/ or B/ (optional)". Words with a slash, dot or star are paths.
         paths = [word for word in re.split(r"[\s,()]+", expected) if re.search(r"[./*]", word)]
         existing = (_find_existing(folder, path, get_dataset_info(name).alternatives) for path in paths)
         lines.append(LayoutLine(expected, tuple(path for path in existing if path)))
@@ -47,7 +47,7 @@ def _find_existing(folder: Path, path: str, alternatives: Sequence[tuple[str, st
 
 
 def count_images(dataset: Dataset) -> list[tuple[str, int, int | None]]:
-    """Return for each split its name, the number of images and the expected number; None if unknown."""
+    """Return for each split its name, its number of images, and the expected number (None if unknown)."""
     expected: Mapping[str, int] = get_dataset_info(dataset.name).counts
     return [(name, len(split), expected.get(name)) for name, split in dataset.splits.items()]
 
@@ -59,7 +59,7 @@ def check_sample(dataset: Dataset) -> list[str]:
         num_outside, num_points, unreadable = 0, 0, []
         for row in evenly_spaced(len(split), _NUM_SAMPLES):
             if split.refs[row].frame is not None:
-                continue  # a frame of a video
+                continue  # Frames of videos are not checked.
             path = dataset.root / split.refs[row].path
             try:
                 with Image.open(path) as image:

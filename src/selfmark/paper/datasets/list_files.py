@@ -1,4 +1,4 @@
-"""Read official list files, which are lines of words; error messages name the file and line."""
+"""Read official list files, whose lines consist of words; error messages name the file and the line."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from selfmark.images.input_files import read_text
 Row = tuple[str, list[str]]  # file and line number for messages, and the words of the line
 
 
-def read_rows(path: Path, words: int, header: int = 0) -> list[Row]:
+def read_rows(path: Path, num_words: int, num_header_lines: int = 0) -> list[Row]:
     """Read the non-empty lines of a file.
 
     Args:
-        path: the file.
-        words: number of words in each line.
-        header: number of lines to skip at the beginning.
+        path: File to read.
+        num_words: Number of words in each line.
+        num_header_lines: Number of lines to skip at the beginning.
     """
     rows = []
-    for number, text in enumerate(read_text(path).splitlines(), 1):
-        parts = text.split()
-        if number <= header or not parts:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        words = line.split()
+        if number <= num_header_lines or not words:
             continue
         where = f"{path}, line {number}"
-        if len(parts) != words:
-            raise InputError(f"{where}: expected {words} words, found {len(parts)}")
-        rows.append((where, parts))
+        if len(words) != num_words:
+            raise InputError(f"{where}: expected {num_words} words, found {len(words)}")
+        rows.append((where, words))
     if not rows:
         raise InputError(f"{path} is empty; download it again")
     return rows
 
 
-def read_counted_rows(path: Path, words: int) -> list[Row]:
-    """Read the rows of a file whose first line is their number and whose second names the columns."""
+def read_counted_rows(path: Path, num_words: int) -> list[Row]:
+    """Read a file with two header lines: the number of rows, and the names of the columns."""
     first = next(iter(read_text(path).splitlines()), "").strip()
     if not first.isdecimal():
         raise InputError(f"{path}, line 1: expected the number of rows, found '{first[:40]}'")
-    rows = read_rows(path, words, header=2)
+    rows = read_rows(path, num_words, num_header_lines=2)
     if len(rows) != int(first):
         raise InputError(f"{path} has {len(rows)} rows, but its first line says {first}; download it again")
     return rows

@@ -1,9 +1,9 @@
 """Reader of LS3D: 300W-LP for training, LS3D-W Balanced for testing, both with 68 3D facial points.
 
-The root contains the folders of the two archives. 300W_LP contains images in AFW, HELEN, IBUG and LFPW, and
-their points in `landmarks`, in folders of the same names, as NAME_pts.mat.
-LS3D-W-balanced-20-03-2017/new_dataset contains 7,200 numbered images with the points of each next to it
-(.t7).
+The root contains the folders of the two archives. 300W_LP contains images in AFW, HELEN, IBUG and LFPW. Their
+points are in folders of the same names below `landmarks`, as NAME_pts.mat.
+LS3D-W-balanced-20-03-2017/new_dataset contains 7,200 numbered images. Next to each image is a file with its
+points (.t7).
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _TITLE = "300W-LP and LS3D-W Balanced"
 # The mirrored copies in the folders *_Flip are left out, because discovery mirrors images itself.
 _PARTS = ("AFW", "HELEN", "IBUG", "LFPW")
 _BALANCED = ("LS3D-W-balanced-20-03-2017", "LS3D-W-balanced", "LS3D-W-Balanced", "LS3D-W/LS3D-W-balanced")
-_FOREHEAD = 1 / 3  # added above the points, relative to their height, as in the authors' program
+# Height of the forehead, which is added above the points, relative to their height; as in the authors'
+# program.
+_FOREHEAD = 1 / 3
 
 
 def read(root: Path) -> Dataset:
@@ -59,7 +61,7 @@ def read(root: Path) -> Dataset:
 
 
 def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]]:
-    """Return 300W-LP, sorted by part and name, and notes."""
+    """Return the objects of 300W-LP, sorted by part and name, and notes."""
     for part in _PARTS:
         find_path(folder, part, title="300W-LP")
     images = [image for part in _PARTS for image in list_files(folder / part, "*.jpg")]
@@ -73,7 +75,7 @@ def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]
     ]
     point_files = [_find_first(paths) for paths in candidates]
     _require_any_points(images, point_files, candidates)
-    # The .mat file next to an image has only `pt2d`, whose jaw follows the visible contour.
+    # The .mat file next to an image has only 2D points (`pt2d`), whose jaw follows the visible contour.
     num_2d = sum(path is not None and path.parent.parent == folder for path in point_files)
     note = (
         f"{num_2d} images of 300W-LP have no points in 'landmarks'; those of the .mat next to them are used"
@@ -83,9 +85,10 @@ def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]
 
 
 def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]]:
-    """Return LS3D-W Balanced, sorted by number, with yaw and its range as fields, and notes.
+    """Return the objects of LS3D-W Balanced, sorted by number, and notes.
 
-    The archive does not give the yaw, so it is estimated from the points.
+    The fields of an object are the yaw of the head and its range. The archive does not give the yaw, so it is
+    estimated from the points.
     """
     images = [path for path in list_files(folder, "*") if path.suffix.lower() in (".jpg", ".png")]
     if not images:
@@ -103,7 +106,8 @@ def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str
     fields = {"yaw": tuple(round(angle, 1) for angle in yaw.tolist()), "yaw_bucket": ranges}
     counts = ", ".join(f"{ranges.count(name)} with {name}" for name in YAW_RANGES)
     note = (
-        f"the yaw of test images is estimated from their points: {counts} degrees; the paper has 2,400 each"
+        f"the yaw of test images is estimated from their points: {counts} degrees; the paper has 2,400 in "
+        "each range"
     )
     return replace(objects, fields=fields), [note, *notes]
 
@@ -128,9 +132,9 @@ def _read_objects(
     images: Sequence[Path],
     point_files: Sequence[Path | None],
 ) -> tuple[AnnotatedObjects, list[str]]:
-    """Return the images that have points, and a note if some have none."""
+    """Return the images that have points, and a note if some images have none."""
     labeled = [(row, path) for row, path in enumerate(point_files) if path is not None]
-    # Both data sets are 1-based: 300W-LP comes from MATLAB, and the authors of LS3D-W add 1 in Torch.
+    # Both data sets are 1-based: MATLAB wrote 300W-LP, and the authors of LS3D-W add 1 in Torch.
     xy = np.stack([_read_points(path) for _, path in labeled]) - 1
     boxes = tight_boxes(xy)
     boxes[:, 1] -= _FOREHEAD * boxes[:, 3]
@@ -143,7 +147,7 @@ def _read_objects(
 
 
 def _read_points(path: Path) -> FloatArray:
-    """Return the points of a file, [68, 2], 1-based and without the depth."""
+    """Return the points [68, 2] of a file, 1-based and without depth."""
     if path.suffix == ".t7":
         points: FloatArray = read_tensor(path)
     elif path.suffix == ".npy":

@@ -1,7 +1,7 @@
-"""Reader of Leeds Sports Pose: 2,000 photographs of athletes, 14 joints each.
+"""Reader of Leeds Sports Pose: 2,000 photographs of athletes with 14 joints each.
 
-In the root (the folder lsp_dataset) `joints.mat` contains `joints`, 3 x 14 x 2000, and `images/im0001.jpg`
-is the first image.
+The root is the folder lsp_dataset. `joints.mat` contains the variable `joints`, 3 x 14 x 2000, and
+`images/im0001.jpg` is the first image.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ NAMES = (
     "right_ankle", "right_knee", "right_hip", "left_hip", "left_knee", "left_ankle", "right_wrist",
     "right_elbow", "right_shoulder", "left_shoulder", "left_elbow", "left_wrist", "neck", "head",
 )  # fmt: skip
-NUM_TRAIN = 1000  # images; the others are for testing
+NUM_TRAIN = 1000  # number of training images; the others are for testing
 
 
 def read(root: Path) -> Dataset:
     """Read the official halves: the first thousand images for training, the others for testing."""
     path = find_path(root, "joints.mat", title=TITLE)
     find_path(root, "images", title=TITLE)
-    # It is unknown whether coordinates start at 0 or 1; like other readers, we use them as they are.
+    # It is unknown whether coordinates start at 0 or 1; like other readers, we use them unchanged.
     joints = matlab_files.matlab_numbers(
         path, matlab_files.load_matlab(path), "joints", (3, len(NAMES), None)
     ).transpose(2, 1, 0)
-    # The third number is called visibility, but it is 1 for hidden joints. All joints have coordinates.
+    # The third number is documented as visibility, but it is 1 for hidden joints. All joints have
+    # coordinates.
     return build_dataset("lsp", root, joints[..., :2], joints[..., 2] != 0, digits=4, num_train=NUM_TRAIN)
 
 
@@ -45,12 +46,12 @@ def build_dataset(
     """Build a data set of numbered images with boxes around the joints.
 
     Args:
-        name: name of the data set.
-        root: folder of the data set.
-        xy: joints [N, 14, 2]; NaN if not annotated.
-        hidden: whether each joint is hidden, [N, 14].
-        digits: number of digits in the names of images, which count from 1.
-        num_train: number of images for training; the others are for testing.
+        name: Name of the data set.
+        root: Folder of the data set.
+        xy: [N, 14, 2] joints; NaN if not annotated.
+        hidden: [N, 14] whether each joint is hidden.
+        digits: Number of digits in the names of images. Images are numbered from 1.
+        num_train: Number of images for training; the others are for testing.
     """
     files = [Path("images") / f"im{number:0{digits}d}.jpg" for number in range(1, len(xy) + 1)]
     exists = files_exist([root / file for file in files])
@@ -61,9 +62,12 @@ def build_dataset(
         raise InputError(f"{root} contains none of the images annotated in joints.mat, such as {files[0]}")
     refs = [ImageRef(files[row]) for row in kept]
     objects = build_annotated_objects(refs, NAMES, xy[kept], tight_boxes(xy[kept]), hidden[kept])
-    num_missing, num_bare = int((~exists).sum()), int((exists & ~is_annotated).sum())
-    notes = [f"annotated images left out because they are missing: {num_missing}"] if num_missing else []
-    notes += [f"images left out because fewer than two joints are visible: {num_bare}"] if num_bare else []
+    num_missing, num_unannotated = int((~exists).sum()), int((exists & ~is_annotated).sum())
+    notes = []
+    if num_missing:
+        notes.append(f"annotated images left out because they are missing: {num_missing}")
+    if num_unannotated:
+        notes.append(f"images left out because fewer than two joints are visible: {num_unannotated}")
     return Dataset(
         name=name,
         root=root,

@@ -1,6 +1,6 @@
 """Reader of Leeds Sports Pose Extended: 10,000 more photographs, annotated less precisely by crowd workers.
 
-In the root (the folder lspet_dataset) `joints.mat` contains `joints`, 14 x 3 x 10000, and
+The root is the folder lspet_dataset. `joints.mat` contains the variable `joints`, 14 x 3 x 10000, and
 `images/im00001.jpg` is the first image. The data set is meant for training only; here the last thousand
 images are used for testing.
 """
@@ -16,11 +16,11 @@ from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.lsp import NAMES, build_dataset
 
 TITLE = "Leeds Sports Pose Extended"
-NUM_TRAIN = 9000  # images; the others are for testing
+NUM_TRAIN = 9000  # number of training images; the others are for testing
 
 
 def read(root: Path) -> Dataset:
-    """Read the visible joints; hidden ones have no coordinates."""
+    """Read the visible joints; hidden joints have no coordinates."""
     path = find_path(root, "joints.mat", title=TITLE)
     find_path(root, "images", title=TITLE)
     joints = matlab_files.matlab_numbers(

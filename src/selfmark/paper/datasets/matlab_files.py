@@ -1,8 +1,8 @@
 """Read variables of MATLAB files, with checks of types and shapes.
 
-Damage to compressed files, which are MATLAB's default, is detected by their checksums. In uncompressed
-files, scipy's compiled reader trusts the lengths it finds, so a malicious file can crash the program: read
-only files from sources you trust.
+MATLAB compresses files by default. Damage to a compressed file is detected by its checksums. In uncompressed
+files, scipy's compiled reader trusts the lengths that it finds, so a malicious file can crash the program.
+Read only files from sources that you trust.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[int 
     """Return a variable as float64.
 
     Args:
-        path: the file, for messages.
-        content: the variables of the file.
-        name: name of the variable.
-        shape: expected shape; None is any length. MATLAB drops trailing dimensions of length 1;
-            they are restored.
+        path: Path of the file, for messages.
+        content: Variables of the file.
+        name: Name of the variable.
+        shape: Expected shape; None allows any length. MATLAB drops trailing dimensions of length 1; they are
+            restored.
     """
     array: npt.NDArray[Any] = np.asarray(_get_variable(path, content, name))
     array = array.reshape(array.shape + (1,) * (len(shape) - array.ndim))
@@ -57,7 +57,7 @@ def matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[int 
 
 
 def matlab_text(path: Path, content: Content, name: str) -> str:
-    """Return a variable that is a string, which may be empty."""
+    """Return a variable that is a string; it may be empty."""
     array = np.asarray(_get_variable(path, content, name))
     if array.dtype.kind != "U" or array.size > 1:
         raise InputError(f"{path}: '{name}' must be a string")

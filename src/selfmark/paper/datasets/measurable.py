@@ -1,4 +1,4 @@
-"""Leave out objects whose errors cannot be measured, because their normalizer is zero or unknown."""
+"""Leave out objects whose errors cannot be measured because the length to divide by is zero or unknown."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from selfmark.paper.datasets.dataset import Dataset
 def drop_unmeasurable(dataset: Dataset) -> Dataset:
     """Return the data set without objects whose normalizer is zero or unknown, and add a note.
 
-    Examples are objects with one joint, or with both eyes at the same point. If there is a split for fitting
-    regressors, nothing is measured on `train`, so it keeps all its objects.
+    Examples are objects with one joint, or with both eyes at the same point. If there is a split `fit`,
+    `train` keeps all its objects, because nothing is measured on them.
     """
     kept, notes = {}, []
     for name, split in dataset.splits.items():

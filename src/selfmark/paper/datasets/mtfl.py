@@ -22,13 +22,14 @@ from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 _TITLE = "MTFL"
 _ATTRIBUTES = ("gender", "smile", "glasses", "pose")
 _NUM_POSES = 5  # 1 left profile, 2 left, 3 frontal, 4 right, 5 right profile
-# Test crops are 2.87 times as large as the longer side of the box around the points (median of 2,995). With
-# a margin of 0.1 on each side, boxes of this relative size give training crops of the same scale.
+# Side of training boxes, relative to the longer side of the tight box around the points. With the margin of
+# 0.1 on each side, training crops then have the scale of the test crops, which are 2.87 times as large as the
+# tight box (median of 2,995).
 _BOX_SCALE = 2.4
 
 
 def read(root: Path) -> Dataset:
-    """Read the official lists; test images are used whole, training images get boxes around their points."""
+    """Read the official lists. Test images are used whole; training images get boxes around their points."""
     return Dataset(
         name="mtfl",
         root=root,
@@ -49,10 +50,12 @@ def _read_split(root: Path, name: str) -> AnnotatedObjects:
     values = np.array([parse_numbers(words[1:], where) for where, words in rows]).reshape(len(rows), -1)
     xs, ys, attributes = np.split(values, (len(FIVE), 2 * len(FIVE)), axis=1)
     pose = attributes[:, _ATTRIBUTES.index("pose")]
-    for row in np.flatnonzero(~np.isin(pose, range(1, _NUM_POSES + 1))):
+    invalid = np.flatnonzero(~np.isin(pose, range(1, _NUM_POSES + 1)))
+    if len(invalid):
+        row = invalid[0]
         raise InputError(f"{rows[row][0]}: the pose must be 1 to {_NUM_POSES}, not {pose[row]:g}")
-    # Coordinates are 1-based, as in earlier work (Thewlis et al., 2019). The images confirm this: the pupils
-    # of both eyes lie left of the points if 1 is not subtracted.
+    # Coordinates are 1-based, as in earlier work (Thewlis et al., 2019). The images confirm this: if 1 is not
+    # subtracted, the points lie to the right of the pupils.
     xy = np.stack([xs, ys], axis=2) - 1
     fields = {
         attribute: tuple(int(value) for value in attributes[:, column])

@@ -1,4 +1,4 @@
-"""Read .npy and .npz files whose arrays are as large as their headers claim."""
+"""Read .npy and .npz files; reject files whose headers claim larger arrays than the files contain."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from numpy.lib import format as npy_format
 
 from selfmark.errors import InputError
 
-_MAX_COMPRESSION = 1_100  # bytes of an array per byte of a compressed file; the limit of DEFLATE is 1,032
+_MAX_COMPRESSION = 1_100  # largest number of array bytes per byte of the file; DEFLATE reaches at most 1,032
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """Return the arrays of a file by name; the array of an .npy file has an empty name.
 
     Raises:
-        InputError: if the file is damaged, contains objects, or claims more numbers than it has bytes.
+        InputError: The file is damaged, contains Python objects, or claims larger arrays than it can hold.
     """
     try:
         size = path.stat().st_size
-        # Pickled objects are not read, because they can execute code.
+        # Pickled objects are rejected (allow_pickle=False), because they can execute code.
         with open(path, "rb") as handle:
             if handle.read(len(npy_format.MAGIC_PREFIX)) == npy_format.MAGIC_PREFIX:
                 handle.seek(0)

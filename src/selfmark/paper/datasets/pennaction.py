@@ -1,7 +1,8 @@
 """Reader of Penn Action: 2,326 short sports videos, stored as frames with 13 joints and a box each.
 
-The root (the folder Penn_Action of the archive) contains `frames/0001/000001.jpg`, and `labels/0001.mat`
-with the action, the viewpoint (`pose`), x, y and visibility of each frame's joints, and boxes.
+The root is the folder Penn_Action of the archive. Frames are in `frames/0001/000001.jpg` and so on.
+`labels/0001.mat` contains the action, the viewpoint (`pose`), the joints (x, y and visibility) and the boxes
+of a video.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TITLE = "Penn Action"
 ACTIONS = (
     "tennis_serve", "tennis_forehand", "baseball_pitch", "baseball_swing", "jumping_jacks", "golf_swing",
 )  # fmt: skip
-NUM_TEST_VIDEOS = 5  # of each action
+NUM_TEST_VIDEOS = 5  # number of test videos of each action
 MARGIN = 0.15  # relative margin around the joints, because the highest joint is the middle of the head
 
 
@@ -71,12 +72,21 @@ def _read_video(
     action: str,
     note_counts: Counter[str],
 ) -> AnnotatedObjects:
-    """Return the frames of a video that exist and have joints; count the others in `note_counts` by note."""
+    """Return the frames of a video that exist and have joints.
+
+    Args:
+        root: Folder of the data set.
+        folder: Folder with the frames.
+        path: Label file of the video, for messages.
+        content: Variables of the label file.
+        action: Action of the video.
+        note_counts: Number of frames or boxes that each note is about; the counts of this video are added.
+    """
     x = matlab_files.matlab_numbers(path, content, "x", (None, len(JOINTS)))
     y = matlab_files.matlab_numbers(path, content, "y", x.shape)
     visible = matlab_files.matlab_numbers(path, content, "visibility", x.shape) != 0
-    # Joints outside the image are at (1, 1), or a little less in videos that were resized later. This shows
-    # that coordinates are 1-based, as in MATLAB.
+    # Joints outside the image are at (1, 1), or slightly less in videos that were resized later. So
+    # coordinates are 1-based, as in MATLAB.
     is_outside = ~visible & (x <= 1) & (y <= 1)
     xy: FloatArray = np.where(is_outside[..., None], np.nan, np.stack([x, y], axis=2) - 1)
 
@@ -103,15 +113,16 @@ def _read_video(
 
 
 def _read_boxes(path: Path, content: matlab_files.Content, count: int) -> FloatArray:
-    """Return x, y, w, h of each frame, [F, 4], from 1-based corners; NaN if a frame has no box.
+    """Return the boxes [F, 4] of all frames as x, y, w, h; NaN if a frame has no box.
 
-    Some files have fewer rows than frames, and a few have none at all.
+    The file has the 1-based corners of boxes. Some files have fewer rows than frames, and a few have no rows.
     """
     boxes = np.full((count, 4), np.nan)
     if np.asarray(content.get("bbox", [])).size:
         corners = matlab_files.matlab_numbers(path, content, "bbox", (None, 4))[:count]
         is_valid = np.isfinite(corners).all(axis=1) & (corners[:, 2:] > corners[:, :2]).all(axis=1)
-        # The corners are at pixel centers; boxes are measured from pixel edges, half a pixel before.
+        # Corners are 1-based with pixel centers at integers; boxes are 0-based and measured from pixel
+        # corners.
         valid_boxes = np.concatenate([corners[:, :2] - 0.5, corners[:, 2:] - corners[:, :2]], axis=1)
         boxes[: len(corners)][is_valid] = valid_boxes[is_valid]
     return boxes

@@ -18,7 +18,7 @@ from selfmark.paper.datasets.measurable import drop_unmeasurable
 
 
 class DatasetReader(Protocol):
-    """The function `read` of a reader's module."""
+    """Type of the function `read` in each reader module."""
 
     def __call__(self, root: Path) -> Dataset:
         """Read the data set from its official files in the folder `root`."""
@@ -29,13 +29,14 @@ class DatasetInfo:
     """A data set that can be read.
 
     Attributes:
-        title: its name in the paper.
-        module: module of `selfmark.paper.datasets` with its function `read(root)`.
-        source: where to get its official files.
-        layout: files and folders in the root, one per line.
-        folder: folder in the archive; the root is this folder or its parent.
-        counts: number of images in each split, as given in the paper or else by the authors of the data set.
-        alternatives: pairs (prefix of a path in the layout, another prefix that readers also accept).
+        title: Name of the data set in the paper.
+        module: Module in `selfmark.paper.datasets` with the function `read(root)`.
+        source: Where to get the official files.
+        layout: Lines that describe the files and folders in the root.
+        folder: Folder in the archive; the root is this folder or its parent.
+        counts: Number of images in each split according to the paper, or to the authors of the data set if
+            the paper does not give it.
+        alternatives: Pairs of a prefix of a path in the layout and another prefix that readers also accept.
     """
 
     title: str
@@ -206,7 +207,7 @@ def get_dataset_info(name: str) -> DatasetInfo:
     """Return the description of a data set.
 
     Raises:
-        InputError: if there is no data set with this name.
+        InputError: There is no data set with this name.
     """
     if name not in DATASETS:
         hint = suggest(name, DATASETS) or f" The data sets are {', '.join(DATASETS)}"
@@ -215,20 +216,20 @@ def get_dataset_info(name: str) -> DatasetInfo:
 
 
 def dataset_root(name: str, root: Path) -> Path:
-    """Return the folder with the files: the root, or the folder of the archive in it."""
+    """Return the folder with the files: the folder of the archive if it exists in the root, else the root."""
     inner = root / get_dataset_info(name).folder
     return inner if inner.is_dir() else root
 
 
 def read_dataset(name: str, root: Path) -> Dataset:
-    """Read a data set from its official layout or from COCO files, without unusable objects.
+    """Read a data set from its official files or from COCO files, and leave out unusable objects.
 
     Args:
-        name: name of the data set in `DATASETS`.
-        root: folder of the data set.
+        name: Name of the data set in `DATASETS`.
+        root: Folder of the data set.
 
     Raises:
-        InputError: if the folder or files in it are missing or damaged.
+        InputError: The folder or files in it are missing or damaged.
     """
     title = get_dataset_info(name).title
     if not root.is_dir():
@@ -241,7 +242,7 @@ def read_dataset(name: str, root: Path) -> Dataset:
 
 
 def _drop_missing(dataset: Dataset) -> Dataset:
-    """Return the data set without objects whose images are missing, and a note with their number."""
+    """Return the data set without objects whose images are missing, and add a note with their number."""
     notes = []
     kept: dict[str, AnnotatedObjects] = {}
     for name, split in dataset.splits.items():

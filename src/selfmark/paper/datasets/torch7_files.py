@@ -1,9 +1,9 @@
 """Read tensors from the binary files of Torch 7 (.t7), for which there is no maintained reader.
 
-A tensor is stored as these parts, in order: the number 4, which stands for an object of a Torch class; its
-index among the objects of the file; a version; the name of its class; its number of dimensions, sizes,
-strides and first position in the storage; and the storage. The storage begins with the same four parts,
-followed by the number of values and the values. Only tensors of numbers are read; everything else is an
+A tensor is stored as these parts, in order: the number 4, which stands for an object of a Torch class; the
+index of the object in the file; a version; the name of the class; the number of dimensions; the sizes; the
+strides; the first position in the storage; and the storage. The storage begins with the same first four
+parts, followed by the number of values and the values. Only tensors of numbers are read. Anything else is an
 error, and nothing in the file is executed.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 
-_TORCH_OBJECT = 4  # the kind of objects with a Torch class
+_TORCH_OBJECT = 4  # number that stands for an object of a Torch class
 _DTYPES = {"Double": "<f8", "Float": "<f4", "Long": "<i8", "Int": "<i4", "Short": "<i2", "Byte": "u1"}
 _MAX_DIMENSIONS = 8  # damaged files may have a huge number here
 
@@ -43,6 +43,7 @@ class _Parser:
         self._position = 0
 
     def read_tensor(self) -> npt.NDArray[np.float64]:
+        """Read the tensor that begins at the current position."""
         number_type = self._read_class("Tensor")
         dimensions = self._read_integers("<i", 1)[0]
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
@@ -65,12 +66,16 @@ class _Parser:
         return tensor
 
     def _read_class(self, expected: str) -> str:
-        """Return the numeric type of the tensor or storage that begins here."""
+        """Read the first four parts of a tensor or storage and return its type of numbers, e.g. "Double".
+
+        Args:
+            expected: "Tensor" or "Storage".
+        """
         if self._read_integers("<i", 1)[0] != _TORCH_OBJECT:
             raise ValueError(f"expected a {expected.lower()}")
         self._read_integers("<i", 1)  # skip the index of the object
         name = self._read_string()
-        if name.startswith("V "):  # Files before version 1 have only the name.
+        if name.startswith("V "):  # This is the version; the name follows. Files before version 1 have none.
             name = self._read_string()
         number_type = name.removeprefix("torch.").removesuffix(expected)
         if name != f"torch.{number_type}{expected}" or number_type not in _DTYPES:

@@ -32,24 +32,24 @@ _RED, _BLUE = (226, 58, 46), (46, 98, 226)
 
 
 def draw_keypoint_sheet(task: MeasurementTask) -> Results:
-    """Draw keypoints that lie on an annotated point in red, the others in blue."""
+    """Draw keypoints that lie on an annotated point in red, and all others in blue."""
     images, config = load_image_sample(task, MAX_IMAGES), task.config
     keypoints = detect_first_keypoints(
         images.store.pixels, images.store.bounds, config.keypoints, task.device, config.runtime.predict_batch
     )
     image_index, xy = keypoints.image_index.cpu().numpy(), keypoints.xy.cpu().numpy()
-    on_point = images.nearest(xy, image_index, config) >= 0
+    is_on_point = images.nearest(xy, image_index, config) >= 0
     pictures = [picture.copy() for picture in _to_pictures(images)]
-    for row, center, hit in zip(image_index.tolist(), xy, on_point.tolist(), strict=True):
+    for row, center, is_hit in zip(image_index.tolist(), xy, is_on_point.tolist(), strict=True):
         radius = max(1, pictures[row].shape[0] // 85)
-        draw_disc(pictures[row], np.round(center), radius, _RED if hit else _BLUE)
+        draw_disc(pictures[row], np.round(center), radius, _RED if is_hit else _BLUE)
     no_landmarks = np.full((len(pictures), 1, 2), np.nan)
     sheet = draw_contact_sheet(np.stack(pictures), no_landmarks, COLUMNS)
     return {"keypoint_sheet": _write_sheet(sheet, task, "keypoints")}
 
 
 def draw_landmark_sheet(task: MeasurementTask) -> Results:
-    """Draw all landmarks on evenly spaced images, and on images sorted by each field in `task.by`."""
+    """Draw all landmarks on evenly spaced images; if `task.by` names a field, also on images sorted by it."""
     detector = Detector.load(task.run_folder, task.device)
     sample = load_image_sample(task, MAX_IMAGES)
     sheets = {"landmark_sheet": _draw_landmarks(task, detector, sample, "landmarks")}
@@ -65,7 +65,7 @@ def draw_landmark_sheet(task: MeasurementTask) -> Results:
 
 
 def draw_matched_sheet(task: MeasurementTask) -> Results:
-    """Draw only the landmarks that match annotated points; the images for fitting decide which match."""
+    """Draw only the landmarks that match annotated points; matches are found on the images for fitting."""
     run = Run.open(task.run_folder)
     detector, stage1 = Detector.load(task.run_folder, task.device), Stage1.load(run, task.device)
     labeled = predict_labeled(run, detector, stage1, read_labels(task.fit, task.config), None)
@@ -85,6 +85,7 @@ def draw_matched_sheet(task: MeasurementTask) -> Results:
 
 
 def _draw_landmarks(task: MeasurementTask, detector: Detector, images: LabeledImages, name: str) -> str:
+    """Write a sheet with all landmarks of the images and return its file name."""
     xy: FloatArray = detector.locate(images.store.pixels).xy.cpu().numpy()
     return _write_sheet(draw_contact_sheet(_to_pictures(images), xy, COLUMNS), task, name)
 

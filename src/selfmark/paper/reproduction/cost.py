@@ -1,8 +1,8 @@
 """Estimated cost of a plan in minutes on one NVIDIA H200.
 
-The estimate multiplies measured rates (docs/results/speed.json, at 256 px and 256 channels) by the amount
-of work. For other sizes, the network's work is scaled with pixels and channels, which underestimates the cost
-of small networks.
+The estimate combines the amount of work with measured rates (docs/results/speed.json), which hold for images
+of 256 px and networks with 256 channels. For other sizes, the network's time is scaled with the number of
+pixels and the square of the number of channels. This underestimates the cost of small networks.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from selfmark.config import Config
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.paper.reproduction.experiment_plan import ExperimentPlan, Measurement, Training
 
-# Measured; docs/results/speed.json has the same names.
-STAGE1_16_PAIRS_STEP = 9.72e-3  # s; one step on 32 images
-STAGE1_64_PAIRS_STEP = 31.11e-3  # s; one step on 128 images
-EXTRACT = 5921.25  # images/s; points and descriptors of an image and its mirror image
-PREDICT_GPU = 6253.48  # images/s
-FIRST_STEP = 34.63  # s; from a cold start
-RECOVERY_200K = 3.16  # s; both clusterings, 10 restarts
-# Measured in docs/results/reproduced/birds.json; benchmarks/cost_formulas.py has the same values. Large JPEGs
+# Measured rates, under the same names as in docs/results/speed.json.
+STAGE1_16_PAIRS_STEP = 9.72e-3  # seconds per training step on 32 images
+STAGE1_64_PAIRS_STEP = 31.11e-3  # seconds per training step on 128 images
+EXTRACT = 5921.25  # images per second; points and descriptors of an image and its mirror image
+PREDICT_GPU = 6253.48  # images per second
+FIRST_STEP = 34.63  # seconds until the first step, from a cold start
+RECOVERY_200K = 3.16  # seconds of both clusterings with 10 restarts
+# Measured in docs/results/reproduced/birds.json. benchmarks/cost_formulas.py has the same values. Large JPEGs
 # take longer.
-FIRST_KEYPOINTS = 1_500.0  # images/s; rounded down
-DECODE = 950.0  # images/s
-MEASURING = 45.0  # s; one measurement: reading, regressors and pictures
+FIRST_KEYPOINTS = 1_500.0  # images per second, rounded down
+DECODE = 950.0  # images per second
+MEASURING = 45.0  # seconds of one measurement without prediction: reading, regressors and pictures
 
-# Number of images for discovery, for fitting regressors and for testing: from the paper (Sec. 4.1), or from
-# the official files where the paper gives none.
+# Number of images for discovery, for fitting regressors and for testing. The numbers are from the paper
+# (Sec. 4.1), or from the official files if the paper gives none.
 IMAGES: dict[str, tuple[int, int, int]] = {
     "celeba": (201_599, 19_000, 1_000),
     "aflw": (10_112, 10_112, 2_991),
@@ -44,10 +44,10 @@ IMAGES: dict[str, tuple[int, int, int]] = {
 
 
 class DatasetNames:
-    """A `DatasetLibrary` that knows only the names of data sets, for plans without the data."""
+    """A `DatasetLibrary` that knows only the names of data sets; it makes plans possible without the data."""
 
     def settings(self, name: str) -> Mapping[str, Any]:
-        """Return no settings, because only the readers know which ones the paper changes."""
+        """Return no settings, because only the readers know which settings the paper changes."""
         return {}
 
     def train_digest(self, name: str) -> str:
@@ -64,23 +64,23 @@ class DatasetNames:
 
 
 def training_seconds(training: Training) -> float:
-    """Estimate the seconds of a training run, up to the stage that is needed."""
+    """Estimate the seconds of a training run, up to the last stage that is needed."""
     config, (images, _, _) = training.config, IMAGES.get(training.data, (0, 0, 0))
     rounds = config.rounds.count
     warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
-    stage1 = warmup + rounds * config.rounds.iterations
+    stage1_iterations = warmup + rounds * config.rounds.iterations
     seconds = FIRST_STEP + images / DECODE + images / FIRST_KEYPOINTS
-    seconds += stage1 * step_seconds(2 * config.runtime.batch, config)
-    seconds += (rounds + 1) * (
-        images / EXTRACT * _relative_work(config) + RECOVERY_200K * config.correspondence.restarts / 10
-    )
+    seconds += stage1_iterations * step_seconds(2 * config.runtime.batch, config)
+    extraction = images / EXTRACT * _relative_work(config)
+    clustering = RECOVERY_200K * config.correspondence.restarts / 10
+    seconds += (rounds + 1) * (extraction + clustering)
     if training.stages > 1:
         seconds += config.stage2.iterations * step_seconds(config.stage2.batch, config)
     return seconds
 
 
 def step_seconds(images: int, config: Config) -> float:
-    """Estimate the seconds of one training step by a line through the two measured batch sizes.
+    """Estimate the seconds of one training step with a straight line through the two measured batch sizes.
 
     >>> from selfmark.config import preset
     >>> round(1000 * step_seconds(32, preset("paper")), 2)
@@ -108,5 +108,5 @@ def estimate_minutes(plan: ExperimentPlan) -> float:
 
 
 def _relative_work(config: Config) -> float:
-    """Return the network's work for one image, relative to 256 px and 256 channels."""
+    """Return the network's work for one image, relative to the work at 256 px and 256 channels."""
     return (config.images.size / 256) ** 2 * (config.network.channels / 256) ** 2

@@ -1,6 +1,6 @@
-"""The data sets of a folder, each read once, and the label files written from them.
+"""The data sets of a folder, each read only once, and label files that are written from them.
 
-`discover` and `evaluate` read these files: COCO files of the splits, and CSV files of first keypoints.
+`discover` and `evaluate` read the label files: COCO files of the splits, and CSV files of first keypoints.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from selfmark.run.files import atomic_open
 from selfmark.run.guarded_files import create_file, make_folders
 from selfmark.run.locks import exclusive
 
-FOLDERS = {"human36m32": "human36m"}  # data sets that share the folder of another
-_JITTER_SIZE = 256  # `StartPoints.jitter` is in pixels of images of this size, with every preset
+FOLDERS = {"human36m32": "human36m"}  # data sets that use the folder of another data set
+_JITTER_SIZE = 256  # `StartPoints.jitter` is in pixels of crops of this size, whatever the preset
 
 
 @dataclass(frozen=True)
 class CachedDataset:
-    """A data set and the folder for files written from it.
+    """A data set and the files that are written from it.
 
     Attributes:
-        base: the data set as read; landmarks are discovered in its training images.
-        data: the same data set with as many points as an experiment needs; errors are measured on it.
-        folder: folder for files written from it.
+        base: Data set as it was read; landmarks are discovered in its training images.
+        data: The same data set with the number of points that an experiment needs; errors are measured on it.
+        folder: Folder for the files.
     """
 
     base: Dataset
@@ -48,11 +48,11 @@ class CachedDataset:
 
     @property
     def fit(self) -> AnnotatedObjects:
-        """Objects for fitting regressors: their own split if there is one, else the training split."""
+        """Objects on which regressors are fitted: the split `fit` if it exists, else the training split."""
         return self.data.train if self.data.fit is None else self.data.fit
 
     def labels_digest(self, seed: int, fit_images: int | None) -> str:
-        """Return a digest of the labels for testing and for fitting regressors."""
+        """Return a digest of the labels for testing and of the labels for fitting regressors."""
         fit = sample_objects(self.fit, fit_images, seed)
         return annotations_digest(self.data, self.data.test) + annotations_digest(self.data, fit)
 
@@ -68,8 +68,8 @@ class CachedDataset:
         """Write the COCO file for fitting regressors unless it exists; return its path.
 
         Args:
-            seed: seed of the random sample.
-            fit_images: number of objects to draw; None: all.
+            seed: Seed of the random sample.
+            fit_images: Number of objects to draw; None for all.
         """
         return self._write_coco_file("fit", self.data, sample_objects(self.fit, fit_images, seed))
 
@@ -77,7 +77,7 @@ class CachedDataset:
         """Return the training objects that have at least one of the start points.
 
         Raises:
-            InputError: if the data set has no such points.
+            InputError: A start point does not exist, or no training object has any of them.
         """
         if max(start.points) >= len(self.data.names):
             raise InputError(
@@ -96,20 +96,22 @@ class CachedDataset:
     def write_start_train_file(self, start: StartPoints) -> Path:
         """Write the COCO file of the training images with start points unless it exists; return its path.
 
-        The other images are left out, because nothing would be learned from them.
+        Other training images are left out, because nothing would be learned from them.
         """
         return self._write_coco_file("started", self.data, self.select_start_objects(start))
 
     def start_notes(self, start: StartPoints) -> list[str]:
         """Return a note if some training images have no start points."""
         used, count = len(self.select_start_objects(start)), len(self.base.train)
-        why = "the others have none of the points used as first keypoints"
-        return (
-            [f"landmarks are discovered in {used} of {count} training images: {why}"] if used < count else []
-        )
+        if used == count:
+            return []
+        return [
+            f"landmarks are discovered in {used} of {count} training images: the others have none of the "
+            "points used as first keypoints"
+        ]
 
     def write_start_file(self, start: StartPoints, seed: int, config: Config) -> Path:
-        """Write the CSV file of first keypoints, randomly shifted, unless it exists; return its path."""
+        """Write the CSV file of randomly shifted start points unless it exists; return its path."""
         labels = annotations_digest(self.data, self.data.train)
         images = ", ".join(f"{name}={value!r}" for name, value in used_image_settings(config.images).items())
         inputs = f"{start.fingerprint}/{seed}/Images({images})/{labels}/{self._root}"
@@ -149,7 +151,7 @@ class CachedDataset:
         return sides
 
     def _write_coco_file(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:
-        # The file contains absolute paths, so data that was moved gets another file.
+        # The file contains absolute paths, so a data set that was moved gets a new file.
         inputs = f"{annotations_digest(data, objects)}/{self._root}"
         folder = self.folder / f"{name}-{_short_digest(inputs)}"
         make_folders(folder)
@@ -161,27 +163,26 @@ class CachedDataset:
 
 
 class DatasetCache:
-    """Data sets in the subfolders of `root`, each read once, and files written from them below `output`.
+    """Data sets in the subfolders of `root`, each read only once; files written from them are below `output`.
 
-    Faces are annotated with five points. Where an experiment needs 68 points, those of a detector are read
-    from a file next to the data set's folder, e.g. celeba-68.json. A detector's boxes are read from
-    celeba-boxes.json or celeba-boxes.csv.
+    Most faces are annotated with five points. If an experiment needs 68 points, the points of a detector are
+    read from a file next to the data set's folder, e.g. celeba-68.json. If celeba-boxes.json or
+    celeba-boxes.csv exists, the boxes of a detector are read from it.
     """
 
     def __init__(self, root: Path, output: Path) -> None:
         """Create an empty cache.
 
         Args:
-            root: folder with a folder for each data set.
-            output: folder for files written from them.
+            root: Folder with one folder per data set.
+            output: Folder for files that are written from the data sets.
         """
         self.root = root
         self.output = output
-        # Reading a large data set takes minutes.
-        self._loaded: dict[tuple[str, int | None], CachedDataset] = {}
+        self._loaded: dict[tuple[str, int | None], CachedDataset] = {}  # by name and number of points
 
     def why_missing(self, name: str, points: int | None) -> str:
-        """Return one sentence that says why a data set cannot be used; empty if it can."""
+        """Return a sentence that says why a data set cannot be used; empty if it can be used."""
         try:
             self.load(name, points)
         except InputError as error:
@@ -189,7 +190,10 @@ class DatasetCache:
         return ""
 
     def load(self, name: str, points: int | None = None) -> CachedDataset:
-        """Return a data set with this number of annotated points; None: as many as it has."""
+        """Return a data set with this number of annotated points; None for the points that it has.
+
+        Data sets are kept in memory, because reading a large one takes minutes.
+        """
         if (name, points) not in self._loaded:
             base = self._read_base(name) if points is None else self.load(name).base
             data = base if points in (None, len(base.names)) else self._read_points(base, name, points)
@@ -212,7 +216,7 @@ class DatasetCache:
         return annotations_digest(cached.data, cached.select_start_objects(start))
 
     def labels_digest(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
-        """Return a digest of the test images, of the images for fitting regressors, and of their labels."""
+        """Return a digest of the test images, the images for fitting regressors, and the labels of both."""
         return self.load(name, points).labels_digest(seed, fit_images)
 
     # --- reading -------------------------------------------------------------------------------------------
@@ -244,13 +248,13 @@ class DatasetCache:
         return data
 
     def _find_file(self, name: str, content: str, suffixes: Sequence[str]) -> Path | None:
-        """Return the file next to the data set's folder whose name ends with `content`."""
+        """Return the file FOLDER-`content` next to the data set's folder; None if it does not exist."""
         files = (self.root / f"{FOLDERS.get(name, name)}-{content}{suffix}" for suffix in suffixes)
         return next((file for file in files if file.is_file()), None)
 
 
 def sample_objects(objects: AnnotatedObjects, count: int | None, seed: int) -> AnnotatedObjects:
-    """Return a random sample of `count` objects, in their original order; all if there are fewer."""
+    """Return a random sample of `count` objects in their order; all if `count` is None or larger."""
     if count is None or count >= len(objects):
         return objects
     rows = np.sort(np.random.default_rng(seed).choice(len(objects), count, replace=False))
@@ -258,7 +262,7 @@ def sample_objects(objects: AnnotatedObjects, count: int | None, seed: int) -> A
 
 
 def objects_digest(objects: AnnotatedObjects) -> str:
-    """Return a digest of files, frames, boxes and clips."""
+    """Return a digest of the files, frames, boxes and clips of objects, without their annotations."""
     digest = hashlib.sha256("\n".join(map(str, objects.paths)).encode("utf-8", errors="surrogateescape"))
     frames = [-1 if frame is None else frame for frame in objects.frames]
     digest.update(np.array(frames, np.int64).tobytes())
@@ -269,7 +273,7 @@ def objects_digest(objects: AnnotatedObjects) -> str:
 
 
 def annotations_digest(data: Dataset, objects: AnnotatedObjects) -> str:
-    """Return a digest of objects and all their annotations."""
+    """Return a digest of objects and of all their annotations."""
     digest = hashlib.sha256(f"{data.names}/{data.mirror}/{data.normalizer}".encode())
     digest.update(objects_digest(objects).encode())
     digest.update(np.ascontiguousarray(objects.xy).tobytes())

@@ -1,4 +1,4 @@
-"""Maps of descriptors: t-SNE of points in test images, each with the nearest annotated point."""
+"""t-SNE maps of the descriptors of points in test images, with the annotated point that each lies on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_IMAGES, MAX_POINTS = 100, 1000
 
 
 def map_keypoints(task: MeasurementTask) -> Results:
-    """Map the descriptors of the generic keypoints that training would start from."""
+    """Map the descriptors of the generic keypoints that a training would start from."""
     images = load_image_sample(task, MAX_IMAGES)
     config = task.config
     keypoints = detect_first_keypoints(
@@ -51,7 +51,18 @@ def _project(
     xy: FloatArray,
     image_index: npt.NDArray[np.int64],
 ) -> Results:
-    """Return x, y in a t-SNE map of descriptors [P, D], and the annotated point they lie on; -1 if none."""
+    """Return the t-SNE map of points: for each, x and y in the map and the annotated point that it lies on.
+
+    Args:
+        task: Inputs of the measurement.
+        images: Images with their annotations.
+        descriptor: [P, D] descriptors of the points.
+        xy: [P, 2] places of the points, in network pixels.
+        image_index: [P] image of each point.
+
+    Returns:
+        "map": list of [x, y, index of the annotated point]; the index is -1 if there is none.
+    """
     if not len(descriptor):
         raise InputError(f"no points were found in the {len(images.store)} test images of {task.test}")
     rows = evenly_spaced(len(descriptor), MAX_POINTS)

@@ -1,22 +1,22 @@
 """Experiments, parsed from the files in `tables/`: the rows and columns of one table or figure of the paper.
 
-The specification of a cell combines three parts, given for the file, for its column and for its row. Each
-part may have these keys:
+The specification of a cell combines three parts: those of the file, of the cell's column and of the cell's
+row. Each part may have these keys:
 
     train:      data set in which landmarks are discovered
-    test:       data set on which errors are measured, with regressors fitted on its own training images;
-                default: `train`
+    test:       data set on which errors are measured; regressors are fitted on its training images; default:
+                the same as `train`
     points:     number of annotated points that the data set must have (faces have 5 or 68)
     fit_images: number of randomly drawn images on which regressors are fitted; default: all. Errors of Stage
-                2 are means over `evaluation.draws` draws
+                2 are then means over `evaluation.draws` draws
     settings:   changes to the preset, by dotted name
-    evaluation: changes to the settings of the evaluation
-    start:      annotated points that serve as first keypoints: `points`, their indices, and `jitter`, the
-                largest random shift in pixels
-    metric:     a name from `table_metrics.METRICS`, with its argument
+    evaluation: changes to the settings of the evaluation, by name without `evaluation.`
+    start:      annotated points that serve as first keypoints: `points` are their indices, and `jitter` is
+                the largest random shift in pixels
+    metric:     a name from `table_metrics.METRICS`, followed by its argument if it takes one
 
-A row may also have `paper`, the paper's number for each column, and `quoted: true` if the numbers belong to
-another method and are quoted from the paper, not measured. An unknown key, setting or metric is an error.
+A row may also have `paper`, the paper's number for each column. `quoted: true` marks a row of another method,
+whose numbers are quoted from the paper and not measured. An unknown key, setting or metric is an error.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from selfmark.config import Config, override
 from selfmark.errors import InputError, suggest
 from selfmark.paper.reproduction.table_metrics import VALUE_KINDS, ExperimentKind, parse_metric
 
-EVALUATION_PREFIX = "evaluation."  # prefix of the settings that a file has under `evaluation`
+EVALUATION_PREFIX = "evaluation."  # dotted names of evaluation settings start with this
 _SINGLE_VALUE_KEYS = ("train", "test", "points", "fit_images", "start", "metric")
 _SETTINGS_KEYS = ("settings", "evaluation")
 _SPEC_KEYS = (*_SINGLE_VALUE_KEYS, *_SETTINGS_KEYS)
 _FILE_KEYS = ("title", "place", "label", "kind", "note", "digits", "x", "y", "columns", "rows", *_SPEC_KEYS)
-# Names of experiments in selfmark 0.1.
+# Current names of experiments of selfmark 0.1.
 _RENAMED = {"generalisation": "generalization", "initialisation": "initialization"}
 
 
@@ -46,8 +46,8 @@ class StartPoints:
     """Annotated points that serve as first keypoints.
 
     Attributes:
-        points: indices of the annotated points.
-        jitter: largest random shift of a point along each axis, in pixels of a 256 x 256 image.
+        points: Indices of the annotated points.
+        jitter: Largest random shift of a point along each axis, in pixels of a 256 x 256 image.
     """
 
     points: tuple[int, ...]
@@ -55,13 +55,13 @@ class StartPoints:
 
     @property
     def fingerprint(self) -> str:
-        """Text that goes into digests; it must stay as it is, or existing output folders are not found."""
+        """Text that goes into digests. If it changes, results in existing output folders are not found."""
         return f"Start(points={self.points}, jitter={self.jitter})"
 
 
 @dataclass(frozen=True)
 class CellSpec:
-    """A complete or partial specification of cells; fields that are not specified are None or empty."""
+    """A specification of cells, complete or partial; fields that are not specified are None or empty."""
 
     train: str | None = None
     test: str | None = None
@@ -76,7 +76,7 @@ class CellSpec:
         """Combine two partial specifications.
 
         Raises:
-            InputError: if both specify the same field or setting; the message begins with `where`.
+            InputError: Both parts specify the same field or setting; the message begins with `where`.
         """
         merged: dict[str, Any] = {}
         for name in _SINGLE_VALUE_KEYS:
@@ -95,7 +95,7 @@ class CellSpec:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table or figure, with its part of the specification of its cells."""
+    """A column of a table or figure: its name, and the part of the cell specifications that belongs to it."""
 
     name: str
     spec: CellSpec
@@ -106,10 +106,10 @@ class Row:
     """A row of a table or figure.
 
     Attributes:
-        name: name as printed.
-        spec: its part of the specification of its cells.
-        paper: the paper's number, or None, for each column; empty if the paper prints no numbers.
-        is_quoted: whether the row belongs to another method and is quoted from the paper.
+        name: Name as it is printed.
+        spec: Part of the cell specifications that belongs to this row.
+        paper: The paper's number for each column, None if there is none; empty if the row has no numbers.
+        is_quoted: Whether the row belongs to another method and is quoted from the paper.
     """
 
     name: str
@@ -123,18 +123,18 @@ class Experiment:
     """A table or figure of the paper.
 
     Attributes:
-        name: name of its file, without the suffix.
-        title: its subject.
-        place: its number in the paper, e.g. "Table 1"; empty if it is not in the paper.
-        label: its LaTeX label in the paper.
-        kind: how it is shown, see `table_metrics.VALUE_KINDS`.
-        note: remarks, such as choices made where the paper is not specific.
-        digits: number of decimals.
-        x: label of a figure's x axis.
-        y: label of a figure's y axis.
-        spec: the file's part of the specification of its cells.
-        columns: its columns, in order.
-        rows: its rows, in order.
+        name: Name of the file, without the suffix.
+        title: Title of the table or figure.
+        place: Number in the paper, e.g. "Table 1"; empty if it is not in the paper.
+        label: LaTeX label in the paper.
+        kind: How the experiment is shown, see `table_metrics.VALUE_KINDS`.
+        note: Remarks, for example about choices that the paper leaves open.
+        digits: Number of decimals.
+        x: Label of a figure's x axis.
+        y: Label of a figure's y axis.
+        spec: Part of the cell specifications that all cells share.
+        columns: Columns, in order.
+        rows: Rows, in order.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Experiment:
 
     @property
     def varied_settings(self) -> frozenset[str]:
-        """Dotted names of the settings that are given for single rows or columns."""
+        """Dotted names of the settings that single rows or columns change."""
         specs = [*(row.spec for row in self.own_rows), *(column.spec for column in self.columns)]
         evaluation = (f"{EVALUATION_PREFIX}{name}" for spec in specs for name in spec.evaluation)
         return frozenset([*(name for spec in specs for name in spec.settings), *evaluation])
@@ -176,7 +176,7 @@ def experiment_names() -> list[str]:
 
 
 def load_experiment(name: str) -> Experiment:
-    """Load the experiment with this name; names of selfmark 0.1 are accepted too."""
+    """Load the experiment with this name; names from selfmark 0.1 are accepted, too."""
     name = _RENAMED.get(name, name)
     names = experiment_names()
     if name not in names:
@@ -190,11 +190,11 @@ def parse_experiment(name: str, content: Any) -> Experiment:
     """Parse the content of an experiment file and check every key, setting and metric.
 
     Args:
-        name: name of the experiment; error messages begin with it.
-        content: content of the YAML file.
+        name: Name of the experiment; error messages begin with it.
+        content: Content of the YAML file.
 
     Raises:
-        InputError: if the content is not a valid experiment.
+        InputError: The content is not a valid experiment.
     """
     where = _describe_file(name)
     values = _check_mapping(content, where, _FILE_KEYS)

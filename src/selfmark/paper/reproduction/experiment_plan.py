@@ -1,7 +1,6 @@
 """Plans: the training runs and measurements that experiments need, identified by digests of their inputs.
 
-Runs and measurements with the same inputs are shared between experiments, and reused when an experiment is
-repeated.
+Experiments share runs and measurements that have the same inputs. Repeating an experiment reuses them.
 """
 
 from __future__ import annotations
@@ -29,12 +28,15 @@ from selfmark.paper.reproduction.table_metrics import MeasurementKind, parse_met
 _WITHOUT_TRAINING: tuple[MeasurementKind, ...] = ("keypoints", "keypoint map", "keypoint sheet")
 _STAGE1_ONLY: tuple[MeasurementKind, ...] = ("stage1", "rounds", "map")
 
-DatasetKey = tuple[str, int | None]  # name and number of annotated points; None: as many as it has
+DatasetKey = tuple[str, int | None]  # name and number of annotated points; None for the points that it has
 CellKey = tuple[str, str, str]  # names of the experiment, the row and the column
 
 
 class DatasetLibrary(Protocol):
-    """What a plan must know about data sets; `cost.DatasetNames` is enough if the data is not available."""
+    """What a plan must know about data sets.
+
+    `DatasetCache` reads the data. `cost.DatasetNames` makes plans without the data.
+    """
 
     def settings(self, name: str) -> Mapping[str, Any]:
         """Return the settings that the paper changes for this data set."""
@@ -46,7 +48,7 @@ class DatasetLibrary(Protocol):
         """Return a digest of the training images that have start points, and of their annotated points."""
 
     def labels_digest(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
-        """Return a digest of the test images, of the images for fitting regressors, and of their labels."""
+        """Return a digest of the test images, the images for fitting regressors, and the labels of both."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,13 @@ class Training:
     """A discovery run that a plan needs.
 
     Attributes:
-        key: digest of everything the run depends on.
-        data: name of the data set.
-        points: number of annotated points; None: as many as the data set has.
-        preset: name of the preset.
-        settings: changes to the preset.
-        start: annotated points to start from; None: the detector's keypoints.
-        stages: number of stages to train: 0, 1 or 2.
+        key: Digest of everything that the run depends on.
+        data: Name of the data set.
+        points: Number of annotated points; None for the points that the data set has.
+        preset: Name of the preset.
+        settings: Changes to the preset, by dotted name.
+        start: Annotated points to start from; None to start from the keypoints of a detector.
+        stages: Number of stages to train: 0, 1 or 2.
     """
 
     key: str
@@ -87,15 +89,15 @@ class Measurement:
     """A measurement of a training run, or of first keypoints, which need no training.
 
     Attributes:
-        key: digest of everything the measurement depends on.
-        training: the training run, or only its settings if nothing is trained.
-        kind: kind of measurement.
-        data: name of the data set to measure on.
-        points: number of annotated points; None: as many as the data set has.
-        fit_images: number of images for fitting regressors; None: all.
-        evaluation: changes to the settings of the evaluation.
-        by: annotation fields to group errors by.
-        detectors: keypoint detectors to compare.
+        key: Digest of everything that the measurement depends on.
+        training: Training run to measure; if nothing is trained, only its settings are used.
+        kind: Kind of measurement.
+        data: Name of the data set to measure on.
+        points: Number of annotated points; None for the points that the data set has.
+        fit_images: Number of images on which regressors are fitted; None for all.
+        evaluation: Changes to the settings of the evaluation, by name without `evaluation.`.
+        by: Annotation fields to group errors by.
+        detectors: Keypoint detectors to compare.
     """
 
     key: str
@@ -116,7 +118,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: a metric and the key of the measurement to read it from; None if its data set is missing."""
+    """A cell: its metric, and the key of the measurement to read it from (None if the data is missing)."""
 
     metric: str
     measurement: str | None
@@ -157,7 +159,11 @@ class ExperimentPlan:
         return jobs
 
     def add(self, key: CellKey, metric: str, measurement: Measurement) -> None:
-        """Add a cell and its measurement; a measurement that is already planned is extended."""
+        """Add a cell and its measurement.
+
+        If the measurement is already planned, it then covers the fields and detectors of both. The training
+        run is planned up to the last stage that any of its measurements needs.
+        """
         planned = self.measurements.get(measurement.key)
         if planned is not None:
             measurement = replace(
@@ -184,11 +190,11 @@ def make_plan(
     """Plan the training runs and measurements of experiments.
 
     Args:
-        experiments: the experiments.
-        library: information about the data sets.
-        preset_name: name of the preset.
-        changes: changes to the settings of all experiments, by dotted name.
-        missing: data sets that are not available; their cells get no measurement.
+        experiments: Experiments to plan.
+        library: Information about the data sets.
+        preset_name: Name of the preset.
+        changes: Changes to the settings of all experiments, by dotted name.
+        missing: Data sets that are not available; their cells get no measurement.
     """
     plan, planner = ExperimentPlan(), _Planner(library, preset_name, changes)
     for key, spec in _iterate_cells(experiments):
@@ -202,7 +208,7 @@ def make_plan(
 
 
 def check_rows_differ(experiments: Sequence[Experiment], changes: Mapping[str, Any]) -> None:
-    """Raise if the user changes a setting that a table compares: its rows would become the same."""
+    """Raise if the user changes a setting in which the rows or columns of a table differ."""
     for experiment, name in product(experiments, changes):
         if any(varied == name or varied.startswith(f"{name}.") for varied in experiment.varied_settings):
             raise InputError(
@@ -228,13 +234,14 @@ def _iterate_cells(experiments: Sequence[Experiment]) -> Iterator[tuple[CellKey,
 
 @dataclass(frozen=True)
 class _Planner:
-    """Builder of the measurements of cells, with the options that all experiments share."""
+    """Planner of the measurements of single cells, with the options that all experiments share."""
 
     library: DatasetLibrary
     preset: str
     changes: Mapping[str, Any]
 
     def plan_measurement(self, spec: CellSpec) -> Measurement:
+        """Return the measurement that a cell needs."""
         metric, _ = parse_metric(spec.metric or "")
         training = self._plan_training(spec, metric.measured_by)
         by, detectors = required_inputs(spec.metric or "")
@@ -244,15 +251,17 @@ class _Planner:
             **spec.evaluation,
             **_evaluation_settings(self.changes),
         }
-        # Stage 2 is evaluated with several samples of the images for fitting, everything else with one.
-        is_drawn = spec.fit_images is not None and metric.measured_by == "detector"
-        sample = None if is_drawn else spec.fit_images
-        labels = self.library.labels_digest(test, spec.points, training.config.seed, sample)
-        # For a trained model, fields and detectors are not part of the digest, because they only add results.
+        # If `fit_images` is set, Stage 2 is evaluated with several random samples of the images for fitting.
+        # All other measurements use one sample.
+        has_several_draws = spec.fit_images is not None and metric.measured_by == "detector"
+        sample_size = None if has_several_draws else spec.fit_images
+        labels = self.library.labels_digest(test, spec.points, training.config.seed, sample_size)
         inputs: list[Any] = [training.key, metric.measured_by, test, labels, spec.fit_images]
         inputs.append(sorted(original_setting_names({"evaluation": evaluation})["evaluation"].items()))
-        if is_drawn:
+        if has_several_draws:
             inputs.append({"draws": evaluation.get("draws", training.config.evaluation.draws)})
+        # Fields and detectors only add results to a measurement of a trained model, so its digest does not
+        # include them.
         if not training.stages:
             inputs.append(detectors)
         return Measurement(
@@ -268,6 +277,7 @@ class _Planner:
         )
 
     def _plan_training(self, spec: CellSpec, kind: MeasurementKind) -> Training:
+        """Return the training run that a measurement of this kind needs."""
         data = spec.train or ""
         changes = {name: value for name, value in self.changes.items() if not _is_evaluation(name)}
         settings = _with_enough_clusters(
@@ -279,6 +289,11 @@ class _Planner:
         if spec.start is not None:
             digest = self.library.start_digest(data, spec.points, spec.start)
             start = f"{spec.start.fingerprint} of {digest}"
+        stages = 2
+        if kind in _WITHOUT_TRAINING:
+            stages = 0
+        elif kind in _STAGE1_ONLY:
+            stages = 1
         return Training(
             key=_digest([data, self.library.train_digest(data), original_setting_names(values), start]),
             data=data,
@@ -286,21 +301,21 @@ class _Planner:
             preset=self.preset,
             settings=settings,
             start=spec.start,
-            stages=0 if kind in _WITHOUT_TRAINING else 1 if kind in _STAGE1_ONLY else 2,
+            stages=stages,
         )
 
 
 def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with M raised to K where a small preset has fewer clusters and M is not set."""
+    """Return the settings with M raised to K, if M is not set and the preset has fewer than K clusters."""
     if "M" in settings:
         return dict(settings)
-    # K can be read only from valid settings, and this M is at least as large as any K.
+    # Only valid settings can be resolved, and M must be at least K. This M is larger than any K.
     num_landmarks = override(preset(preset_name), {**settings, "M": 1_000_000}).K
     return {**settings, "M": max(num_landmarks, preset(preset_name).M)}
 
 
 def _evaluation_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the evaluation, without their prefix."""
+    """Return the settings of the evaluation, by name without `evaluation.`."""
     return {
         name.removeprefix(EVALUATION_PREFIX): value
         for name, value in settings.items()

@@ -16,9 +16,9 @@ from selfmark.paper.reproduction.table_metrics import ExperimentKind
 from selfmark.paper.reproduction.table_writers import ABSENT, FAILED, Values
 from selfmark.run.files import atomic_open
 
-DPI, SHEET_DPI = 150, 200  # resolution of PNG files; higher for sheets, whose landmark numbers are small
+DPI, SHEET_DPI = 150, 200  # resolution of PNG files; higher for contact sheets, which have small numbers
 _GRAY = "#b4bac1"
-_PANEL = (4.6, 3.4)  # width and height in inches
+_PANEL = (4.6, 3.4)  # width and height of a panel in inches
 _MAX_MARKERS = 12  # longer curves are drawn without markers
 # The facial areas that the paper colors, as ranges of point indices: outline, brows, nose, eyes, mouth.
 _AREAS = ((0, 17), (17, 27), (27, 36), (36, 48), (48, 68))
@@ -35,16 +35,16 @@ def write_figure(
     """Write NAME.svg, NAME.png and the numbers as NAME.csv; for contact sheets, write only NAME.png.
 
     Args:
-        experiment: the experiment.
-        values: its values by row and column.
-        folder: folder to write to.
-        spreads: standard deviations of curves over draws, by row and column; drawn as bands.
+        experiment: Experiment to draw.
+        values: Values of the experiment by row and column.
+        folder: Folder to write to.
+        spreads: Standard deviations of curves over draws, by row and column; they are drawn as bands.
 
     Returns:
         The paths of the files.
     """
     require_matplotlib()
-    # This draws without a display and ignores the user's matplotlib settings.
+    # These classes draw without a display and ignore the user's choice of a matplotlib backend.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -57,7 +57,7 @@ def write_figure(
     paths = [folder / f"{experiment.name}{suffix}" for suffix in suffixes]
     for path in paths:
         with atomic_open(path, "wb") as handle:
-            # Without a date, the same numbers give the same file.
+            # Leave out the date, so that the same numbers give the same file.
             metadata = {"Date": None} if path.suffix == ".svg" else None
             dpi = SHEET_DPI if experiment.kind == "sheet" else DPI
             figure.savefig(handle, format=path.suffix[1:], dpi=dpi, metadata=metadata)
@@ -68,7 +68,7 @@ def write_figure(
 
 
 def _draw_curves(figure: Any, experiment: Experiment, values: Values) -> None:
-    """Draw a panel for each column with a line for each row."""
+    """Draw a panel for each column, with a curve for each row."""
     columns = experiment.columns
     axes = _add_panels(figure, len(columns), 2 if len(columns) > 1 else 1)
     for axis, column in zip(axes, columns, strict=True):
@@ -87,15 +87,15 @@ def _draw_curves(figure: Any, experiment: Experiment, values: Values) -> None:
 
 
 def _draw_bands(figure: Any, experiment: Experiment, values: Values, spreads: Values) -> None:
-    """Draw a band of one standard deviation around each curve that has one, in the color of the curve."""
+    """Draw a band of one standard deviation around each curve that has a spread, in the curve's color."""
     for axis, column in zip(figure.axes, experiment.columns, strict=False):
         lines = {line.get_label(): line for line in axis.lines}
         for row in experiment.own_rows:
-            line, spread = (table.get((row.name, column.name)) for table in (values, spreads))
-            if isinstance(line, list) and isinstance(spread, list):
+            means, deviations = (table.get((row.name, column.name)) for table in (values, spreads))
+            if isinstance(means, list) and isinstance(deviations, list):
                 known = [
                     (position, mean, deviation)
-                    for position, (mean, deviation) in enumerate(zip(line, spread, strict=True), 1)
+                    for position, (mean, deviation) in enumerate(zip(means, deviations, strict=True), 1)
                     if mean is not None and deviation is not None
                 ]
                 low = [mean - deviation for _, mean, deviation in known]
@@ -105,7 +105,7 @@ def _draw_bands(figure: Any, experiment: Experiment, values: Values, spreads: Va
 
 
 def _draw_bars(figure: Any, experiment: Experiment, values: Values) -> None:
-    """Draw a panel for each cell with a bar for each point; facial areas are colored."""
+    """Draw a panel for each cell, with a bar for each annotated point; facial areas have different colors."""
     cells = list(product(experiment.own_rows, experiment.columns))
     for axis, (row, column) in zip(_add_panels(figure, len(cells), 1, width=2.2), cells, strict=True):
         line = values.get((row.name, column.name))
@@ -117,6 +117,7 @@ def _draw_bars(figure: Any, experiment: Experiment, values: Values) -> None:
 
 
 def _bar_colors(count: int) -> list[str]:
+    """Return the color of each bar; 68 points are colored by facial area, all others have one color."""
     if count != _AREAS[-1][1]:
         return [palette(1)[0]] * count
     colors = palette(len(_AREAS))
@@ -124,7 +125,7 @@ def _bar_colors(count: int) -> list[str]:
 
 
 def _draw_maps(figure: Any, experiment: Experiment, values: Values) -> None:
-    """Draw a panel for each cell with a dot for each point, gray if it lies on no annotated point."""
+    """Draw a panel for each cell, with a dot for each point; a point on no annotated point is gray."""
     cells = list(product(experiment.own_rows, experiment.columns))
     for axis, (row, column) in zip(_add_panels(figure, len(cells), len(cells)), cells, strict=True):
         points = values.get((row.name, column.name))
@@ -168,7 +169,7 @@ _DRAW: dict[ExperimentKind, Callable[[Any, Experiment, Values], None]] = {
 
 
 def _add_panels(figure: Any, count: int, per_row: int, width: float = 1.0) -> Sequence[Any]:
-    """Add `count` panels in rows of `per_row`, each `width` times as wide as usual."""
+    """Add `count` panels in rows of `per_row`; each is `width` times as wide as a standard panel."""
     num_rows = -(-count // per_row)
     figure.set_size_inches(_PANEL[0] * width * per_row, _PANEL[1] * num_rows)
     grid: Any = figure.subplots(num_rows, per_row, squeeze=False).ravel()
@@ -187,7 +188,10 @@ def _label_axes(axis: Any, title: str, experiment: Experiment) -> None:
 
 
 def _write_numbers(experiment: Experiment, values: Values, spreads: Values, path: Path) -> None:
-    """Write one line per number: column, row, position, value, spread; for maps x, y and annotated point."""
+    """Write one line per number: column, row, place on the x axis, value, spread.
+
+    For maps, write one line per point: column, row, x, y, annotated point.
+    """
     is_map = experiment.kind == "map"
     with atomic_open(path, newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")

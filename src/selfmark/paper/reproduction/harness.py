@@ -58,7 +58,7 @@ Log = Callable[[str], None]
 
 _EYES_NOTE = (
     "The inter-ocular distance of 68 points is measured between the centers of the six points of each eye. "
-    f"Rows '{AUTHORS_EYES}' have the distance of the authors' program, between these points, counted from 0."
+    f"Rows '{AUTHORS_EYES}' use the distance of the authors' program, between these points, counted from 0."
 )
 
 
@@ -68,9 +68,9 @@ class ReproductionOptions:
 
     Attributes:
         preset: `paper`, `fast` or `tiny`.
-        changes: settings by dotted name, applied after those of the experiments.
+        changes: Settings by dotted name; they override the settings of the experiments.
         device: `auto`, `cpu`, `cuda`, ...
-        allow_missing: leave out the cells whose data set is missing instead of raising an error.
+        allow_missing: Whether to leave out cells whose data set is missing, instead of raising an error.
     """
 
     preset: str = "paper"
@@ -89,16 +89,16 @@ def reproduce_tables(
 ) -> list[Path]:
     """Reproduce experiments: train and measure what is not done yet, then write all tables and figures.
 
-    If torchrun starts several processes, each process takes training runs that no other process has taken, on
-    its own GPU, and the first process writes the tables once all runs are done.
+    If torchrun starts several processes, each uses its own GPU and takes training runs that no other process
+    has taken. The first process writes the tables when all runs are done.
 
     Args:
-        names: names of the experiments, or "all".
-        data: folder with a folder for each data set, named after the data set.
-        output: folder for results; finished parts in it are not repeated.
-        options: preset, settings and device.
-        log: called with progress messages.
-        open_listener: opens a listener to the events of one training run.
+        names: Names of the experiments, or "all".
+        data: Folder with one folder per data set, named after the data set.
+        output: Folder for the results; finished parts in it are not repeated.
+        options: Preset, settings and device.
+        log: Called with progress messages.
+        open_listener: Opens a listener for the events of one training run.
 
     Returns:
         The files written.
@@ -136,7 +136,7 @@ def reproduce_tables(
 
 
 def select_experiments(names: Sequence[str]) -> list[Experiment]:
-    """Load the experiments with these names, each once; all experiments for "all"."""
+    """Load the named experiments, each once; "all" selects all experiments."""
     selected = experiment_files.experiment_names() if list(names) == ["all"] else list(dict.fromkeys(names))
     keyword = next((name for name in selected if name in ("all", "list")), None)
     if keyword is not None:
@@ -151,7 +151,10 @@ def select_experiments(names: Sequence[str]) -> list[Experiment]:
 def preview_plan(
     names: Sequence[str], data: Path | None, options: ReproductionOptions | None = None
 ) -> list[str]:
-    """Return lines that list the planned training runs and estimate their cost; no data is needed."""
+    """Return lines that list the planned training runs and their estimated cost.
+
+    The plan needs no data. If `data` is given, the lines also say which data sets are available.
+    """
     options = _use_current_names(options or ReproductionOptions())
     experiments, _ = _select_and_check(names, options)
     plan = make_plan(experiments, cost.DatasetNames(), options.preset, options.changes)
@@ -183,12 +186,12 @@ def list_experiments() -> list[tuple[str, str, str]]:
 
 
 def _use_current_names(options: ReproductionOptions) -> ReproductionOptions:
-    """Return the options with old names of settings replaced by current ones."""
+    """Return the options with old names of settings replaced by current names."""
     return replace(options, changes={current_name(name): value for name, value in options.changes.items()})
 
 
 def _select_and_check(names: Sequence[str], options: ReproductionOptions) -> tuple[list[Experiment], Config]:
-    """Load experiments and settings, and check them before data is read, which takes minutes."""
+    """Load and check experiments and settings, before the data is read, which takes minutes."""
     experiments, settings = select_experiments(names), override(preset(options.preset), options.changes)
     check_rows_differ(experiments, options.changes)
     select_device(options.device)
@@ -196,10 +199,10 @@ def _select_and_check(names: Sequence[str], options: ReproductionOptions) -> tup
 
 
 def _select_own_device(device: str) -> tuple[int, str]:
-    """Return this process's rank and GPU.
+    """Return the rank and the device of this process.
 
-    The processes of torchrun work on separate training runs here, so WORLD_SIZE, which would make them share
-    one run, is removed from the environment.
+    Here, each process of torchrun works on training runs of its own. WORLD_SIZE is removed from the
+    environment, because it would make all processes share one run.
     """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     is_distributed = int(os.environ.pop("WORLD_SIZE", "1")) > 1
@@ -219,7 +222,7 @@ def _find_missing(
     """Return the data sets that cannot be used.
 
     Raises:
-        InputError: if there are any and `allow_missing` is False, or if no data set can be used.
+        InputError: A data set cannot be used and `allow_missing` is False, or no data set can be used.
     """
     needed = required_datasets(experiments)
     reasons = {key: reason for key in needed if (reason := datasets.why_missing(*key))}
@@ -232,12 +235,12 @@ def _find_missing(
 
 
 def _require_weights(plan: ExperimentPlan, can_choose_detector: bool, log: Log) -> None:
-    """Raise if weights of a learned keypoint detector are missing, and log the licenses of the rest.
+    """Raise if the weights of a needed keypoint detector are missing; log the licenses of installed weights.
 
     Args:
-        plan: the plan.
-        can_choose_detector: whether the user can choose another detector, because no table prescribes it.
-        log: called with the licenses.
+        plan: Plan whose keypoint detectors are checked.
+        can_choose_detector: Whether the user can choose another detector, because no table prescribes one.
+        log: Called with license notices.
     """
     for measurement in plan.measurements.values():
         training = measurement.training
@@ -262,15 +265,14 @@ def _require_weights(plan: ExperimentPlan, can_choose_detector: bool, log: Log) 
 
 
 def _run_plan(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
+    """Run all jobs of the plan that are not done yet, together with other processes."""
     jobs = plan.jobs()
     numbers = {job.key: number for number, job in enumerate(jobs, 1)}
 
     def run(job: Job) -> None:
-        description = (
-            job.training.folder
-            if job.training is not None
-            else f"{job.measurements[0].kind} without training"
-        )
+        description = f"{job.measurements[0].kind} without training"
+        if job.training is not None:
+            description = job.training.folder
         log(f"{numbers[job.key]} of {len(jobs)}: {description}")
         run_job(workspace, job)
 
@@ -324,13 +326,13 @@ def _write_experiment(
 
 
 def _find_measurements(experiment: Experiment, plan: ExperimentPlan) -> list[Measurement]:
-    """Return the measurements of an experiment's cells, in order; cells without data have none."""
+    """Return the measurements of an experiment's cells, in order; cells without data are skipped."""
     keys = [cell.measurement for (name, _, _), cell in plan.cells.items() if name == experiment.name]
     return [plan.measurements[key] for key in filter(None, keys)]
 
 
 def _describe_regressor(experiment: Experiment, plan: ExperimentPlan) -> str:
-    """Return the ridge of an experiment's regressors; data sets may have different ridges."""
+    """Return the ridges of an experiment's regressors as text; data sets may have different ridges."""
     ridges: dict[float, dict[str, None]] = {}
     for measurement in _find_measurements(experiment, plan):
         ridge = measurement.evaluation.get("ridge", measurement.training.config.evaluation.ridge)
@@ -341,7 +343,7 @@ def _describe_regressor(experiment: Experiment, plan: ExperimentPlan) -> str:
 
 
 def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Workspace) -> tuple[str, ...]:
-    """Return sentences about how the available data differs from the paper's, and what was left out."""
+    """Return sentences about what was left out, and how the available data differs from the paper's data."""
     datasets, notes = workspace.datasets, []
     for name, points in required_datasets([experiment]):
         if not datasets.why_missing(name, points):
@@ -360,7 +362,7 @@ def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Work
 def _read_value(
     cell: Cell, metric_text: str, view: View, plan: ExperimentPlan, workspace: Workspace
 ) -> Value:
-    """Return a value of a cell's measurement; None if the view does not apply to it."""
+    """Return the value of a metric in a cell's measurement; None if the view does not apply to it."""
     if cell.measurement is None:
         return ABSENT
     measurement = plan.measurements[cell.measurement]

@@ -1,7 +1,8 @@
 """Run jobs in several processes, each job once.
 
-A process claims a job by locking a folder named after it. The operating system releases the lock when the
-process ends, so another process continues an unfinished job. A finished job is recognized by its result.
+A process claims a job by locking a folder that is named after the job. The operating system releases the lock
+when the process ends. If the job is unfinished then, another process continues it. A job is finished if its
+result exists.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from selfmark.run.locks import FolderLocked, exclusive
 
 
 class KeyedJob(Protocol):
-    """A job with a unique key, which names the folder that is locked."""
+    """A job with a unique key; the folder that is locked has this name."""
 
     @property
     def key(self) -> str:
@@ -37,11 +38,11 @@ def run_jobs(
     """Run the jobs that no other process is running, until all jobs are done.
 
     Args:
-        jobs: all jobs, the same for all processes.
-        folder: folder for the locks, the same for all processes.
-        is_done: whether a job's result exists.
-        run: runs a job, continuing an earlier attempt.
-        poll_seconds: time to wait while other processes run all remaining jobs.
+        jobs: All jobs; they are the same in all processes.
+        folder: Folder for the locks; it is the same for all processes.
+        is_done: Returns True if a job's result exists.
+        run: Runs a job; continues an earlier attempt.
+        poll_seconds: Seconds between two checks while other processes run all remaining jobs.
     """
     pending = list(jobs)
     while pending:
@@ -56,7 +57,7 @@ def run_jobs(
 def _run_unless_locked(
     job: Job, folder: Path, is_done: Callable[[Job], bool], run: Callable[[Job], None]
 ) -> bool:
-    """Run a job and return True, unless another process is running it."""
+    """Run a job and return True; return False if another process is running it."""
     lock_folder = folder / job.key
     make_folders(lock_folder)
     with ExitStack() as stack:
@@ -64,6 +65,6 @@ def _run_unless_locked(
             stack.enter_context(exclusive(lock_folder))
         except FolderLocked:
             return False
-        if not is_done(job):  # Another process may have finished it since the first check.
+        if not is_done(job):  # Another process may have finished the job since the first check.
             run(job)
     return True

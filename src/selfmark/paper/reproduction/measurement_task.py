@@ -20,15 +20,15 @@ class MeasurementTask:
     """The inputs of one measurement.
 
     Attributes:
-        run: run folder; None if nothing is trained.
-        config: settings of the training run and of the evaluation.
+        run: Run folder; None if nothing is trained.
+        config: Settings of the training run and of the evaluation.
         test: COCO file of the images on which errors are measured.
-        fit: COCO file of the images for fitting regressors.
-        by: annotation fields to group by.
-        detectors: generic keypoint detectors to compare.
-        folder: folder for pictures, and for images that do not fit in memory.
-        device: device for the network.
-        fit_images: number of images in each random sample for fitting regressors; None: all images.
+        fit: COCO file of the images on which regressors are fitted.
+        by: Annotation fields to group by.
+        detectors: Generic keypoint detectors to compare.
+        folder: Folder for pictures, and for images that do not fit into memory.
+        device: Device for the network.
+        fit_images: Number of images in each random sample for fitting regressors; None for all images.
     """
 
     run: Path | None
@@ -50,7 +50,7 @@ class MeasurementTask:
 
 
 def read_labels(path: Path, config: Config) -> AnnotatedObjects:
-    """Read the objects of a COCO file that contains absolute paths of its images."""
+    """Read the objects of a COCO file; the file contains the absolute paths of its images."""
     return read_ground_truth(path, list_images([path]), config.evaluation.min_visibility)
 
 

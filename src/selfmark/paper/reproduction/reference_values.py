@@ -1,8 +1,8 @@
-"""Values that are printed beside those of an experiment, so that each number can be judged.
+"""Reference values: they are printed beside the values of an experiment, so that each number can be judged.
 
-Every backward error stands beside the error of guessing the mean shape, and that of Stage 1 also beside the
-backward error over found landmarks only. Errors of 68 facial points that are divided by the inter-ocular
-distance are repeated with the definition of the authors' program.
+Every backward error and every curve gets the error of guessing the mean shape as a reference. The backward
+error of Stage 1 also gets the backward error over found landmarks only. Errors of 68 facial points that are
+divided by the inter-ocular distance are repeated with the distance that the authors' program uses.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from selfmark.paper.reproduction.experiment import Column, Experiment, Row
 from selfmark.paper.reproduction.table_metrics import Results, Value
 from selfmark.paper.reproduction.table_writers import Values
 
-View = Callable[
-    [Results], Results | None
-]  # makes other results from those of a measurement, if there are any
-ReadCell = Callable[[Row, Column, str, View], Value]  # reads a cell with a metric and a view
+# A view turns the results of a measurement into other results; None if this is not possible.
+View = Callable[[Results], Results | None]
+ReadCell = Callable[[Row, Column, str, View], Value]  # reads the value of a metric in a cell, through a view
 
-AUTHORS_EYES = "by points 41 and 46"  # names the rows of the authors' inter-ocular distance
+AUTHORS_EYES = "by points 41 and 46"  # ends the names of rows with the authors' inter-ocular distance
 GUESSING = "guessing"
 
-# By metric: the labels and metrics of the values beside it.
-_BESIDE: dict[str, dict[str, str]] = {
+# For each metric, the labels of its reference values and the metrics that they show.
+_REFERENCES: dict[str, dict[str, str]] = {
     "backward": {GUESSING: "backward_guessing"},
     "stage1_backward": {
         GUESSING: "stage1_backward_guessing",
@@ -33,6 +32,7 @@ _BESIDE: dict[str, dict[str, str]] = {
     "forward_curve": {GUESSING: "forward_curve_guessing"},
     "backward_curve": {GUESSING: "backward_curve_guessing"},
 }
+# Metrics that depend on the definition of the inter-ocular distance.
 _ERRORS = (
     "forward",
     "backward",
@@ -45,14 +45,14 @@ _ERRORS = (
 
 
 def as_measured(results: Results) -> Results:
-    """Return the results of a measurement as they are."""
+    """Return the results of a measurement unchanged."""
     return results
 
 
 def with_authors_eyes(results: Results) -> Results | None:
     """Return the results with errors divided by the inter-ocular distance of the authors' program.
 
-    None if the errors are divided by something else, or if the faces do not have 68 points.
+    Return None if the errors are divided by another length, or if the faces do not have 68 points.
     """
     if "rounds" in results:
         rounds = [with_authors_eyes(entry) for entry in results["rounds"]]
@@ -63,7 +63,14 @@ def with_authors_eyes(results: Results) -> Results | None:
 
 @dataclass(frozen=True)
 class _Derived:
-    """A row or column made from one of the experiment: with a label of `_BESIDE`, or with another view."""
+    """A row or column of the extended table, derived from a row or column of the experiment.
+
+    Attributes:
+        name: Name of the derived row or column.
+        source: Name of the row or column that it is derived from.
+        label: Label in `_REFERENCES` of the values that it shows; empty for the experiment's own values.
+        view: View through which its results are read.
+    """
 
     name: str
     source: str
@@ -72,38 +79,46 @@ class _Derived:
 
 
 def add_references(experiment: Experiment, read: ReadCell) -> tuple[Experiment, Values]:
-    """Return the experiment with rows and columns for the values beside its own, and all values.
+    """Return the experiment with additional rows and columns for reference values, and all values.
 
-    A table gets columns for guessing, and a figure gets lines. In both, the inter-ocular distance of the
-    authors' program gets rows of its own.
+    Reference values are additional columns in a table and additional rows in a figure of curves. In both,
+    values with the inter-ocular distance of the authors' program are additional rows.
 
     Args:
-        experiment: the experiment.
-        read: returns a value of a cell.
+        experiment: Experiment to extend.
+        read: Returns the value of a cell.
     """
-    columns = [entry for column in experiment.columns for entry in _derive_columns(experiment, column)]
+    derived_columns = [
+        derived for column in experiment.columns for derived in _derive_columns(experiment, column)
+    ]
     sources = {column.name: column for column in experiment.columns}
     rows, values = [], dict[tuple[str, str], Value]()
     for row in experiment.rows:
-        for derived in _derive_rows(experiment, row):
-            cells = {
-                entry.name: _read_derived(experiment, row, sources[entry.source], derived, entry, read)
-                for entry in columns
-                if not row.is_quoted
-            }
-            if derived.name == row.name or any(isinstance(value, (float, list)) for value in cells.values()):
-                paper = dict(zip(sources, row.paper, strict=True)) if row.paper and not derived.label else {}
-                numbers = tuple(None if entry.label else paper.get(entry.source) for entry in columns)
-                rows.append(replace(row, name=derived.name, paper=numbers if paper else ()))
-                values |= {(derived.name, name): value for name, value in cells.items()}
-    all_columns = tuple(Column(entry.name, sources[entry.source].spec) for entry in columns)
-    return replace(experiment, columns=all_columns, rows=tuple(rows)), values
+        for derived_row in _derive_rows(experiment, row):
+            cells: dict[str, Value] = {}
+            if not row.is_quoted:
+                for derived in derived_columns:
+                    source = sources[derived.source]
+                    cells[derived.name] = _read_derived(experiment, row, source, derived_row, derived, read)
+            has_values = any(isinstance(value, (float, list)) for value in cells.values())
+            if derived_row.name != row.name and not has_values:
+                continue
+            paper: dict[str, float | None] = {}
+            if row.paper and not derived_row.label:
+                paper = dict(zip(sources, row.paper, strict=True))
+            numbers = tuple(
+                None if derived.label else paper.get(derived.source) for derived in derived_columns
+            )
+            rows.append(replace(row, name=derived_row.name, paper=numbers if paper else ()))
+            values |= {(derived_row.name, name): value for name, value in cells.items()}
+    columns = tuple(Column(derived.name, sources[derived.source].spec) for derived in derived_columns)
+    return replace(experiment, columns=columns, rows=tuple(rows)), values
 
 
 def _derive_columns(experiment: Experiment, column: Column) -> list[_Derived]:
-    """Return a column, and in a table those for the values beside it."""
+    """Return a column; in a table, also the columns of its reference values."""
     metrics = [experiment.cell_spec(row, column).metric or "" for row in experiment.own_rows]
-    labels = dict.fromkeys(label for metric in metrics for label in _BESIDE.get(metric, {}))
+    labels = dict.fromkeys(label for metric in metrics for label in _REFERENCES.get(metric, {}))
     shown = labels if experiment.kind == "table" else {}
     return [
         _Derived(column.name, column.name),
@@ -112,29 +127,43 @@ def _derive_columns(experiment: Experiment, column: Column) -> list[_Derived]:
 
 
 def _derive_rows(experiment: Experiment, row: Row) -> list[_Derived]:
-    """Return a row, the row of the authors' inter-ocular distance, and in a figure those of guessing."""
+    """Return a row and its copy with the authors' inter-ocular distance; in a figure, also guessing."""
     if row.is_quoted or experiment.kind not in ("table", "curves"):
         return [_Derived(row.name, row.name)]
-    both = [
+    rows = [
         _Derived(row.name, row.name),
         _Derived(f"{row.name}, {AUTHORS_EYES}", row.name, view=with_authors_eyes),
     ]
     if experiment.kind == "table":
-        return both
-    return [
-        entry
-        for line in both
-        for entry in (line, replace(line, name=f"{line.name}, {GUESSING}", label=GUESSING))
-    ]
+        return rows
+    with_guessing = []
+    for derived in rows:
+        guessing = replace(derived, name=f"{derived.name}, {GUESSING}", label=GUESSING)
+        with_guessing += [derived, guessing]
+    return with_guessing
 
 
 def _read_derived(
-    experiment: Experiment, row: Row, column: Column, line: _Derived, entry: _Derived, read: ReadCell
+    experiment: Experiment,
+    row: Row,
+    column: Column,
+    derived_row: _Derived,
+    derived_column: _Derived,
+    read: ReadCell,
 ) -> Value:
-    """Return a value; None if there is none in this row and column."""
+    """Return the value in a derived row and column; None if there is none.
+
+    Args:
+        experiment: Experiment of the row and column.
+        row: Source of the derived row.
+        column: Source of the derived column.
+        derived_row: Row to read.
+        derived_column: Column to read.
+        read: Returns the value of a cell.
+    """
     metric = experiment.cell_spec(row, column).metric or ""
-    if line.view is not as_measured and metric not in _ERRORS:
+    if derived_row.view is not as_measured and metric not in _ERRORS:
         return None
-    label = line.label or entry.label
-    beside = _BESIDE.get(metric, {}).get(label) if label else metric
-    return None if beside is None else read(row, column, beside, line.view)
+    label = derived_row.label or derived_column.label
+    shown_metric = _REFERENCES.get(metric, {}).get(label) if label else metric
+    return None if shown_metric is None else read(row, column, shown_metric, derived_row.view)

@@ -1,4 +1,4 @@
-"""Measurements without Stage 2: precision of first keypoints, errors of Stage 1 and of each round."""
+"""Measurements without Stage 2: precision of first keypoints, errors of Stage 1, and errors by round."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measure_stage1_errors(task: MeasurementTask) -> Results:
 
 
 def measure_errors_by_round(task: MeasurementTask) -> Results:
-    """Measure the errors of Stage 1 after each round, with K new clusters of the training images."""
+    """Measure the errors of Stage 1 after each round; the training images are clustered anew for each."""
     run = Run.open(task.run_folder)
     fit, test = load_task_images(task, task.fit), load_task_images(task, task.test)
     images = load_store(run.refs(), run.config.images, run.config.runtime.store_gigabytes, task.folder)
@@ -55,7 +55,7 @@ def measure_errors_by_round(task: MeasurementTask) -> Results:
 
 
 def _load_round(run: Run, number: int, feed: PixelFeed) -> Stage1:
-    """Load Stage 1 with the weights from the end of a round."""
+    """Return Stage 1 with the weights from the end of a round and K new clusters of the training images."""
     path = run.round_weights_path(number)
     weights, _ = read_tensors(path)
     phi = load_phi(run, weights, path, feed.device)
@@ -68,6 +68,7 @@ def _load_round(run: Run, number: int, feed: PixelFeed) -> Stage1:
 def _measure_errors(
     task: MeasurementTask, stage1: Stage1, fit: LabeledImages, test: LabeledImages
 ) -> Results:
+    """Fit regressors on the images `fit` and return the errors on the images `test`."""
     spec, size, settings = choose_normalizer(test.truth), task.config.images.size, task.config.evaluation
     fit_examples, test_examples = (
         build_examples(

@@ -1,4 +1,4 @@
-"""Metrics that an experiment file may name, each with a function that reads its value from metrics.json.
+"""Metrics that experiment files can name; each has a function that reads its value from metrics.json.
 
 >>> parse_metric("raw_accuracy head+knees")[1]
 'head+knees'
@@ -19,7 +19,7 @@ Results = dict[str, Any]  # content of metrics.json
 Value = float | list[Any] | str | None
 ExperimentKind = Literal["table", "curves", "bars", "map", "sheet"]
 ValueKind = Literal["number", "line", "map", "picture"]
-# `workspace` has a function for each kind. The names must not change, because digests contain them.
+# `workspace` has a function for each kind of measurement. Keep the names, because digests contain them.
 MeasurementKind = Literal[
     "keypoints",
     "stage1",
@@ -31,9 +31,9 @@ MeasurementKind = Literal[
     "sheet",
     "matched sheet",
 ]
-ReadValue = Callable[[Results, str], Value]  # from the results and the metric's argument
+ReadValue = Callable[[Results, str], Value]  # reads a value from results, given the metric's argument
 
-# Which values each kind of experiment can show.
+# Kinds of values that each kind of experiment can show.
 VALUE_KINDS: dict[ExperimentKind, tuple[ValueKind, ...]] = {
     "table": ("number",),
     "curves": ("line",),
@@ -59,10 +59,10 @@ class Metric:
     """A metric of experiment files.
 
     Attributes:
-        measured_by: the measurement whose results contain it.
-        kind: kind of its value.
-        read: returns its value from the results and the argument.
-        argument: placeholder for its argument, e.g. FIELD; empty if it takes none.
+        measured_by: Kind of measurement whose results contain the metric.
+        kind: Kind of value.
+        read: Returns the value, given the results and the argument.
+        argument: Placeholder for the argument, e.g. FIELD; empty if the metric takes no argument.
     """
 
     measured_by: MeasurementKind
@@ -75,7 +75,7 @@ def parse_metric(text: str) -> tuple[Metric, str]:
     """Return the metric that a file names, and its argument.
 
     Raises:
-        InputError: if the metric is unknown, or its argument is missing, superfluous or unknown.
+        InputError: The metric is unknown, or its argument is missing, superfluous or unknown.
     """
     name, _, argument = text.partition(" ")
     if name not in METRICS:
@@ -90,7 +90,7 @@ def parse_metric(text: str) -> tuple[Metric, str]:
 
 
 def required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the annotation fields to group errors by and the keypoint detectors that a metric needs."""
+    """Return the inputs that a metric needs: annotation fields to group errors by, and keypoint detectors."""
     metric, argument = parse_metric(text)
     fields = (argument.split("=")[0],) if metric.argument.startswith("FIELD") else ()
     return fields, (argument,) if metric.argument == "DETECTOR" else ()
@@ -100,22 +100,22 @@ def required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _error(direction: str) -> ReadValue:
-    """Return a reader of Stage 2's error, the mean over draws if regressors are fitted on a sample."""
+    """Return a reader of Stage 2's error; for regressors fitted on samples, it is the mean over draws."""
 
     def read(results: Results, _: str) -> Value:
         headline: Results = results["headline"]
-        drawn = [
+        means_over_draws = [
             row[direction]["mean"]
             for row in results.get("errors", ())
             if not row["all"] and row["regressor"] == headline["regressor"]
         ]
-        return float(drawn[-1] if drawn else headline[direction]["error"])
+        return float(means_over_draws[-1] if means_over_draws else headline[direction]["error"])
 
     return read
 
 
 def _curve(direction: str) -> ReadValue:
-    """Return a reader of a cumulative curve, the mean over draws if regressors are fitted on a sample."""
+    """Return a reader of a cumulative curve; for regressors fitted on samples, it is the mean over draws."""
 
     def read(results: Results, _: str) -> Value:
         drawn = results.get("curves") or ()
@@ -126,7 +126,7 @@ def _curve(direction: str) -> ReadValue:
 
 
 def _curve_spread(direction: str) -> ReadValue:
-    """Return a reader of the standard deviation of a curve over draws; None if there is only one."""
+    """Return a reader of a curve's standard deviation over draws; None if regressors are fitted only once."""
 
     def read(results: Results, _: str) -> Value:
         drawn = results.get("curves") or ()
@@ -137,12 +137,12 @@ def _curve_spread(direction: str) -> ReadValue:
 
 
 def _guessing_curve(direction: str) -> ReadValue:
-    """Return a reader of the curve of the mean shape; None if an earlier version measured."""
+    """Return a reader of the curve of guessing the mean shape; None in results of an earlier version."""
     return lambda results, _: results["headline"][direction].get("guessing_cumulative")
 
 
 def _stage1(entry: str) -> ReadValue:
-    """Return a reader of Stage 1's error with the same regressor as the headline of Stage 2."""
+    """Return a reader of Stage 1's error with the regressor of the headline."""
 
     def read(results: Results, _: str) -> Value:
         regressor = results["headline"]["regressor"]
@@ -154,7 +154,7 @@ def _stage1(entry: str) -> ReadValue:
 
 
 def _stage1_guessing(entry: str) -> ReadValue:
-    """Return a reader of the error of guessing Stage 1's landmarks; None if an earlier version measured."""
+    """Return a reader of the error of guessing Stage 1's landmarks; None in results of an earlier version."""
     return lambda results, _: results["stage1"].get("guessing", {}).get(entry)
 
 
@@ -165,7 +165,12 @@ def _forward_in_group(results: Results, argument: str) -> Value:
 
 
 def _hits_of_parts(section: str, limit: str) -> ReadValue:
-    """Return a reader that averages hit rates over the points of each body part, then over parts."""
+    """Return a reader that averages hit rates over the points of each body part, then over the parts.
+
+    Args:
+        section: "raw" or "regressed".
+        limit: Word in the description of the hit limit.
+    """
 
     def read(results: Results, argument: str) -> Value:
         rates = _find_limit(results, section, limit, "by_point")
@@ -176,20 +181,21 @@ def _hits_of_parts(section: str, limit: str) -> ReadValue:
         for part in _split_parts(argument):
             points = [point for word in PARTS[part] for point in groups.get(word, ())]
             known = [rates[point] for point in points if rates[point] is not None]
-            means.append(float(np.mean(known)) if known else None)
-        known = [mean for mean in means if mean is not None]
-        return float(np.mean(known)) if len(known) == len(means) else None
+            if not known:  # The data set does not have this part.
+                return None
+            means.append(float(np.mean(known)))
+        return float(np.mean(means))
 
     return read
 
 
 def _hits(section: str, limit: str, entry: str) -> ReadValue:
-    """Return a reader of hit rates: of each point ("by_point") or their mean ("average")."""
+    """Return a reader of hit rates: the rate of each point ("by_point"), or their mean ("average")."""
     return lambda results, _: _find_limit(results, section, limit, entry)
 
 
 def _find_limit(results: Results, section: str, limit: str, entry: str) -> Any:
-    """Return an entry of the hit rates whose description contains `limit`; None if there are none."""
+    """Return an entry of the first hit rates whose description contains `limit`; None if there are none."""
     return next((hits[entry] for name, hits in results[section].items() if limit in name), None)
 
 
@@ -209,7 +215,7 @@ def _entry(name: str) -> ReadValue:
     return lambda results, _: results[name]
 
 
-# Words in the descriptions of hit limits.
+# Words that identify hit limits by their descriptions.
 _EYES, _PIXELS, _TORSO = "inter-ocular", " px at ", "torso"
 
 METRICS: dict[str, Metric] = {
@@ -219,22 +225,22 @@ METRICS: dict[str, Metric] = {
     "backward_guessing": Metric("detector", "number", lambda results, _: results["guessing"]["backward"]),
     "forward_in": Metric("detector", "number", _forward_in_group, "FIELD=VALUE"),
     "landmarks": Metric("detector", "number", lambda results, _: float(len(results["landmarks"]))),
-    # The same for Stage 1, with missing landmarks filled in.
+    # Stage 1's error, with missing landmarks filled in.
     "stage1_forward": Metric("stage1", "number", _stage1("forward")),
     "stage1_backward": Metric("stage1", "number", _stage1("backward")),
     "stage1_backward_guessing": Metric("stage1", "number", _stage1_guessing("backward")),
-    # The same over the landmarks that were found, without completion.
+    # Stage 1's error over the landmarks that were found, without filling in missing ones.
     "stage1_backward_found": Metric("stage1", "number", _stage1("backward_found")),
     "stage1_backward_found_guessing": Metric("stage1", "number", _stage1_guessing("backward_found")),
     "stage1_points": Metric("stage1", "number", lambda results, _: results["stage1"]["points_per_image"]),
-    # Percent of points that are hit.
+    # Hit rates: percent of points that have a landmark within the limit.
     "raw_accuracy": Metric("detector", "number", _hits_of_parts("raw", _PIXELS), "PART+PART"),
     "raw_pck": Metric("detector", "number", _hits_of_parts("raw", _TORSO), "PART+PART"),
     "regressed_accuracy": Metric("detector", "number", _hits_of_parts("regressed", _PIXELS), "PART+PART"),
     "regressed_average": Metric("detector", "number", _hits("regressed", _PIXELS, "average")),
-    # AP and AR over OKS, 0 to 1; the argument is an entry of metrics.json, e.g. "AP 0.5".
+    # AP and AR over OKS, from 0 to 1; the argument is an entry of metrics.json, e.g. "AP 0.5".
     "oks": Metric("detector", "number", lambda results, entry: results["oks"].get(entry), "ENTRY"),
-    # Percent of a generic detector's keypoints that lie on an annotated point; needs no training.
+    # Percent of a generic detector's keypoints that lie on an annotated point; this needs no training.
     "precision": Metric("keypoints", "number", lambda results, name: results["precision"][name], "DETECTOR"),
     # Lines: mean error of the n best points, error after each round, hit rate of each point.
     "forward_curve": Metric("detector", "line", _curve("forward")),
@@ -245,7 +251,7 @@ METRICS: dict[str, Metric] = {
     "backward_curve_guessing": Metric("detector", "line", _guessing_curve("backward")),
     "forward_by_round": Metric("rounds", "line", _errors_by_round),
     "raw_by_point": Metric("detector", "line", _hits("raw", _EYES, "by_point")),
-    # Maps of descriptors: x, y and the nearest annotated point of each descriptor.
+    # Maps of descriptors: x, y and the annotated point of each descriptor.
     "keypoint_map": Metric("keypoint map", "map", _entry("map")),
     "descriptor_map": Metric("map", "map", _entry("map")),
     # Pictures, as names of files in the folder of metrics.json.

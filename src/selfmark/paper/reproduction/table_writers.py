@@ -20,16 +20,16 @@ Values = Mapping[tuple[str, str], Value]  # by the names of row and column
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """How the numbers of a table were produced.
+    """Origin of the numbers of a table.
 
     Attributes:
-        preset: name of the preset.
-        seed: seed of all random numbers.
-        changes: settings changed by the user.
-        version: version of selfmark.
-        device: name of the GPU, or "CPU".
-        regressor: how landmarks are mapped to annotated points; empty if nothing is regressed.
-        notes: sentences about the data sets.
+        preset: Name of the preset.
+        seed: Random seed.
+        changes: Settings that the user changed.
+        version: Version of selfmark.
+        device: Name of the GPU, or "CPU".
+        regressor: How landmarks are mapped to annotated points; empty if nothing is regressed.
+        notes: Sentences about the data sets.
     """
 
     preset: str
@@ -56,7 +56,7 @@ class TableOrigin:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """The text of one cell: our number, the paper's and the difference, each empty if there is none."""
+    """The text of one cell: our number, the paper's number and the difference; each is empty if unknown."""
 
     ours: str
     paper: str
@@ -64,7 +64,7 @@ class TableEntry:
 
 
 def build_entries(experiment: Experiment, values: Values) -> list[list[TableEntry]]:
-    """Return the entries of each row."""
+    """Return the entries of the table, row by row."""
     return [
         [
             _build_entry(experiment, row, index, values.get((row.name, column.name)))
@@ -79,14 +79,14 @@ def _build_entry(experiment: Experiment, row: Row, column: int, value: Value) ->
     paper_number = row.paper[column] if row.paper else None
     paper = "" if paper_number is None else _format_paper_number(paper_number, digits)
     if isinstance(value, float):
-        # The printed difference must agree with the printed numbers, so round first.
+        # Round first, so that the printed difference agrees with the printed numbers.
         difference = "" if paper_number is None else f"{round(value, digits) - paper_number:+.{digits}f}"
         return TableEntry(f"{value:.{digits}f}", paper, difference)
     return TableEntry(value if isinstance(value, str) else "", paper, "")
 
 
 def _format_paper_number(number: float, digits: int) -> str:
-    """Format a number with this many decimals, or with more if it has more.
+    """Format a number with `digits` decimals, or with more if it has more.
 
     >>> _format_paper_number(2.0, 1), _format_paper_number(2.15, 1)
     ('2.0', '2.15')
@@ -111,7 +111,7 @@ def write_tables(experiment: Experiment, values: Values, origin: TableOrigin, fo
 
 
 def to_markdown(experiment: Experiment, values: Values, origin: TableOrigin) -> str:
-    """Return a Markdown table with cells like `3.31 (3.25, +0.06)`: ours (the paper's, the difference)."""
+    """Return a Markdown table. A cell is like `3.31 (3.25, +0.06)`: ours (the paper's, the difference)."""
     has_paper_numbers = any(row.paper for row in experiment.rows)
     legend = "Our number; in parentheses the paper's number and the difference (ours minus the paper's)."
     lines = [
@@ -135,8 +135,9 @@ def build_paragraphs(experiment: Experiment, origin: TableOrigin) -> list[str]:
 
 
 def _markdown_cell(entry: TableEntry) -> str:
-    inside = ", ".join(filter(None, (entry.paper, entry.difference)))
-    return " ".join(filter(None, (entry.ours, f"({inside})" if inside else ""))) or "-"
+    comparison = ", ".join(filter(None, (entry.paper, entry.difference)))
+    parenthesis = f"({comparison})" if comparison else ""
+    return " ".join(filter(None, (entry.ours, parenthesis))) or "-"
 
 
 def _markdown_row(cells: list[str]) -> str:
@@ -144,7 +145,7 @@ def _markdown_row(cells: list[str]) -> str:
 
 
 def to_csv(experiment: Experiment, values: Values) -> str:
-    """Return CSV text with three fields per column: our number, the paper's and the difference."""
+    """Return CSV text with three fields per column: our number, the paper's number and the difference."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     suffixes = ("", " (paper)", " (difference)")
@@ -187,7 +188,7 @@ def to_latex(experiment: Experiment, values: Values, origin: TableOrigin) -> str
 
 
 def _latex_cell(text: str) -> str:
-    """Return the text escaped; signed numbers in math mode, which has a proper minus sign."""
+    """Return the escaped text; signed numbers are in math mode, which has a proper minus sign."""
     return f"${text}$" if text[:1] in ("+", "-") else escape_latex(text)
 
 

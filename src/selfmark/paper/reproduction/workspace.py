@@ -1,7 +1,7 @@
 """Run every training and measurement once, and store the results in the output folder.
 
-OUTPUT/trainings/DATA-K-KEY    run folders; interrupted runs are resumed
-OUTPUT/measurements/KEY        pictures and, written last, metrics.json
+OUTPUT/trainings/DATA-K30-KEY  run folders (here with K = 30); interrupted runs are resumed
+OUTPUT/measurements/KEY        pictures, and metrics.json, which is written last
 OUTPUT/failed/KEY.json         why a training or measurement failed; it is not repeated while this file exists
 """
 
@@ -31,13 +31,13 @@ OpenListener = Callable[[], AbstractContextManager[Listener | None]]
 
 @dataclass(frozen=True)
 class Workspace:
-    """What all jobs share.
+    """What all jobs share: data sets, output folder and device.
 
     Attributes:
-        datasets: the data sets.
-        output: the output folder.
-        device: name of the device.
-        open_listener: opens a listener to the events of one training run.
+        datasets: Data sets.
+        output: Output folder.
+        device: Name of the device.
+        open_listener: Opens a listener for the events of one training run.
     """
 
     datasets: DatasetCache
@@ -58,8 +58,10 @@ class Workspace:
         return self.output / "failed" / f"{key}.json"
 
     def has_failed(self, measurement: Measurement) -> bool:
-        """Return whether a measurement or its training run has failed."""
-        keys = [measurement.key, *([measurement.training.key] if measurement.needs_training else [])]
+        """Return True if a measurement or its training run has failed."""
+        keys = [measurement.key]
+        if measurement.needs_training:
+            keys.append(measurement.training.key)
         return any(self.failure_file(key).exists() for key in keys)
 
     def read_results(self, measurement: Measurement) -> Results:
@@ -69,15 +71,15 @@ class Workspace:
 
 
 def is_job_done(workspace: Workspace, job: Job) -> bool:
-    """Return whether every part of a job has been completed or has failed."""
+    """Return True if every part of a job is complete or has failed."""
     if workspace.failure_file(job.key).exists():
         return True
-    trained = job.training is None or is_trained(workspace.run_folder(job.training), job.training.stages)
-    return trained and all(_is_settled(workspace, measurement) for measurement in job.measurements)
+    has_model = job.training is None or is_trained(workspace.run_folder(job.training), job.training.stages)
+    return has_model and all(_is_settled(workspace, measurement) for measurement in job.measurements)
 
 
 def is_trained(folder: Path, stages: int) -> bool:
-    """Return whether a run has completed this number of stages (1 or 2)."""
+    """Return True if a run has completed this number of stages (1 or 2)."""
     if stages < 2:
         return (folder / "points" / "landmarks.safetensors").exists()
     if not (folder / "model" / "model.json").exists():
@@ -86,7 +88,10 @@ def is_trained(folder: Path, stages: int) -> bool:
 
 
 def run_job(workspace: Workspace, job: Job) -> None:
-    """Train and measure what is not done yet; record failures without stopping the other parts."""
+    """Train and measure what is not done yet; record failures.
+
+    After a failed training, nothing is measured. After a failed measurement, the others continue.
+    """
     if job.training is not None and not is_trained(workspace.run_folder(job.training), job.training.stages):
         try:
             train_run(workspace, job.training)
@@ -111,7 +116,7 @@ def _record_failure(workspace: Workspace, key: str, training: Training, why: str
 
 
 def train_run(workspace: Workspace, training: Training) -> None:
-    """Start or resume a training run, up to the stage that is needed."""
+    """Start or resume a training run, up to the last stage that is needed."""
     folder = workspace.run_folder(training)
     train = discover if training.stages > 1 else train_stage1
     if (folder / "run.json").exists():
@@ -136,23 +141,25 @@ def train_run(workspace: Workspace, training: Training) -> None:
 
 
 def run_measurement(workspace: Workspace, measurement: Measurement) -> None:
-    """Measure, and write metrics.json together with the fields and detectors it covers."""
+    """Measure and write metrics.json; "measured" lists the fields and detectors that it covers."""
     folder = workspace.measurement_folder(measurement)
     make_folders(folder)
     results = _MEASURE[measurement.kind](_build_task(workspace, measurement, folder))
-    write_json(results | {"measured": _covered(measurement)}, folder / "metrics.json")
+    write_json(results | {"measured": _requested_inputs(measurement)}, folder / "metrics.json")
 
 
 def _is_settled(workspace: Workspace, measurement: Measurement) -> bool:
+    """Return True if a measurement is complete or has failed."""
     return workspace.failure_file(measurement.key).exists() or _is_measured(workspace, measurement)
 
 
 def _is_measured(workspace: Workspace, measurement: Measurement) -> bool:
+    """Return True if metrics.json exists and covers all requested fields and detectors."""
     path = workspace.measurement_folder(measurement) / "metrics.json"
-    return path.exists() and set(_covered(measurement)) <= set(read_json(path)["measured"])
+    return path.exists() and set(_requested_inputs(measurement)) <= set(read_json(path)["measured"])
 
 
-def _covered(measurement: Measurement) -> list[str]:
+def _requested_inputs(measurement: Measurement) -> list[str]:
     return [*measurement.by, *measurement.detectors]
 
 
@@ -165,14 +172,15 @@ def _build_task(workspace: Workspace, measurement: Measurement, folder: Path) ->
     config = override(
         training.config, {f"evaluation.{name}": value for name, value in measurement.evaluation.items()}
     )
-    if config.evaluation.ridge not in config.evaluation.ridges:  # Stage 1's errors are read from this list.
+    # Stage 1 is measured with every ridge in `ridges`, and the error with `ridge` is read from these results.
+    if config.evaluation.ridge not in config.evaluation.ridges:
         ridges = (*config.evaluation.ridges, config.evaluation.ridge)
         config = replace(config, evaluation=replace(config.evaluation, ridges=ridges))
     return MeasurementTask(
         run=workspace.run_folder(training) if measurement.needs_training else None,
         config=config,
         test=cached.write_test_file(),
-        # An evaluation draws its samples itself, several times.
+        # An evaluation of Stage 2 draws several samples itself, so its file has all images.
         fit=cached.write_fit_file(
             config.seed, None if measurement.kind == "detector" else measurement.fit_images
         ),

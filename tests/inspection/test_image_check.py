@@ -148,7 +148,7 @@ def test_advice_fits_the_images(survey: ImageSurvey, monkeypatch: pytest.MonkeyP
     assert "fewer than -k 10: use -k 7 or less" in _advise(many, InputFindings(keypoints=7))
     assert "-k 10 is fine" in _advise(many, InputFindings(keypoints=25))
     video = replace(survey, images=3_000, videos=1)
-    assert "--every 20 leaves 300" in _advise(replace(video, stride=10))  # every second frame is used already
+    assert "--every 20 uses 300 frames" in _advise(replace(video, stride=10))  # already every 2nd
     assert "--every 6 reads no more than these" in _advise(video)  # 3,000 of at most 1,000
     monkeypatch.setattr(setup_advice, "available_memory", lambda: 3 * 2**30)
     assert "memory" not in _advise(many, memory=2 * 2**30)

@@ -8,7 +8,8 @@
 Each run is a row of `selfmark compare` on the training images of a data set, measured on its validation part
 (see `validation_split.py`) or on its test images. Methods of other papers use images of 128 x 128 pixels, as
 most of their papers do. Rows are added to docs/results/compare.json as soon as they are done; a repeated row
-replaces the old one. A run that was interrupted is resumed from WORK; a run that is done is not repeated.
+replaces the old one. A run that was interrupted is resumed from WORK; a run whose row is stored, with the
+same commit, is not repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LANDMARKS = {
 _OWN_METHODS = ("self-training", "zero-shot")
 _OTHERS_SETTINGS = {"images.size": 128}
 _KEYS = ("data", "part", "method", "budget_minutes", "seed")  # identify a row
-_OVERHEAD = 60.0  # seconds of a run beside its training: reading images, checks, evaluation
+_OVERHEAD = 45.0  # seconds of a run beside its training: reading images, checks, evaluation
 
 
 def main() -> None:
@@ -63,7 +64,7 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.monotonic()
     limit = float("inf") if arguments.minutes is None else started + 60 * arguments.minutes
-    jobs = build_jobs(arguments)
+    jobs = [entry for entry in build_jobs(arguments) if not is_stored(*entry, arguments.results)]
     run_jobs(jobs, arguments.processes, limit, arguments.results)
     print(f"all took {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
 
@@ -83,6 +84,15 @@ def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Job]
             for method in wanted if methods else [*wanted, "untrained"]:
                 jobs.append(_build_job(name, method, seed, arguments))
     return sorted(jobs, key=lambda entry: entry[1].name in ("zero-shot", "untrained"))
+
+
+def is_stored(labels: dict[str, Any], job: Job, results: Path) -> bool:
+    """Return True if the results contain the row of a job, made with the same commit."""
+    key = (labels["data"], labels["part"], job.name, job.comparison.budget / 60, job.comparison.seed)
+    return any(
+        tuple(row[name] for name in _KEYS) == key and row["commit"] == labels["commit"] and not row["failure"]
+        for row in _read_rows(results)
+    )
 
 
 def _build_job(
@@ -157,10 +167,14 @@ def run_jobs(
 
 def store_rows(rows: list[dict[str, Any]], path: Path) -> None:
     """Add rows to a file; those with the same data, part, method, budget and seed replace old ones."""
-    stored = read_json(path)["rows"] if path.exists() else []
-    by_key = {tuple(row[key] for key in _KEYS): row for row in [*stored, *rows]}
+    by_key = {tuple(row[key] for key in _KEYS): row for row in [*_read_rows(path), *rows]}
     ordered = [by_key[key] for key in sorted(by_key, key=str)]
     write_json({"script": "benchmarks/quality/compare_methods.py", "rows": ordered}, path)
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_json(path)["rows"] if path.exists() else []
+    return rows
 
 
 if __name__ == "__main__":

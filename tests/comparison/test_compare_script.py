@@ -26,12 +26,13 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def _entry(name: RowName, budget: float) -> tuple[dict[str, Any], Job]:
     comparison = Comparison(("images",), Path("labels.json"), 4, budget)
-    return {"data": "faces", "part": "validation"}, Job(comparison, name, Path(name), "cpu")
+    return {"data": "faces", "part": "validation", "commit": "abc"}, Job(comparison, name, Path(name), "cpu")
 
 
 def test_rows_are_stored_one_by_one_and_late_runs_are_left_out(script: ModuleType, tmp_path: Path) -> None:
     results = tmp_path / "compare.json"
     old = {"data": "faces", "part": "validation", "method": "dve", "budget_minutes": 2.0, "seed": 0, "k": 9}
+    old |= {"commit": "old", "failure": ""}
     results.write_text(json.dumps({"rows": [old, old | {"seed": 1}]}))
     done = []
 
@@ -51,6 +52,10 @@ def test_rows_are_stored_one_by_one_and_late_runs_are_left_out(script: ModuleTyp
     limit = time.monotonic() + 240  # too little for ten minutes of training, but zero-shot needs none
     script.run_jobs([_entry(*name) for name in names], 2, limit, results, run)
     assert sorted(done) == ["dve", "jakab2018", "zero-shot"]
+    labels, job = _entry("dve", 120)
+    assert script.is_stored(labels, job, results)
+    assert not script.is_stored(labels | {"commit": "another"}, job, results)
+    assert not script.is_stored(*_entry("dve", 60), results)
     rows = json.loads(results.read_text())["rows"]
     assert [(row["method"], row["seed"], row["k"]) for row in rows] == [
         ("dve", 0, 4),

@@ -672,3 +672,15 @@ def test_the_default_preset_uses_features(photos: Path, tmp_path: Path) -> None:
     ) as opened:
         assert opened.run.config.features.name == "efficientnet-lite0"
         assert opened.run.config.images.size == 256
+
+
+def test_the_time_is_estimated_once_the_stages_are_known(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages: list[bool] = []
+    monkeypatch.setattr(
+        discovery, "_log_estimate", lambda run, device: stages.append(run.config.features.runs_stage1)
+    )
+    settings = {"features.orientation": "not-upright", "features.keypoint_landmarks": True}
+    _discover(photos, tmp_path / "run", QUICK_FEATURES | settings | {"student.rounds": 0})
+    assert stages == [False]  # objects that are not upright have no Stage 1

@@ -47,7 +47,7 @@ from selfmark.model.landmark_network import (
 )
 from selfmark.points import Landmarks
 from selfmark.run.config_file import read_config
-from selfmark.run.devices import images_per_pass
+from selfmark.run.devices import images_per_pass, pad_batch
 from selfmark.run.guarded_files import make_folders
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
@@ -169,7 +169,7 @@ class Detector:
 
     @torch.no_grad()
     def _forward(self, pixels: Tensor) -> NetworkLandmarks:
-        images = pixels.to(self.device).float() / 255
+        images = pad_batch(pixels.to(self.device).float() / 255, self._max_images)
         if self.card.flip_test:
             partner = torch.tensor(self.card.mirror, device=self.device)
             maps, mirrored = self.psi(torch.cat([images, images.flip(-1)])).chunk(2)
@@ -180,7 +180,7 @@ class Detector:
             maps = averaged
         else:
             maps = self.psi(images)
-        peaks = read_heatmaps(maps, self.card.refine)
+        peaks = read_heatmaps(maps[: len(pixels)], self.card.refine)
         return NetworkLandmarks(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 
     def predict_network_pixels(

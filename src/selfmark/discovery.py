@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from selfmark.methods.training import train_method
 from selfmark.model.card import REFINED, read_card, write_card
 from selfmark.model_library import compute_model_digest, copy_model, find_model
 from selfmark.pipeline import train_detector, train_phi
-from selfmark.pipeline_steps import Preview, report_out_of_memory, show_nothing
+from selfmark.pipeline_steps import Preview, do_nothing, report_out_of_memory, show_nothing
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.run_report import build_report
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
@@ -116,10 +116,9 @@ def discover(
     )
     with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
         run = opened.run
-        if opened.is_new:
-            _log_estimate(run, opened.device)
+        on_plan = partial(_log_estimate, run, opened.device) if opened.is_new else do_nothing
         on_preview = partial(_write_preview, run)
-        detector, store = train_run(run, opened.device, opened.is_new, on_preview)
+        detector, store = train_run(run, opened.device, opened.is_new, on_preview, on_plan)
         run.group.run_on_leader(lambda: _preview_detector(run, detector, store))
         if run.config.verification.enabled:
             verify_run(
@@ -153,7 +152,11 @@ def _log_estimate(run: Run, device: torch.device) -> None:
 
 
 def train_run(
-    run: Run, device: torch.device, is_new: bool, on_preview: Preview
+    run: Run,
+    device: torch.device,
+    is_new: bool,
+    on_preview: Preview,
+    on_plan: Callable[[], None] = do_nothing,
 ) -> tuple[Detector, ImageStore]:
     """Train the detector of a run with the method of its settings; do not check or save it.
 
@@ -162,16 +165,18 @@ def train_run(
         device: device to compute on.
         is_new: whether the run was just created.
         on_preview: called with the landmarks after each step of the training.
+        on_plan: called when it is known which stages the training has.
 
     Returns:
         The detector and the training images.
     """
+    if run.config.uses_features:
+        return train_feature_detector(run, device, is_new, on_preview, on_plan)
+    on_plan()
     if run.config.merges_clusters:
         return train_with_merging(run, device, is_new)
     if run.config.is_from_another_paper:
         return train_method(run, device, is_new)
-    if run.config.uses_features:
-        return train_feature_detector(run, device, is_new, on_preview)
     return train_detector(run, device, is_new, on_preview)
 
 

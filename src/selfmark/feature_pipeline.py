@@ -73,6 +73,7 @@ from selfmark.pipeline_steps import (
     create_generator,
     derive_seed,
     discard_if_unusable,
+    do_nothing,
     keep_edits,
     load_training_images,
     report_out_of_memory,
@@ -107,7 +108,11 @@ class _Candidate(NamedTuple):
 
 
 def train_feature_detector(
-    run: Run, device: torch.device, is_new: bool, on_preview: Preview = show_nothing
+    run: Run,
+    device: torch.device,
+    is_new: bool,
+    on_preview: Preview = show_nothing,
+    on_plan: Callable[[], None] = do_nothing,
 ) -> tuple[Detector, ImageStore]:
     """Run the whole discovery with features.
 
@@ -117,6 +122,7 @@ def train_feature_detector(
         is_new: whether the run was just created. The folder of a new run is deleted if its images are
             unusable.
         on_preview: called with the zero-shot landmarks, then with the landmarks of each round.
+        on_plan: called once the orientation is settled, which decides whether Stage 1 is run.
 
     Returns:
         The detector and the training images.
@@ -135,6 +141,7 @@ def train_feature_detector(
             images = turn_images(run, images, directions.angle)
         settle_places(run, encoder, images)
         run.log("plan", **_plan(run.config), stages=stage_iterations(run.config))
+        on_plan()
         centroids, zero_shot, keypoint_labels = find_feature_labels(run, encoder, images)
         on_preview("zero-shot", images.feed.pixels, zero_shot.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:

@@ -38,6 +38,10 @@ def show_nothing(step: str, pixels: torch.Tensor, xy: torch.Tensor) -> None:
     """Ignore a preview."""
 
 
+def do_nothing() -> None:
+    """Ignore a call."""
+
+
 def load_training_images(run: Run) -> ImageStore:
     """Load the images of a run, and log the images that cannot be read.
 

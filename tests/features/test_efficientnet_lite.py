@@ -121,6 +121,19 @@ def test_features_of_an_image_do_not_depend_on_the_batch(lite0: EfficientNetLite
     torch.testing.assert_close(torch.cat([lite0(row[None]) for row in images]), together)
 
 
+def test_features_follow_the_weights_without_gradients() -> None:
+    encoder, images = build_encoder(LITE0), random_images(2, 64)
+    for _ in range(2):  # the second pass must not use what was folded from the weights of the first
+        with_gradients = encoder(images).detach()
+        with torch.no_grad():
+            torch.testing.assert_close(encoder(images), with_gradients)
+            for parameter in encoder.parameters():
+                parameter.mul_(1.1)
+    encoder.load_state_dict(build_encoder(LITE0).state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(images), build_encoder(LITE0)(images))
+
+
 def test_folding_batch_norms_into_convolutions_keeps_the_gradients() -> None:
     encoder = build_encoder(LITE0)
     assert isinstance(encoder, EfficientNetLiteEncoder)

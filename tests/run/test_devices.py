@@ -10,7 +10,14 @@ from selfmark.detector import Detector
 from selfmark.errors import TrainingError
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
-from selfmark.run.devices import CPU_PASS_BYTES, GPU_PASS_FRACTION, images_per_pass, measure_free_memory
+from selfmark.run.devices import (
+    CPU_PASS_BYTES,
+    GPU_PASS_FRACTION,
+    images_per_pass,
+    measure_free_memory,
+    pad_batch,
+    padded_count,
+)
 
 
 def _fake_memory(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, allocated: int) -> None:
@@ -34,6 +41,24 @@ def test_the_number_of_images_is_limited_by_memory(
 
 def test_the_number_of_images_is_at_least_one() -> None:
     assert images_per_pass(64, 2 * CPU_PASS_BYTES, torch.device("cpu")) == 1
+
+
+@pytest.mark.parametrize("max_images", [1, 5, 64, 100])
+def test_padded_passes_have_few_sizes(max_images: int) -> None:
+    sizes = set()
+    for count in range(1, 300):
+        padded = padded_count(count, max_images)
+        assert count <= padded < count + max(8, max_images)
+        assert padded <= max(2 * count, 8)
+        sizes |= {min(max_images, padded - start) for start in range(0, padded, max_images)}
+    assert len(sizes) <= 5
+    assert max(sizes) == max_images
+
+
+def test_images_are_padded_on_a_gpu_only() -> None:
+    images = torch.ones(3, 3, 4, 4)
+    assert pad_batch(images, 64) is images
+    assert pad_batch(images.to("meta"), 64).shape == (8, 3, 4, 4)
 
 
 def _detector() -> tuple[Detector, torch.Tensor]:

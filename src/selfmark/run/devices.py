@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch.nn import functional
 
 from selfmark.config import Runtime
 from selfmark.errors import InputError
@@ -58,6 +59,38 @@ def images_per_pass(max_images: int, image_bytes: int, device: torch.device) -> 
         CPU_PASS_BYTES if device.type == "cpu" else int(GPU_PASS_FRACTION * measure_free_memory(device))
     )
     return max(1, min(max_images, available // image_bytes))
+
+
+def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
+    """Append black images on a GPU, so that forward passes have only a few different numbers of images.
+
+    cuDNN plans every convolution separately for each number of images. For a whole network this takes up to
+    two seconds, much longer than the pass itself.
+
+    Args:
+        images: [B, C, H, W].
+        max_images: maximum number of images of a pass.
+
+    Returns:
+        [P, C, H, W], where P is B on a CPU. On a GPU, all passes of `max_images` images are complete, except
+        the last one, which has at least 8 images and a power of two of them.
+    """
+    if images.device.type == "cpu":
+        return images
+    missing = padded_count(len(images), max_images) - len(images)
+    return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else images
+
+
+def padded_count(count: int, max_images: int) -> int:
+    """Return the number of images after `pad_batch` on a GPU.
+
+    >>> [padded_count(count, 64) for count in (0, 3, 60, 64, 65, 100)]
+    [0, 8, 64, 64, 72, 128]
+    """
+    last = count % max_images
+    if last == 0:
+        return count
+    return count - last + min(max(8, 1 << (last - 1).bit_length()), max_images)
 
 
 def uses_bf16(runtime: Runtime, device: torch.device) -> bool:

@@ -1,0 +1,104 @@
+"""Train the detector of a finished run again with other settings of the student, and evaluate it.
+
+    PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features python \
+        benchmarks/features/student_variants.py RUN --out FOLDER [--set student.NAME=VALUE ...]
+
+RUN is the folder that `default_command.py` wrote. The zero-shot landmarks, the landmarks of Stage 1 and all
+decisions of that run are copied, so that variants differ only in the training of the head. The script prints
+one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from pathlib import Path
+
+import provenance
+import torch
+from default_command import select_parts
+from quality_data import DATASETS
+from single_run import hardware, write_contact_sheet
+
+import selfmark
+from selfmark.cli.options import parse_settings
+from selfmark.config import override
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.images.sources import list_images
+from selfmark.run.config_file import read_config, write_config
+
+_TRAINED = ("student-*", "keypoints-[0-9]*", "landmarks.*")  # files that the training of the head writes
+_RESULTS = ("model", "report", "predictions", "metrics.json", "verification.json")
+
+
+def main() -> None:
+    """Copy the run, train, evaluate and print one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="Folder of default_command.py.")
+    parser.add_argument("--name", choices=sorted(DATASETS), required=True)
+    parser.add_argument("--part", choices=("validation", "test"), default="validation")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    arguments = parser.parse_args()
+    run = arguments.out / "run"
+    copy_without_training(arguments.run / "run", run)
+    config = override(read_config(run / "config.yaml"), parse_settings(arguments.settings))
+    write_config(config, run / "config.yaml")
+    started = time.monotonic()
+    detector = selfmark.discover(output=run, resume=True)
+    minutes = (time.monotonic() - started) / 60
+    dataset = DATASETS[arguments.name]
+    folder = arguments.run.parent / "data" / arguments.name
+    parts = select_parts(dataset, folder.resolve(), arguments.part)
+    metrics = evaluate_run(
+        run,
+        EvaluationInputs(
+            parts.images,
+            labels=parts.labels,
+            train_images=parts.train_images,
+            train_labels=parts.train_labels,
+        ),
+        EvaluationOptions(dataset.normalizer),
+    )
+    refs = read_ground_truth(parts.labels, list_images(parts.images)).refs
+    write_contact_sheet(detector, refs, detector.card.images, arguments.out / "sheet.jpg")
+    guessing, forward = metrics["guessing"]["forward"], metrics["headline"]["forward"]["error"]
+    row = {
+        "data": arguments.name,
+        "part": arguments.part,
+        "device": hardware(),
+        "k": len(detector.card.names),
+        "settings": arguments.settings,
+        "forward": round(forward, 3),
+        "guessing_forward": round(guessing, 3),
+        "share_of_guessing": round(forward / guessing, 4),
+        "backward": round(metrics["headline"]["backward"]["error"], 3),
+        "guessing_backward": round(metrics["guessing"]["backward"], 3),
+        "hits": round(next(iter(metrics["raw"].values()))["average"], 2),
+        "minutes": round(minutes, 2),
+        "torch": torch.__version__,
+        "commit": provenance.commit(),
+    }
+    print(json.dumps(row))
+
+
+def copy_without_training(source: Path, target: Path) -> None:
+    """Copy a run without its trained head and everything that was computed with it."""
+    shutil.copytree(source, target, symlinks=True)
+    for name in _RESULTS:
+        path = target / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    for folder in ("checkpoints", "points", "preview"):
+        for pattern in _TRAINED:
+            for path in (target / folder).glob(pattern):
+                path.unlink()
+
+
+if __name__ == "__main__":
+    main()

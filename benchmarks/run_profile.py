@@ -1,0 +1,94 @@
+"""Show where the time of a run goes: a stacked table of its log.
+
+    PYTHONPATH=src:benchmarks python benchmarks/run_profile.py RUN [RUN ...] [--out profile.json]
+
+Every event of log.jsonl has a time. The time since the event before is counted for the part of the run that
+the event ends. Steps of training are divided into the first log line of each phase, which includes the
+compilation of kernels and the capture of a CUDA graph, and the rest. The time before the first event
+(start of Python, imports, listing the images) is not in the log: `--before` adds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+PARTS = (
+    "before the log",
+    "reading images",
+    "first keypoints",
+    "features and zero-shot landmarks",
+    "first steps of each phase",
+    "steps",
+    "describing and clustering keypoints",
+    "finding landmarks",
+    "previews",
+    "checks",
+    "verification",
+    "report",
+)
+_BY_STAGE = {
+    "reading images": "reading images",
+    "first keypoints": "first keypoints",
+    "detecting keypoints": "first keypoints",
+    "describing keypoints": "describing and clustering keypoints",
+    "finding landmarks": "finding landmarks",
+}
+_BY_EVENT = {
+    "images": "reading images",
+    "survey": "reading images",
+    "keypoints": "first keypoints",
+    "keypoint_labels": "first keypoints",
+    "recovery": "describing and clustering keypoints",
+    "correspondence": "describing and clustering keypoints",
+    "agreement": "describing and clustering keypoints",
+    "preview": "previews",
+    "checkpoint": "steps",
+    "verdict": "checks",
+    "verification": "verification",
+    "done": "report",
+}
+
+
+def main() -> None:
+    """Print a table with one column per run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--before", type=float, default=0.0, help="Seconds before the first event.")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    columns = {str(run): profile(run, arguments.before) for run in arguments.runs}
+    for part in PARTS:
+        print(f"{part:38s}" + "".join(f"{column[part]:9.1f}" for column in columns.values()))
+    print(f"{'sum':38s}" + "".join(f"{sum(column.values()):9.1f}" for column in columns.values()))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
+
+
+def profile(run: Path, before: float) -> dict[str, float]:
+    """Return the seconds of each part of a run."""
+    lines = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds = dict.fromkeys(PARTS, 0.0) | {"before the log": before}
+    previous: dict[str, Any] | None = None
+    for event in map(json.loads, lines):
+        if previous is not None:
+            seconds[_part(event, previous)] += event["time"] - previous["time"]
+        previous = event
+    return {part: round(value, 2) for part, value in seconds.items()}
+
+
+def _part(event: dict[str, Any], previous: dict[str, Any]) -> str:
+    """Return the part of the run that an event ends."""
+    name = event["event"]
+    if name == "train":
+        is_first = previous["event"] != "train" and previous["event"] != "checkpoint"
+        return "first steps of each phase" if is_first else "steps"
+    if name == "progress":
+        return _BY_STAGE.get(event["stage"], "features and zero-shot landmarks")
+    return _BY_EVENT.get(name, "features and zero-shot landmarks")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,8 @@
     python benchmarks/evaluate_speed.py RUN DATA [DATA ...] --out rows.json
 
 DATA is an unzipped data set (images/train, images/test, train.json, test.json). Times are for the whole
-command in a new process, including the report.
+command in a new process, including the report. `seconds_again` is `evaluate_yt68_s` of
+docs/results/speed.json; CPU time is also given, because it hardly depends on other work on the machine.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import provenance
 import torch
 
 from selfmark.run.files import write_json
@@ -28,17 +31,20 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    hardware = provenance.processor()
+    if torch.cuda.is_available():
+        hardware = f"{torch.cuda.get_device_name()}, {hardware}"
     rows = []
     for data in arguments.data:
         output = arguments.out.parent / f"evaluation-{data.name}"
         words = [sys.executable, "-m", "selfmark", "evaluate", str(arguments.run), str(data / "images")]
         words += ["--labels", str(data / "test.json"), "--train-labels", str(data / "train.json")]
-        seconds = []
+        seconds, cpu_seconds = [], []
         for _ in range(2):
-            started = time.monotonic()
+            started, cpu_before = time.monotonic(), _cpu_seconds_of_children()
             subprocess.run([*words, "-o", str(output)], check=True, stdout=subprocess.DEVNULL)
             seconds.append(round(time.monotonic() - started, 1))
+            cpu_seconds.append(round(_cpu_seconds_of_children() - cpu_before, 1))
         metrics = json.loads((output / "metrics.json").read_text())
         rows.append(
             {
@@ -47,13 +53,22 @@ def main() -> None:
                 "points": len(metrics["points"]),
                 "seconds_first": seconds[0],
                 "seconds_again": seconds[1],
+                "cpu_seconds_first": cpu_seconds[0],
+                "cpu_seconds_again": cpu_seconds[1],
                 "hardware": hardware,
                 "torch": torch.__version__,
                 "python": platform.python_version(),
+                "commit": provenance.commit(),
             }
         )
         print(json.dumps(rows[-1]), flush=True)
     write_json(rows, arguments.out)
+
+
+def _cpu_seconds_of_children() -> float:
+    """Return the CPU time of all processes that have been started and have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

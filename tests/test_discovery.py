@@ -17,6 +17,7 @@ from selfmark.config import override, preset
 from selfmark.discovery import RunInputs, RunOptions, discover, open_run
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import check_run
+from selfmark.evaluation.run_models import RunModels
 from selfmark.images.store import load_store
 from selfmark.model.card import REFINED, model_folder, read_card, write_card
 from selfmark.report.run_report import build_report
@@ -256,7 +257,8 @@ def test_the_end_of_a_run_uses_the_images_in_memory(
     metrics, page = run.path / "metrics.json", run.path / "report" / "index.html"
     before = metrics.read_text(), _pictures(page)
     check_run(run, detector, load_store(run.refs(), run.config.images, float("inf"), None))
-    build_report(run, detector)
+    shutil.rmtree(run.path / "predictions")  # the cached landmarks and positions of the report
+    build_report(RunModels.of(run, detector))
     assert (metrics.read_text(), _pictures(page)) == before
     # The pictures are fewer than evaluation.min_images: file, log and page say so.
     advice = f"landmarks discovered from only {len(run.refs())} images are uncertain: use 30 or more"

@@ -18,6 +18,7 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError, SelfmarkError
 from selfmark.evaluation.familiarity import save_familiarity
 from selfmark.evaluation.run_evaluation import check_run
+from selfmark.evaluation.run_models import RunModels
 from selfmark.feature_pipeline import train_feature_detector
 from selfmark.features.loading import resolve_features
 from selfmark.image_ref import ImageRef
@@ -243,7 +244,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         for sentence in metrics["advice"]:
             run.log("advice", text=sentence)
         judged = Detector(detector.psi, card, detector.device, detector.runtime)
-        build_report(finished, judged, image_store=store)
+        build_report(RunModels.of(finished, judged), image_store=store)
     run.log("verdict", verdict=checks["verdict"], text=describe_verdict(checks))
     run.log("done", landmarks=run.config.K, output=str(run.path))
 

@@ -17,7 +17,7 @@ import selfmark.evaluation.cached_predictions as module
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import CachedPredictions, load_or_predict
-from selfmark.evaluation.stage1_landmarks import Stage1
+from selfmark.evaluation.run_models import RunModels
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.run.folder import Run
@@ -35,17 +35,16 @@ def prediction_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     original = module._predict
 
-    def count_calls(run, detector, stage1, refs, on_progress):  # type: ignore[no-untyped-def]
+    def count_calls(models, refs, on_progress):  # type: ignore[no-untyped-def]
         calls.append(len(refs))
-        return original(run, detector, stage1, refs, on_progress)
+        return original(models, refs, on_progress)
 
     monkeypatch.setattr(module, "_predict", count_calls)
     return calls
 
 
 def _predict(folder: Path, refs: Sequence[ImageRef]) -> CachedPredictions:
-    run = Run.open(folder)
-    return load_or_predict(run, Detector.load(folder), Stage1.load(run, "cpu"), refs)
+    return load_or_predict(RunModels.open(Run.open(folder), "cpu"), refs)
 
 
 def test_predictions_equal_those_of_the_detector(folder: Path, photos: Path) -> None:

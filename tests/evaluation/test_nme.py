@@ -25,7 +25,6 @@ from selfmark.evaluation.nme import (
 from selfmark.evaluation.protocol import (
     Examples,
     backward_errors,
-    curves_by_num_images,
     errors_by_num_images,
     forward_errors,
     headline_errors,
@@ -221,7 +220,8 @@ def test_curves_are_means_over_draws(scene: dict[str, np.ndarray]) -> None:
     """The draws are those of the table of errors by number of images."""
     train, test = examples(scene)
     settings = Evaluation(fit_images=(30, 1_000), draws=4, ridges=(0.01,))
-    (entry,) = curves_by_num_images(train, test, settings)
+    by_num_images = errors_by_num_images(train, test, settings)
+    (entry,) = by_num_images.curves
     assert (entry["images"], entry["draws"]) == (30, 4)
     rng = np.random.default_rng([settings.seed, 30])
     curves, means = [], []
@@ -233,7 +233,7 @@ def test_curves_are_means_over_draws(scene: dict[str, np.ndarray]) -> None:
         means.append(mean_error(errors))
     np.testing.assert_allclose(entry["backward"]["mean"], np.mean(curves, axis=0), rtol=1e-9)
     np.testing.assert_allclose(entry["backward"]["spread"], np.std(curves, axis=0), rtol=1e-9)
-    row = next(row for row in errors_by_num_images(train, test, settings) if row["regressor"] == "ridge 0.01")
+    row = next(row for row in by_num_images.rows if row["regressor"] == "ridge 0.01")
     assert row["backward"]["mean"] == pytest.approx(np.mean(means))
 
 

@@ -17,6 +17,7 @@ from selfmark.config import preset
 from selfmark.detector import Detector
 from selfmark.errors import InputError, UnsafeFile
 from selfmark.evaluation.cached_predictions import load_or_predict
+from selfmark.evaluation.run_models import RunModels
 from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.mapping.mapped_detector import load_mapping
 from selfmark.naming.landmark_prediction import predict_landmarks
@@ -42,8 +43,8 @@ def _predict(run: Path) -> None:
 
 
 def _evaluate(run: Path) -> None:
-    opened, detector = Run.open(run), Detector.load(run)
-    load_or_predict(opened, detector, load_stage1_finder(opened, "cpu"), opened.refs()[:1])
+    models = RunModels.open(Run.open(run), "cpu")
+    load_or_predict(models, models.run.refs()[:1])
 
 
 def _save_model(run: Path) -> None:
@@ -64,7 +65,7 @@ def _write_checkpoint(run: Path) -> None:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "naming": _predict,
     "naming/frames-fingerprint": _predict,
-    "report": lambda run: build_report(Run.open(run), Detector.load(run)),
+    "report": lambda run: build_report(RunModels.open(Run.open(run), "cpu")),
     "model": _save_model,
     "points": _write_points,
     "checkpoints": _write_checkpoint,
@@ -185,7 +186,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "verification.json": lambda run: Run.open(run).read_verification(),
     "log.jsonl": lambda run: Run.open(run).events(),
     ".lock": _lock,
-    "metrics.json": lambda run: build_report(Run.open(run), Detector.load(run)),
+    "metrics.json": lambda run: build_report(RunModels.open(Run.open(run), "cpu")),
     "model/model.json": Detector.load,
     "model/weights.safetensors": Detector.load,
     "model/features.safetensors": Detector.load,

@@ -16,6 +16,7 @@ import selfmark
 from selfmark.config import override, preset, used_settings
 from selfmark.detector import Detector
 from selfmark.evaluation.cached_predictions import run_fingerprint
+from selfmark.evaluation.run_models import RunModels
 from selfmark.report.run_report import build_report
 from selfmark.run.folder import Run
 from tests.conftest import selfmark as run_command
@@ -97,7 +98,7 @@ def test_metrics_are_still_valid_and_reports_show_them() -> None:
     run, detector = Run.open(FINISHED), Detector.load(FINISHED)
     metrics = json.loads((FINISHED / "metrics.json").read_text())
     assert run_fingerprint(run, detector.card) == metrics["model"]
-    page = build_report(run, detector).read_text()
+    page = build_report(RunModels.of(run, detector)).read_text()
     assert f"{metrics['headline']['forward']['error']:.2f}" in page
     assert "belongs to an earlier state" not in page
 

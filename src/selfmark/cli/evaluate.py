@@ -104,11 +104,12 @@ def _evaluate(
 ) -> None:
     """Evaluate one run and print the result."""
     from selfmark.cli.progress import ProgressDisplay
-    from selfmark.detector import Detector
     from selfmark.evaluation.run_evaluation import evaluate_run
+    from selfmark.evaluation.run_models import RunModels
     from selfmark.report import metrics_text
     from selfmark.report.run_report import build_report
     from selfmark.report.verdict_text import describe_verdict
+    from selfmark.run.devices import select_device
     from selfmark.run.folder import Run
 
     with ProgressDisplay(stderr) as display:
@@ -130,7 +131,7 @@ def _evaluate(
         print_note(f"note: {note}")
     for sentence in metrics["advice"]:
         print_note(f"advice: {sentence}")
-    page = build_report(Run.open(run), Detector.load(run), output)
+    page = build_report(RunModels.open(Run.open(run), select_device(device)), output)
     folder = output if output is not None else run
     print_result(f"metrics: {folder / 'metrics.json'}")
     print_result(f"report:  {page}")

@@ -15,10 +15,10 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Rebuild the report of a finished run, or of each of its views."""
     check_run(run)
 
-    from selfmark.detector import Detector
+    from selfmark.evaluation.run_models import RunModels
     from selfmark.report.run_report import build_report
     from selfmark.run.files import view_folders
     from selfmark.run.folder import Run
 
     for part in view_folders(run) or [run]:
-        print_result(f"report: {build_report(Run.open(part), Detector.load(part))}")
+        print_result(f"report: {build_report(RunModels.open(Run.open(part), 'cpu'))}")

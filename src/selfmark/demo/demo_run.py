@@ -11,6 +11,7 @@ from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.discovery import discover
 from selfmark.errors import InputError, TrainingError
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.evaluation.run_models import RunModels
 from selfmark.report.run_report import build_report
 from selfmark.run.folder import Listener, Run
 
@@ -83,7 +84,7 @@ def run_demo(output: Path, device: str, listener: Listener | None) -> DemoResult
         listener=listener,
     )
     result = measure_errors(folder, data, device)
-    build_report(Run.open(folder), detector)
+    build_report(RunModels.of(Run.open(folder), detector))
     return result
 
 

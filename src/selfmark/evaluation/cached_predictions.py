@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ import numpy.typing as npt
 import torch
 
 from selfmark.config import original_setting_names, used_image_settings, used_settings
-from selfmark.detector import Detector
 from selfmark.errors import InputError
-from selfmark.evaluation.stage1_landmarks import Stage1Finder, find_stage1_landmarks
+from selfmark.evaluation.run_models import RunModels
+from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.points import FloatArray
@@ -57,37 +58,37 @@ class CachedPredictions:
 
 
 def load_or_predict(
-    run: Run,
-    detector: Detector,
-    stage1: Stage1Finder,
-    refs: Sequence[ImageRef],
-    on_progress: Progress | None = None,
+    models: RunModels, refs: Sequence[ImageRef], on_progress: Progress | None = None
 ) -> CachedPredictions:
     """Return the run's predictions for these images, from the cache if it is still valid.
 
     Args:
-        run: The run, whose folder holds the cache.
-        detector: Detector of the run (Stage 2).
-        stage1: Stage 1 of the run.
+        models: The run, whose folder holds the cache.
         refs: The images.
         on_progress: Called with the number of images done and the total.
 
     Raises:
         InputError: If the cache cannot be written.
     """
-    path = run.path / "predictions" / f"{_digest(_serialize_refs(refs))[:16]}.safetensors"
-    fingerprint = _digest(run_fingerprint(run, detector.card), _read_file_states(refs))
+    path = cache_file(models.run, refs, ".safetensors")
+    fingerprint = digest(run_fingerprint(models.run, models.card), images_fingerprint(refs))
     if path.exists():
-        cached = _read(path, fingerprint, len(refs), len(detector.names))
+        cached = _read(path, fingerprint, len(refs), len(models.card.names))
         if cached is not None:
             return cached
-    predictions = _predict(run, detector, stage1, refs, on_progress)
+    predictions = _predict(models, refs, on_progress)
     try:
         make_folder(path.parent)
         _write(predictions, path, fingerprint)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     return predictions
+
+
+def cache_file(run: Run, refs: Sequence[ImageRef], ending: str) -> Path:
+    """Return the path of the file that caches results of a run for these images."""
+    listing = json.dumps([(str(ref.path.resolve()), ref.frame, ref.box) for ref in refs])
+    return run.path / "predictions" / f"{digest(listing)[:16]}{ending}"
 
 
 def run_fingerprint(run: Run, card: ModelCard) -> str:
@@ -104,20 +105,14 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
     # An empty list is not appended, so that fingerprints of runs from before this field stay the same.
     if unpaired := landmarks_without_partner(card):
         inference.append(unpaired)
-    return _digest(*(_digest_file(file) for file in files), json.dumps([settings, inference], sort_keys=True))
+    return digest(*(_digest_file(file) for file in files), json.dumps([settings, inference], sort_keys=True))
 
 
-def _predict(
-    run: Run,
-    detector: Detector,
-    stage1: Stage1Finder,
-    refs: Sequence[ImageRef],
-    on_progress: Progress | None,
-) -> CachedPredictions:
-    stage1_parts: list[FloatArray] = []
-    prediction = detector.predict_network_pixels(
+def _predict(models: RunModels, refs: Sequence[ImageRef], on_progress: Progress | None) -> CachedPredictions:
+    stage1, stage1_parts = models.stage1, list[FloatArray]()
+    prediction = models.detector.predict_network_pixels(
         refs,
-        run.config.runtime.predict_batch,
+        models.run.config.runtime.predict_batch,
         on_progress,
         lambda pixels: stage1_parts.append(find_stage1_landmarks(stage1, pixels).xy),
     )
@@ -166,12 +161,8 @@ def _is_usable(cached: CachedPredictions, num_refs: int, num_landmarks: int) -> 
     )
 
 
-def _serialize_refs(refs: Sequence[ImageRef]) -> str:
-    return json.dumps([(str(ref.path.resolve()), ref.frame, ref.box) for ref in refs])
-
-
-def _read_file_states(refs: Sequence[ImageRef]) -> str:
-    """Return the size and modification time of every file as JSON; they change if an image is replaced."""
+def images_fingerprint(refs: Sequence[ImageRef]) -> str:
+    """Return size and modification time of every file, which is enough to notice a replaced image."""
     states = []
     for path in dict.fromkeys(ref.path for ref in refs):
         try:
@@ -185,11 +176,21 @@ def _read_file_states(refs: Sequence[ImageRef]) -> str:
 def _digest_file(path: Path) -> str:
     """Return the SHA-256 of a file; "absent" if it cannot be read, as in a run without Stage 1."""
     try:
+        status = path.stat()
+    except OSError:
+        return "absent"
+    return _file_state_digest(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)  # an evaluation needs the digest of the same weights several times
+def _file_state_digest(path: Path, size: int, modified: int) -> str:
+    try:
         with open_to_read(path) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError:
         return "absent"
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """Return the SHA-256 of texts."""
     return hashlib.sha256("\n".join(parts).encode("utf-8", errors="surrogateescape")).hexdigest()

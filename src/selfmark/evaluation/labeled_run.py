@@ -11,17 +11,15 @@ import numpy.typing as npt
 
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, Evaluation
-from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import CachedPredictions, Progress, load_or_predict
 from selfmark.evaluation.label_files import find_common_points, read_ground_truth
 from selfmark.evaluation.normalizers import measure_lengths
 from selfmark.evaluation.protocol import Examples
-from selfmark.evaluation.stage1_landmarks import Stage1Finder
+from selfmark.evaluation.run_models import RunModels
 from selfmark.image_ref import Box
 from selfmark.images.crop import region_sides, to_network
 from selfmark.points import FloatArray
-from selfmark.run.folder import Run
 from selfmark.tracking.regions import Regions, locate_objects
 
 
@@ -97,15 +95,9 @@ def crop_objects(truth: AnnotatedObjects, crop: Box) -> AnnotatedObjects:
     return replace(cropped.select(inside.any(axis=1)).select_points(names), notes=notes)
 
 
-def predict_labeled(
-    run: Run,
-    detector: Detector,
-    stage1: Stage1Finder,
-    truth: AnnotatedObjects,
-    on_progress: Progress | None,
-) -> LabeledRun:
+def predict_labeled(models: RunModels, truth: AnnotatedObjects, on_progress: Progress | None) -> LabeledRun:
     """Predict the landmarks of annotated objects; unreadable images are left out."""
-    predictions = load_or_predict(run, detector, stage1, truth.refs, on_progress)
+    predictions = load_or_predict(models, truth.refs, on_progress)
     return LabeledRun(truth.select(predictions.rows), predictions)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluation.regression import Fit
+from selfmark.evaluation.regression import Fit, FitSeveral
 from selfmark.points import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -108,17 +108,45 @@ def forward_prediction(
         test_landmarks: [T, K, 2] landmarks of the test images.
         fit: Function that fits a regressor, see `regression`.
     """
-    predicted = np.full((len(test_landmarks), train_truth.shape[1], 2), np.nan)
+    predicted: FloatArray = forward_predictions(
+        train_landmarks, train_truth, train_visible, test_landmarks, _only(fit)
+    )[0]
+    return predicted
+
+
+def forward_predictions(
+    train_landmarks: FloatArray,
+    train_truth: FloatArray,
+    train_visible: BoolArray,
+    test_landmarks: FloatArray,
+    fits: FitSeveral,
+) -> FloatArray:
+    """Predict annotated points with several regressors, [R, T, L, 2]; otherwise like `forward_prediction`.
+
+    Args:
+        train_landmarks: [N, K, 2] landmarks of the training images.
+        train_truth: [N, L, 2] annotated points of the training images.
+        train_visible: [N, L].
+        test_landmarks: [T, K, 2].
+        fits: Fits R regressors.
+    """
     # Points that are visible in the same images share one fit, because a linear regressor predicts each of
     # its targets independently. The key is the mask of these images.
     points_by_images: dict[bytes, list[int]] = {}
-    for point, column in enumerate(train_visible.T):
-        points_by_images.setdefault(column.tobytes(), []).append(point)
+    for point, column in enumerate(np.ascontiguousarray(train_visible.T)):
+        if column.any():
+            points_by_images.setdefault(column.tobytes(), []).append(point)
+    inputs, num_points = _flatten(test_landmarks), train_truth.shape[1]
+    predicted = np.full((fits.count, len(inputs), num_points, 2), np.nan)
     for points in points_by_images.values():
         known = train_visible[:, points[0]]
-        if known.any():
-            regressor = fit(_flatten(train_landmarks[known]), _flatten(train_truth[known][:, points]))
-            predicted[:, points] = regressor.predict(_flatten(test_landmarks)).reshape(len(predicted), -1, 2)
+        x, y = train_landmarks, train_truth
+        if not known.all():
+            x, y = x[known], y[known]
+        if len(points) < num_points:
+            y = y[:, points]
+        for table, regressor in zip(predicted, fits.fit(_flatten(x), _flatten(y)), strict=True):
+            table[:, points] = regressor.predict(inputs).reshape(len(inputs), -1, 2)
     return predicted
 
 
@@ -144,17 +172,34 @@ def backward_prediction(
         test_visible: [T, L].
         fit: Function that fits a regressor, see `regression`.
     """
-    mean = mean_shape(train_truth, train_visible)
-    known_train = np.where(train_visible[..., None], train_truth, mean)
-    known_test = np.where(test_visible[..., None], test_truth, mean)
-    return forward_prediction(
-        known_train, train_landmarks, mask_found_landmarks(train_landmarks), known_test, fit
-    )
+    predicted: FloatArray = backward_predictions(
+        train_landmarks, train_truth, train_visible, test_truth, test_visible, _only(fit)
+    )[0]
+    return predicted
+
+
+def backward_predictions(
+    train_landmarks: FloatArray,
+    train_truth: FloatArray,
+    train_visible: BoolArray,
+    test_truth: FloatArray,
+    test_visible: BoolArray,
+    fits: FitSeveral,
+) -> FloatArray:
+    """Predict landmarks with several regressors, [R, T, K, 2]; otherwise like `backward_prediction`."""
+    known_train, known_test = train_truth, test_truth
+    if not (train_visible.all() and test_visible.all()):
+        mean = mean_shape(train_truth, train_visible)
+        known_train = np.where(train_visible[..., None], train_truth, mean)
+        known_test = np.where(test_visible[..., None], test_truth, mean)
+    found = mask_found_landmarks(train_landmarks)
+    return forward_predictions(known_train, train_landmarks, found, known_test, fits)
 
 
 def mask_found_landmarks(landmarks: FloatArray) -> BoolArray:
     """Return a mask [N, K] of the landmarks [N, K, 2] that were found; the others are NaN."""
-    found: BoolArray = np.all(np.isfinite(landmarks), axis=2)
+    finite = np.isfinite(landmarks)
+    found: BoolArray = finite[..., 0] & finite[..., 1]  # much faster than `all` over an axis of two
     return found
 
 
@@ -227,10 +272,15 @@ def measure_over_draws(
         InputError: If no draw counts.
     """
     subsets = draw_subsets(num_images, images_per_draw, draws, rng)
-    errors = [error for error in (measure(rows) for rows in subsets) if not math.isnan(error)]
+    return summarize_draws([measure(rows) for rows in subsets], len(subsets[0]))
+
+
+def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStatistics:
+    """Return mean and standard deviation over draws; a draw whose error is NaN does not count."""
+    errors = [error for error in measured if not math.isnan(error)]
     if not errors:
         raise InputError(
-            f"no test image shows an annotated point that the {len(subsets[0])} training images drawn "
+            f"no test image shows an annotated point that the {images_per_draw} training images drawn "
             "also show, so there is nothing to evaluate; fit on more images"
         )
     return DrawStatistics(float(np.mean(errors)), float(np.std(errors)), len(errors))
@@ -267,6 +317,10 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
         if not math.isnan(error):
             members.setdefault(group, []).append(error)
     return {group: (float(np.mean(values)), len(values)) for group, values in members.items()}
+
+
+def _only(fit: Fit) -> FitSeveral:
+    return FitSeveral(lambda inputs, targets: [fit(inputs, targets)], 1)
 
 
 def _flatten(points: FloatArray) -> FloatArray:

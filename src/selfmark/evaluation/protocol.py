@@ -7,10 +7,10 @@ points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,29 +28,23 @@ from selfmark.evaluation.curves import (
     cumulative_by_threshold,
     landmark_errors,
 )
-from selfmark.evaluation.landmark_matching import (
-    compute_mean_distances,
-    group_means,
-    hit_rates,
-    match_landmarks,
-)
 from selfmark.evaluation.nme import (
     BoolArray,
-    IntArray,
     backward_prediction,
+    backward_predictions,
     draw_subsets,
     forward_prediction,
+    forward_predictions,
     group_errors,
     image_errors,
     mask_found_landmarks,
     mean_error,
     mean_shape,
-    measure_over_draws,
     nan_mean,
     point_errors,
+    summarize_draws,
 )
-from selfmark.evaluation.oks import Detections, TargetObjects, average_precision, choose_sigmas
-from selfmark.evaluation.regression import Fit, fit_ridge, fit_without_bias
+from selfmark.evaluation.regression import Fit, FitSeveral, Regressor, fit_ridge, fit_ridges, fit_without_bias
 from selfmark.points import FloatArray
 
 Metrics = dict[str, Any]
@@ -82,16 +76,31 @@ class Examples:
         return Examples(self.landmarks[rows], self.truth[rows], self.visible[rows], self.normalizer[rows])
 
 
-def build_regressors(settings: Evaluation) -> dict[str, Fit]:
-    """Return the function that fits each regressor, by name.
+@dataclass(frozen=True)
+class Regressors:
+    """The regressors of an evaluation.
 
-    The regressors are that of the paper, without bias, and the centered ridge regression of the authors'
-    program with each penalty of `evaluation.ridges`.
+    Attributes:
+        names: Names of those to report: the paper's without bias, then the authors' centered ridge with
+            several penalties.
+        fits: Fits them, then the headline regressor if it is not among them.
+        headline: Index of the headline regressor.
     """
-    ridges: dict[str, Fit] = {
-        f"ridge {ridge:g}": partial(fit_ridge, ridge=ridge) for ridge in settings.ridges
-    }
-    return {"no bias": fit_without_bias, **ridges}
+
+    names: tuple[str, ...]
+    fits: FitSeveral
+    headline: int
+
+    @classmethod
+    def of(cls, settings: Evaluation) -> Regressors:
+        """Return the regressors that the settings list."""
+        ridges = tuple(dict.fromkeys((*settings.ridges, settings.ridge)))
+
+        def fit(inputs: FloatArray, targets: FloatArray) -> list[Regressor]:
+            return [fit_without_bias(inputs, targets), *fit_ridges(inputs, targets, ridges)]
+
+        names = ("no bias", *(f"ridge {ridge:g}" for ridge in dict.fromkeys(settings.ridges)))
+        return cls(names, FitSeveral(fit, 1 + len(ridges)), 1 + ridges.index(settings.ridge))
 
 
 # --- forward and backward ----------------------------------------------------------------------------
@@ -143,39 +152,135 @@ def _predictable_landmarks(train: Examples, test: Examples) -> BoolArray:
     return mask_found_landmarks(test.landmarks) & mask_found_landmarks(train.landmarks).any(axis=0)
 
 
-DIRECTIONS: dict[str, Callable[[Examples, Examples, Fit], FloatArray]] = {
-    "forward": forward_errors,
-    "backward": backward_errors,
-}
+@dataclass(frozen=True)
+class ErrorTables:
+    """Errors of R regressors in T test images, in percent; NaN where a point is left out.
+
+    Attributes:
+        forward: [R, T, L] annotated points predicted from landmarks.
+        backward: [R, T, K] landmarks predicted from annotated points.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+
+    def rescale(self, rows: npt.NDArray[np.int64], factor: FloatArray) -> ErrorTables:
+        """Return the errors of these test images [T'], multiplied by a factor [T'] per image."""
+        scale = factor[:, None]
+        return ErrorTables(self.forward[:, rows] * scale, self.backward[:, rows] * scale)
 
 
-def errors_by_num_images(train: Examples, test: Examples, settings: Evaluation) -> list[Metrics]:
-    """Measure forward and backward errors for every regressor and number of annotated training images."""
-    sizes = [count for count in settings.fit_images if count < len(train)] + [len(train)]
-    rows = []
-    for name, fit in build_regressors(settings).items():
-        for count in sizes:
-            # "all" is True for the row that is fitted on all training images.
-            row: Metrics = {"regressor": name, "images": count, "all": count == len(train)}
-            for direction, compute_errors in DIRECTIONS.items():
-                # All regressors and directions use the same draws, so that rows can be compared.
-                rng = np.random.default_rng([settings.seed, count])
-                measure = _mean_error_function(compute_errors, train, test, fit)
-                statistics = measure_over_draws(measure, len(train), count, settings.draws, rng)
-                row[direction] = {
-                    "mean": statistics.mean,
-                    "spread": statistics.spread,
-                    "draws": statistics.draws,
-                }
-            rows.append(row)
-    return rows
+def error_tables(train: Examples, test: Examples, fits: FitSeveral) -> ErrorTables:
+    """Compute `forward_errors` and `backward_errors` of several regressors."""
+    return ErrorTables(_forward_table(train, test, fits), _backward_table(train, test, fits))
 
 
-def _mean_error_function(
-    compute_errors: Callable[[Examples, Examples, Fit], FloatArray], train: Examples, test: Examples, fit: Fit
-) -> Callable[[IntArray], float]:
-    """Return a function of rows that fits a regressor on these training images and returns its test error."""
-    return lambda rows: mean_error(compute_errors(train.select(rows), test, fit))
+def _forward_table(train: Examples, test: Examples, fits: FitSeveral) -> FloatArray:
+    predicted = forward_predictions(train.landmarks, train.truth, train.visible, test.landmarks, fits)
+    is_counted = test.visible & train.visible.any(axis=0)
+    return np.stack([point_errors(points, test.truth, is_counted, test.normalizer) for points in predicted])
+
+
+def _backward_table(train: Examples, test: Examples, fits: FitSeveral) -> FloatArray:
+    predicted = backward_predictions(
+        train.landmarks, train.truth, train.visible, test.truth, test.visible, fits
+    )
+    is_counted = _predictable_landmarks(train, test)
+    return np.stack(
+        [point_errors(points, test.landmarks, is_counted, test.normalizer) for points in predicted]
+    )
+
+
+DIRECTIONS = ("forward", "backward")
+
+
+class ErrorsByNumImages(NamedTuple):
+    """Errors for several numbers of annotated training images.
+
+    Attributes:
+        rows: One entry per regressor and number of images: `regressor`, `images`, `all` (True for the row
+            that is fitted on all training images), and for each direction `mean`, `spread` (standard
+            deviation over draws) and `draws`.
+        curves: One entry for each number that is smaller than the training set: `images`, `draws`, and for
+            each direction the `mean` and `spread` of the cumulative curve of `headline_errors`.
+    """
+
+    rows: list[Metrics]
+    curves: list[Metrics]
+
+
+def errors_by_num_images(
+    train: Examples, test: Examples, settings: Evaluation, tables: ErrorTables | None = None
+) -> ErrorsByNumImages:
+    """Measure both directions for every regressor and number of annotated training images.
+
+    Args:
+        train: Images to fit regressors on.
+        test: Images to measure errors on.
+        settings: Regressors, numbers of images and draws.
+        tables: Errors of `Regressors.of(settings)`, fitted on all training images; None computes them.
+    """
+    regressors = Regressors.of(settings)
+    if tables is None:
+        tables = error_tables(train, test, regressors.fits)
+    sizes = [count for count in settings.fit_images if count < len(train)]
+    by_size, curves = [], []
+    for count in sizes:
+        # All regressors and directions use the same draws, so that rows can be compared.
+        rng = np.random.default_rng([settings.seed, count])
+        subsets = draw_subsets(len(train), count, settings.draws, rng)
+        drawn = [
+            _DrawErrors.of(error_tables(train.select(rows), test, regressors.fits), regressors.headline)
+            for rows in subsets
+        ]
+        by_size.append(drawn)
+        curves.append(
+            {"images": count, "draws": settings.draws}
+            | {
+                direction: _summarize_curves([draw.curves[direction] for draw in drawn])
+                for direction in DIRECTIONS
+            }
+        )
+    by_size.append([_DrawErrors.of(tables, regressors.headline)])
+    rows = [
+        {"regressor": name, "images": count, "all": count == len(train)}
+        | {
+            direction: asdict(summarize_draws([draw.means[direction][index] for draw in drawn], count))
+            for direction in DIRECTIONS
+        }
+        for index, name in enumerate(regressors.names)
+        for count, drawn in zip([*sizes, len(train)], by_size, strict=True)
+    ]
+    return ErrorsByNumImages(rows, curves)
+
+
+class _DrawErrors(NamedTuple):
+    """For each direction, mean errors by regressor and the cumulative curve of the headline regressor."""
+
+    means: dict[str, list[float]]
+    curves: dict[str, FloatArray]
+
+    @classmethod
+    def of(cls, tables: ErrorTables, headline: int) -> _DrawErrors:
+        by_direction = {"forward": tables.forward, "backward": tables.backward}
+        return cls(
+            {name: [mean_error(errors) for errors in table] for name, table in by_direction.items()},
+            {
+                name: cumulative_by_landmark(landmark_errors(table[headline]))
+                for name, table in by_direction.items()
+            },
+        )
+
+
+def _summarize_curves(curves: Sequence[FloatArray]) -> Metrics:
+    """Return mean and standard deviation over draws of cumulative curves."""
+    # A point that no drawn image shows has no error, so the curve of that draw is shorter.
+    table = np.full((len(curves), max(map(len, curves))), np.nan)
+    for row, curve in zip(table, curves, strict=True):
+        row[: len(curve)] = curve
+    mean = nan_mean(table, axis=0)
+    spread = np.sqrt(nan_mean((table - mean) ** 2, axis=0))
+    return {"mean": to_json_list(mean), "spread": to_json_list(spread)}
 
 
 def mean_shape_errors(train: Examples, test: Examples) -> Metrics:
@@ -183,8 +288,16 @@ def mean_shape_errors(train: Examples, test: Examples) -> Metrics:
     return {direction: mean_error(errors) for direction, errors in guessing_errors(train, test).items()}
 
 
-def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Metrics:
+def headline_errors(
+    train: Examples, test: Examples, settings: Evaluation, tables: ErrorTables | None = None
+) -> Metrics:
     """Measure the errors to report first: with the penalty `evaluation.ridge` and all training images.
+
+    Args:
+        train: Images to fit regressors on.
+        test: Images to measure errors on.
+        settings: Regressors and thresholds.
+        tables: As in `errors_by_num_images`.
 
     Returns:
         The name of the regressor, `thresholds`, and for each direction: `error`, the mean error; `by_point`,
@@ -193,12 +306,14 @@ def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Me
         the area under that curve; `guessing`, `guessing_by_point` and `guessing_cumulative`, the errors of
         the mean shape.
     """
-    fit: Fit = partial(fit_ridge, ridge=settings.ridge)
+    regressors = Regressors.of(settings)
+    if tables is None:
+        tables = error_tables(train, test, regressors.fits)
     thresholds = np.linspace(0.0, settings.max_curve_error, NUM_THRESHOLDS)
     metrics: Metrics = {"regressor": f"ridge {settings.ridge:g}", "thresholds": thresholds.tolist()}
     guessing = guessing_errors(train, test)
-    for direction, compute_errors in DIRECTIONS.items():
-        errors = compute_errors(train, test, fit)
+    for direction in DIRECTIONS:
+        errors = getattr(tables, direction)[regressors.headline]
         by_point, guessing_by_point = landmark_errors(errors), landmark_errors(guessing[direction])
         fractions = cumulative_by_threshold(errors, thresholds)
         metrics[direction] = {
@@ -212,35 +327,6 @@ def headline_errors(train: Examples, test: Examples, settings: Evaluation) -> Me
             "guessing_cumulative": to_json_list(cumulative_by_landmark(guessing_by_point)),
         }
     return metrics
-
-
-def curves_by_num_images(train: Examples, test: Examples, settings: Evaluation) -> list[Metrics]:
-    """Measure the cumulative curves of `headline_errors` with fewer training images, over random draws.
-
-    Returns:
-        One entry for each number in `fit_images` that is smaller than the training set: `images`, `draws`,
-        and for each direction the `mean` and `spread` (standard deviation over draws) of the curve. The draws
-        are those of `errors_by_num_images`.
-    """
-    fit: Fit = partial(fit_ridge, ridge=settings.ridge)
-    entries = []
-    for count in (count for count in settings.fit_images if count < len(train)):
-        entry: Metrics = {"images": count, "draws": settings.draws}
-        for direction, compute_errors in DIRECTIONS.items():
-            rng = np.random.default_rng([settings.seed, count])
-            curves = [
-                cumulative_by_landmark(landmark_errors(compute_errors(train.select(rows), test, fit)))
-                for rows in draw_subsets(len(train), count, settings.draws, rng)
-            ]
-            # A point that is visible in no drawn image has no error, so the curve of that draw is shorter.
-            table = np.full((len(curves), max(map(len, curves))), np.nan)
-            for row, curve in zip(table, curves, strict=True):
-                row[: len(curve)] = curve
-            mean = nan_mean(table, axis=0)
-            spread = np.sqrt(nan_mean((table - mean) ** 2, axis=0))
-            entry[direction] = {"mean": to_json_list(mean), "spread": to_json_list(spread)}
-        entries.append(entry)
-    return entries
 
 
 def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], settings: Evaluation) -> Metrics:
@@ -282,8 +368,43 @@ def _numeric_order(item: tuple[str, Any]) -> tuple[float, str]:
 # --- Stage 1, which may miss landmarks ---------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Stage1Tables:
+    """Errors of Stage 1 with regressors fitted on all training images.
+
+    Attributes:
+        filled: Errors after gaps have been filled.
+        found: [R, T, K] backward errors of the landmarks that were found.
+    """
+
+    filled: ErrorTables
+    found: FloatArray
+
+    def rescale(self, rows: npt.NDArray[np.int64], factor: FloatArray) -> Stage1Tables:
+        """Return the errors of these test images [T'], multiplied by a factor [T'] per image."""
+        return Stage1Tables(self.filled.rescale(rows, factor), self.found[:, rows] * factor[:, None])
+
+
+def stage1_tables(
+    train: Examples, test: Examples, settings: Evaluation, completed: FloatArray
+) -> Stage1Tables:
+    """Compute the errors of Stage 1; arguments as in `stage1_errors`."""
+    fits = Regressors.of(settings).fits
+    filled = error_tables(*_fill_gaps(train, test, completed), fits)
+    return Stage1Tables(filled, _backward_table(train, test, fits))
+
+
+def _fill_gaps(train: Examples, test: Examples, completed: FloatArray) -> tuple[Examples, Examples]:
+    filled = fill_with_mean(test.landmarks, mean_landmarks(train.landmarks))
+    return replace(train, landmarks=completed), replace(test, landmarks=filled)
+
+
 def stage1_errors(
-    train: Examples, test: Examples, settings: Evaluation, completed: FloatArray | None = None
+    train: Examples,
+    test: Examples,
+    settings: Evaluation,
+    completed: FloatArray | None = None,
+    tables: Stage1Tables | None = None,
 ) -> Metrics:
     """Measure the errors of Stage 1, whose landmarks are NaN where they were not found.
 
@@ -298,105 +419,24 @@ def stage1_errors(
         test: Images to measure errors on.
         settings: Regressors, and the number of iterations for filling the gaps.
         completed: [N, K, 2] landmarks of the training images without gaps; None fills the gaps here.
+        tables: The errors of `stage1_tables`; None computes them.
     """
     if completed is None:
         completed = complete_landmarks(train.landmarks, settings.completion_iterations)
-    filled = fill_with_mean(test.landmarks, mean_landmarks(train.landmarks))
-    filled_train, filled_test = replace(train, landmarks=completed), replace(test, landmarks=filled)
+    if tables is None:
+        tables = stage1_tables(train, test, settings, completed)
     rows = [
         {
             "regressor": name,
-            "forward": mean_error(forward_errors(filled_train, filled_test, fit)),
-            "backward": mean_error(backward_errors(filled_train, filled_test, fit)),
-            "backward_found": to_json_number(mean_error(backward_errors(train, test, fit))),
+            "forward": mean_error(tables.filled.forward[index]),
+            "backward": mean_error(tables.filled.backward[index]),
+            "backward_found": to_json_number(mean_error(tables.found[index])),
         }
-        for name, fit in build_regressors(settings).items()
+        for index, name in enumerate(Regressors.of(settings).names)
     ]
     found = to_json_number(mean_error(guessing_errors(train, test)["backward"]))
-    guessing = mean_shape_errors(filled_train, filled_test) | {"backward_found": found}
+    guessing = mean_shape_errors(*_fill_gaps(train, test, completed)) | {"backward_found": found}
     return {"points_per_image": points_per_image(test.landmarks), "errors": rows, "guessing": guessing}
-
-
-# --- landmarks used as detections of the annotated points --------------------------------------------
-
-
-def match_annotated_points(train: Examples) -> IntArray:
-    """Match annotated points to landmarks: return the landmark [L] of each point, -1 if it gets none."""
-    return match_landmarks(
-        compute_mean_distances(train.landmarks, train.truth, train.visible, train.normalizer)
-    )
-
-
-def hit_rates_by_limit(
-    predicted: FloatArray,
-    matched: IntArray,
-    test: Examples,
-    limits: Mapping[str, FloatArray],
-    groups: Mapping[str, tuple[int, ...]],
-) -> Metrics:
-    """Measure the percentage of annotated points that are hit, for several definitions of a hit.
-
-    Args:
-        predicted: [T, P, 2] points that stand for the annotated points.
-        matched: [L] index of the predicted point of each annotated point; -1 if there is none, which counts
-            as a miss.
-        test: The annotated images.
-        limits: For each definition, the maximum distance [T] of a hit in each image. Images in which it is
-            not positive are left out.
-        groups: Indices of the annotated points of each body part.
-    """
-    metrics: Metrics = {}
-    for name, limit in limits.items():
-        counted = test.visible & (limit > 0)[:, None]
-        rates = 100.0 * hit_rates(predicted, test.truth, counted, limit, matched)
-        parts = group_means(rates, groups)
-        metrics[name] = {
-            "images": int((limit > 0).sum()),
-            "average": float(np.nanmean(rates)),
-            "by_part": dict(zip(parts, to_json_list(np.array(list(parts.values()))), strict=True)),
-            "by_point": to_json_list(rates),
-        }
-    return metrics
-
-
-def oks_metrics(
-    detections: Detections, targets: TargetObjects, names: Sequence[str], settings: Evaluation
-) -> Metrics:
-    """Measure AP and AR of COCO, as means over OKS thresholds and at single thresholds.
-
-    Args:
-        detections: Detected objects.
-        targets: Annotated objects.
-        names: L names of the points, which determine their sigmas.
-        settings: Thresholds, and the sigma of points that COCO does not annotate.
-    """
-    sigmas = choose_sigmas(names, settings.oks_sigma)
-
-    def measure(thresholds: Sequence[float]) -> tuple[float, float]:
-        result = average_precision(detections, targets, sigmas, np.array(thresholds))
-        return float(np.mean(result.ap)), float(np.mean(result.ar))
-
-    precision, recall = measure(settings.oks_thresholds)
-    metrics: Metrics = {"AP": precision, "AR": recall}
-    for threshold in settings.oks_single:
-        precision, recall = measure((threshold,))
-        metrics |= {f"AP {threshold:g}": precision, f"AR {threshold:g}": recall}
-    return metrics
-
-
-def build_detections(landmarks: FloatArray, score: FloatArray, matched: IntArray) -> Detections:
-    """Return one detection per image, which consists of the landmarks matched to the annotated points.
-
-    Args:
-        landmarks: [N, K, 2].
-        score: [N, K].
-        matched: [L], see `match_annotated_points`.
-    """
-    column = np.maximum(matched, 0)
-    # A point without a landmark is placed far outside the image, so that its similarity is 0.
-    xy = np.where((matched >= 0)[None, :, None], landmarks[:, column], 1e6)
-    mean_score = score[:, column][:, matched >= 0].mean(axis=1)
-    return Detections(np.arange(len(landmarks)), xy, mean_score)
 
 
 def to_json_number(value: float) -> float | None:

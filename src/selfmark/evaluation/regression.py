@@ -6,7 +6,7 @@ from them (forward), and how well it predicts them from the annotated points (ba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,14 @@ class Regressor:
 Fit = Callable[[FloatArray, FloatArray], Regressor]
 
 
+@dataclass(frozen=True)
+class FitSeveral:
+    """A function that fits several regressors on the same images, and their number."""
+
+    fit: Callable[[FloatArray, FloatArray], list[Regressor]]
+    count: int
+
+
 def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regressor:
     """Fit least squares with a penalty of lambda |weights|^2 on centered inputs and targets.
 
@@ -54,18 +62,29 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     >>> fit_ridge(inputs, 3.0 * inputs + 1.0, ridge=0.0).predict(np.array([[10.0]])).round(6)
     array([[31.]])
     """
-    if ridge < 0:
-        raise ValueError(f"ridge must be at least 0, not {ridge}")
+    return fit_ridges(inputs, targets, (ridge,))[0]
+
+
+def fit_ridges(inputs: FloatArray, targets: FloatArray, ridges: Sequence[float]) -> list[Regressor]:
+    """Fit `fit_ridge` for several penalties, which share the products X'X and X'Y."""
+    for ridge in ridges:
+        if ridge < 0:
+            raise ValueError(f"ridge must be at least 0, not {ridge}")
     x, y = _as_double(inputs, targets)
     input_mean, target_mean = x.mean(axis=0), y.mean(axis=0)
     x, y = x - input_mean, y - target_mean
-    gram = x.T @ x
+    gram, cross = x.T @ x, x.T @ y
+    return [Regressor(_solve(gram, cross, ridge), input_mean, target_mean) for ridge in ridges]
+
+
+def _solve(gram: FloatArray, cross: FloatArray, ridge: float) -> FloatArray:
+    """Return the weights [A, B] of a ridge regressor from X'X [A, A] and X'Y [A, B]."""
     penalty = ridge * gram.max()
     if penalty > 0:
-        weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), x.T @ y)
-    else:  # the matrix is singular if there are too few images or if a landmark never moves
-        weights = np.linalg.lstsq(gram, x.T @ y, rcond=None)[0]
-    return Regressor(weights, input_mean, target_mean)
+        weights: FloatArray = np.linalg.solve(gram + penalty * np.eye(len(gram)), cross)
+    else:  # the matrix is singular with too few images or a landmark that never moves
+        weights = np.linalg.lstsq(gram, cross, rcond=None)[0]
+    return weights
 
 
 def fit_without_bias(inputs: FloatArray, targets: FloatArray) -> Regressor:

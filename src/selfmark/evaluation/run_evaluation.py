@@ -22,6 +22,7 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError, suggest
 from selfmark.evaluation import protocol
 from selfmark.evaluation.advice import advise
+from selfmark.evaluation.cached_checks import load_or_check
 from selfmark.evaluation.cached_predictions import Progress, run_fingerprint
 from selfmark.evaluation.completion import complete_landmarks
 from selfmark.evaluation.detector_precision import (
@@ -49,12 +50,20 @@ from selfmark.evaluation.normalizers import (
 )
 from selfmark.evaluation.oks import TargetObjects
 from selfmark.evaluation.protocol import Examples, Metrics
+from selfmark.evaluation.raw_landmarks import (
+    build_detections,
+    hit_rates_by_limit,
+    match_annotated_points,
+    oks_metrics,
+)
 from selfmark.evaluation.regression import fit_ridge
-from selfmark.evaluation.stage1_landmarks import Stage1Finder, load_stage1_finder
+from selfmark.evaluation.run_models import RunModels
+from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.evaluation.stage_errors import StageExamples, measure_inter_ocular
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import region_sides
 from selfmark.images.store import ImageStore
+from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
@@ -135,14 +144,10 @@ def evaluate_run(
     options = options or EvaluationOptions()
     run = Run.open(Path(folder))
     config = override(run.config, {f"evaluation.{name}": value for name, value in options.settings.items()})
-    torch_device = select_device(device)
-    detector, stage1 = Detector.load(run.path, torch_device), load_stage1_finder(run, torch_device)
-    if config.evaluation.flip == "never":
-        card = replace(detector.card, flip_test=False)
-        detector = Detector(detector.psi, card, torch_device, detector.runtime)
+    models = RunModels.open(run, select_device(device), config.evaluation.flip != "never")
     images = _as_list(inputs.images)
     refs: Sequence[ImageRef] = ()
-    metrics = _build_header(run, detector) | {"images": [str(item) for item in images]}
+    metrics = _build_header(run, models.card) | {"images": [str(item) for item in images]}
     if inputs.labels is None:
         if options.by or inputs.train_labels or options.normalizer or options.detectors:
             raise InputError("--by, --train-labels, --normalizer and --detectors need --labels")
@@ -154,7 +159,7 @@ def evaluate_run(
         train_truth, test_truth, spec = _read_label_files(inputs, options, config)
         for name in options.detectors:
             build_detector_settings(name, config)
-        predict = partial(predict_labeled, run, detector, stage1, on_progress=on_progress)
+        predict = partial(predict_labeled, models, on_progress=on_progress)
         test = predict(test_truth)
         if train_truth is None:
             train, test = split_in_half(test, config.evaluation)
@@ -168,11 +173,19 @@ def evaluate_run(
         precisions = _run_precision(run, train, spec, config)
         if options.detectors:
             precisions |= measure_detector_precisions(
-                test.truth, spec, options.detectors, config, torch_device, run.path
+                test.truth, spec, options.detectors, config, models.device, run.path
             )
         metrics["precision"] = precisions
         metrics["notes"] = _collect_notes(train, test, inputs.train_labels is None)
-    metrics |= _check_without_labels(run, detector, stage1, refs, config)
+    second_run = run.read_verification()
+    checks = load_or_check(
+        models,
+        refs,
+        config.evaluation,
+        second_run,
+        lambda: run_label_free_checks(models.detector, models.stage1, refs, config, second_run=second_run),
+    )
+    metrics |= _check_entries(run, checks, second_run, config)
     target = Path(output) if output is not None else run.path
     try:
         make_folders(target)
@@ -216,24 +229,15 @@ def _require_field(truth: AnnotatedObjects, name: str) -> None:
 
 def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
     """Run the label-free checks on a new run and write its metrics.json."""
-    stage1 = load_stage1_finder(run, detector.device)
-    metrics = _build_header(run, detector)
-    metrics |= _check_without_labels(run, detector, stage1, store.refs, run.config, store)
+    stage1, second_run = load_stage1_finder(run, detector.device), run.read_verification()
+    checks = run_label_free_checks(detector, stage1, store.refs, run.config, store, second_run)
+    metrics = _build_header(run, detector.card) | _check_entries(run, checks, second_run, run.config)
     write_json(metrics, run.path / "metrics.json")
     return metrics
 
 
-def _check_without_labels(
-    run: Run,
-    detector: Detector,
-    stage1: Stage1Finder,
-    refs: Sequence[ImageRef],
-    config: Config,
-    store: ImageStore | None = None,
-) -> Metrics:
+def _check_entries(run: Run, checks: Metrics, second_run: Metrics | None, config: Config) -> Metrics:
     """Return the label-free checks, the agreement with a second run, and advice."""
-    second_run = run.read_verification()
-    checks = run_label_free_checks(detector, stage1, refs, config, store, second_run)
     return {
         "unlabelled": checks,
         "verification": second_run,
@@ -241,13 +245,13 @@ def _check_without_labels(
     }
 
 
-def _build_header(run: Run, detector: Detector) -> Metrics:
+def _build_header(run: Run, card: ModelCard) -> Metrics:
     """Return the entries of metrics.json that say what was evaluated."""
     return {
         "selfmark": __version__,
-        "model": run_fingerprint(run, detector.card),
+        "model": run_fingerprint(run, card),
         "run": str(run.path),
-        "landmarks": list(detector.names),
+        "landmarks": list(card.names),
         "notes": [],
     }
 
@@ -277,7 +281,7 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         stage1_test=replace(test_examples, landmarks=test.predictions.stage1),
         completed=complete_landmarks(train.predictions.stage1, settings.completion_iterations),
     )
-    matched = protocol.match_annotated_points(train_examples)
+    matched = match_annotated_points(train_examples)
     regressed = forward_prediction(
         train_examples.landmarks,
         train_examples.truth,
@@ -288,14 +292,15 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
     names = test.truth.names
     limits, groups = _compute_hit_limits(test, config), group_by_part(names)
     score = test.predictions.score.astype(np.float64)
-    detections = protocol.build_detections(test_examples.landmarks, score, matched)
+    detections = build_detections(test_examples.landmarks, score, matched)
     targets = TargetObjects(
         np.arange(len(test_examples)),
         test_examples.truth,
         test_examples.visible,
         _compute_object_areas(test, test_examples, size),
     )
-    errors = stages.measure(settings)
+    tables = stages.tables(settings)
+    errors = stages.measure(settings, tables)
     return {
         "labels": str(test.truth.source),
         "train_labels": str(train.truth.source),
@@ -305,14 +310,12 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         "points": list(names),
         **errors,
         "inter_ocular": measure_inter_ocular(
-            stages, errors, test.truth, test.predictions.regions, spec, config
+            stages, errors, tables, test.truth, test.predictions.regions, spec, config
         ),
         "matched": [int(landmark) for landmark in matched],
-        "raw": protocol.hit_rates_by_limit(test_examples.landmarks, matched, test_examples, limits, groups),
-        "regressed": protocol.hit_rates_by_limit(
-            regressed, np.arange(len(names)), test_examples, limits, groups
-        ),
-        "oks": protocol.oks_metrics(detections, targets, names, settings),
+        "raw": hit_rates_by_limit(test_examples.landmarks, matched, test_examples, limits, groups),
+        "regressed": hit_rates_by_limit(regressed, np.arange(len(names)), test_examples, limits, groups),
+        "oks": oks_metrics(detections, targets, names, settings),
         "by": {
             name: protocol.errors_by_group(train_examples, test_examples, _group_images(test, name), settings)
             for name in by

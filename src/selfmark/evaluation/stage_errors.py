@@ -10,7 +10,7 @@ from selfmark.evaluation import protocol
 from selfmark.evaluation.inter_ocular import measure_by_definition
 from selfmark.evaluation.nme import IntArray
 from selfmark.evaluation.normalizers import list_inter_ocular_specs
-from selfmark.evaluation.protocol import Examples, Metrics
+from selfmark.evaluation.protocol import ErrorTables, Examples, Metrics, Stage1Tables
 from selfmark.points import FloatArray
 
 
@@ -32,14 +32,24 @@ class StageExamples:
     stage1_test: Examples
     completed: FloatArray
 
-    def measure(self, settings: Evaluation) -> Metrics:
+    def tables(self, settings: Evaluation) -> StageTables:
+        """Compute the errors with regressors fitted on all training images."""
+        return StageTables(
+            protocol.error_tables(self.train, self.test, protocol.Regressors.of(settings).fits),
+            protocol.stage1_tables(self.stage1_train, self.stage1_test, settings, self.completed),
+        )
+
+    def measure(self, settings: Evaluation, tables: StageTables) -> Metrics:
         """Measure the errors of both stages."""
+        by_num_images = protocol.errors_by_num_images(self.train, self.test, settings, tables.stage2)
         return {
-            "errors": protocol.errors_by_num_images(self.train, self.test, settings),
+            "errors": by_num_images.rows,
             "guessing": protocol.mean_shape_errors(self.train, self.test),
-            "headline": protocol.headline_errors(self.train, self.test, settings),
-            "curves": protocol.curves_by_num_images(self.train, self.test, settings),
-            "stage1": protocol.stage1_errors(self.stage1_train, self.stage1_test, settings, self.completed),
+            "headline": protocol.headline_errors(self.train, self.test, settings, tables.stage2),
+            "curves": by_num_images.curves,
+            "stage1": protocol.stage1_errors(
+                self.stage1_train, self.stage1_test, settings, self.completed, tables.stage1
+            ),
         }
 
     def with_normalizer(self, rows: IntArray, lengths: FloatArray) -> StageExamples:
@@ -50,9 +60,22 @@ class StageExamples:
         return replace(self, test=test, stage1_test=stage1_test)
 
 
+@dataclass(frozen=True)
+class StageTables:
+    """Errors of both stages with regressors fitted on all training images."""
+
+    stage2: ErrorTables
+    stage1: Stage1Tables
+
+    def rescale(self, rows: IntArray, factor: FloatArray) -> StageTables:
+        """Return the errors of these test images [T'], multiplied by a factor [T'] per image."""
+        return StageTables(self.stage2.rescale(rows, factor), self.stage1.rescale(rows, factor))
+
+
 def measure_inter_ocular(
     stages: StageExamples,
     errors: Metrics,
+    tables: StageTables,
     truth: AnnotatedObjects,
     regions: FloatArray,
     spec: str,
@@ -62,7 +85,9 @@ def measure_inter_ocular(
 
     Args:
         stages: Landmarks of both stages.
-        errors: Errors with the normalizer `spec`. They are returned for the definition that equals `spec`.
+        errors: The errors divided by `spec`, which are not measured again.
+        tables: The errors divided by `spec` with regressors fitted on all training images. Errors divided by
+            another length differ from them by a factor, so no regressor is fitted again.
         truth: The T test objects.
         regions: [T, 4] x, y, w, h of their network images in the originals.
         spec: The chosen normalizer.
@@ -78,6 +103,7 @@ def measure_inter_ocular(
     def measure(definition: str, rows: IntArray, lengths: FloatArray) -> Metrics:
         if definition == spec and len(rows) == len(stages.test):
             return errors
-        return stages.with_normalizer(rows, lengths).measure(settings)
+        rescaled = tables.rescale(rows, stages.test.normalizer[rows] / lengths)
+        return stages.with_normalizer(rows, lengths).measure(settings, rescaled)
 
     return measure_by_definition(truth, regions, config.images.size, measure)

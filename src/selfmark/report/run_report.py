@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from selfmark.config import to_dict
-from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import run_fingerprint
-from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks, load_stage1_finder
+from selfmark.evaluation.run_models import RunModels
+from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks
 from selfmark.images.store import ImageStore, load_store
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
 from selfmark.report import metrics_text
+from selfmark.report.cached_placements import Placements, load_or_place
 from selfmark.report.embedding import embed_in_plane, is_tsne_available
 from selfmark.report.metrics_schema import require_metrics
 from selfmark.report.page import ReportData, write_report
@@ -39,21 +41,21 @@ _PROJECTION_NOTE = (
 
 
 def build_report(
-    run: Run, detector: Detector, output: Path | None = None, image_store: ImageStore | None = None
+    models: RunModels, output: Path | None = None, image_store: ImageStore | None = None
 ) -> Path:
     """Write report/index.html of a finished run, and return its path.
 
     Args:
-        run: Finished run.
-        detector: Detector of the run.
+        models: Finished run and its networks.
         output: Folder that contains metrics.json and gets the report; None means the run folder.
         image_store: Decoded images of the run; None decodes the images that the report needs.
 
     Raises:
         InputError: If metrics.json or a file of the run is not valid.
     """
+    run, card = models.run, models.card
     folder = output if output is not None else run.path
-    metrics = _read_metrics(run, detector, folder / "metrics.json")
+    metrics = _read_metrics(run, card, folder / "metrics.json")
     refs = run.refs()
     chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_EMBEDDED_IMAGES)]
     store = (
@@ -62,29 +64,28 @@ def build_report(
         else load_store(chosen, run.config.images, float("inf"), None)
     )
     shown = evenly_spaced(len(store), _MAX_EXAMPLES)
-    located = detector.locate(store.pixels[shown])
-    cluster_xy, cluster_label = _embed_stage1_points(run, detector, store.pixels)
-    numbers = collect_metrics(metrics, len(detector.names), folder / "metrics.json")
+    placed = load_or_place(run, card, store.refs, len(shown), lambda: _place(models, store.pixels, shown))
+    numbers = collect_metrics(metrics, len(card.names), folder / "metrics.json")
     data = ReportData(
         title=run.path.resolve().name,
-        names=detector.names,
+        names=card.names,
         examples=store.pixels[shown].permute(0, 2, 3, 1).numpy(),
-        example_xy=located.xy.cpu().numpy(),
-        example_score=located.score.cpu().numpy(),
+        example_xy=placed.xy,
+        example_score=placed.score,
         example_names=tuple(store.refs[row].name for row in shown),
-        mirror=detector.card.mirror,
-        without_partner=tuple(landmarks_without_partner(detector.card)),
-        colors=landmark_colors(detector.card),
-        skeleton=detector.card.skeleton,
-        hidden=detector.card.hidden,
+        mirror=card.mirror,
+        without_partner=tuple(landmarks_without_partner(card)),
+        colors=landmark_colors(card),
+        skeleton=card.skeleton,
+        hidden=card.hidden,
         detection=_compute_detection_rates(run),
         history=tuple(run.events()),
-        headline_numbers=(*numbers.headline_numbers, *_list_run_numbers(run, detector.card)),
+        headline_numbers=(*numbers.headline_numbers, *_list_run_numbers(run, card)),
         settings=to_dict(run.config),
         tables=numbers.tables,
         curves=numbers.curves,
-        cluster_xy=cluster_xy,
-        cluster_label=cluster_label,
+        cluster_xy=placed.plane_xy,
+        cluster_label=placed.label,
         cluster_note="" if is_tsne_available() else _PROJECTION_NOTE,
         trust=numbers.trust,
         order=numbers.order,
@@ -137,7 +138,7 @@ def collect_metrics(metrics: Any, num_landmarks: int, path: Path) -> ShownMetric
     )
 
 
-def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
+def _read_metrics(run: Run, card: ModelCard, path: Path) -> dict[str, Any]:
     """Return the metrics of the last evaluation.
 
     If the model or the settings have changed since then, the result contains only a note that says so.
@@ -145,20 +146,24 @@ def _read_metrics(run: Run, detector: Detector, path: Path) -> dict[str, Any]:
     metrics: dict[str, Any] = read_json(path) if path.exists() else {}
     if not isinstance(metrics, dict):
         raise InputError(f"{path} is not the result of an evaluation: run 'selfmark evaluate' again")
-    if metrics and metrics.get("model") != run_fingerprint(run, detector.card):
+    if metrics and metrics.get("model") != run_fingerprint(run, card):
         return {
             "notes": [f"{path.name} belongs to an earlier state of this run. Run 'selfmark evaluate' again."]
         }
     return metrics
 
 
-def _embed_stage1_points(
-    run: Run, detector: Detector, pixels: Any
-) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Return the points that Stage 1 finds: positions [P, 2] on the map of the landmarks, and labels [P]."""
-    landmarks = find_stage1_landmarks(load_stage1_finder(run, detector.device), pixels)
+def _place(models: RunModels, pixels: Tensor, shown: npt.NDArray[np.int64]) -> Placements:
+    """Locate landmarks in the images `shown`, and embed the points that Stage 1 finds in all images."""
+    located = models.detector.locate(pixels[shown])
+    landmarks = find_stage1_landmarks(models.stage1, pixels)
     rows = evenly_spaced(len(landmarks.label), _MAX_EMBEDDED_POINTS)
-    return embed_in_plane(landmarks.descriptor[rows]), landmarks.label[rows]
+    return Placements(
+        located.xy.cpu().numpy(),
+        located.score.cpu().numpy(),
+        embed_in_plane(landmarks.descriptor[rows]),
+        landmarks.label[rows],
+    )
 
 
 def _compute_detection_rates(run: Run) -> FloatArray:

@@ -12,8 +12,8 @@ from selfmark.errors import InputError
 from selfmark.evaluation.labeled_images import LabeledImages, load_labeled_images
 from selfmark.evaluation.labeled_run import build_examples, predict_labeled
 from selfmark.evaluation.normalizers import choose_normalizer
-from selfmark.evaluation.protocol import match_annotated_points
-from selfmark.evaluation.stage1_landmarks import Stage1
+from selfmark.evaluation.raw_landmarks import match_annotated_points
+from selfmark.evaluation.run_models import RunModels
 from selfmark.images.picture_files import write_png
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.paper.reproduction.measurement_task import (
@@ -67,8 +67,8 @@ def draw_landmark_sheet(task: MeasurementTask) -> Results:
 def draw_matched_sheet(task: MeasurementTask) -> Results:
     """Draw only the landmarks that match annotated points; matches are found on the images for fitting."""
     run = Run.open(task.run_folder)
-    detector, stage1 = Detector.load(task.run_folder, task.device), Stage1.load(run, task.device)
-    labeled = predict_labeled(run, detector, stage1, read_labels(task.fit, task.config), None)
+    models = RunModels.open(run, task.device)
+    labeled = predict_labeled(models, read_labels(task.fit, task.config), None)
     examples = build_examples(
         labeled.truth,
         labeled.predictions.xy,
@@ -77,7 +77,7 @@ def draw_matched_sheet(task: MeasurementTask) -> Results:
         task.config.images.size,
     )
     images = load_image_sample(task, MAX_IMAGES)
-    xy = detector.locate(images.store.pixels).xy.cpu().numpy()
+    xy = models.detector.locate(images.store.pixels).xy.cpu().numpy()
     unmatched = np.setdiff1d(np.arange(xy.shape[1]), match_annotated_points(examples))
     xy[:, unmatched] = np.nan
     sheet = draw_contact_sheet(_to_pictures(images), xy, COLUMNS)

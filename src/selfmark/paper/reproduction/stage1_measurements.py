@@ -81,14 +81,16 @@ def _measure_errors(
         for images in (fit, test)
     )
     completed = complete_landmarks(fit_examples.landmarks, settings.completion_iterations)
+    tables = protocol.stage1_tables(fit_examples, test_examples, settings, completed)
 
     def measure_definition(_: str, rows: IntArray, lengths: FloatArray) -> Results:
         selected = replace(test_examples.select(rows), normalizer=lengths)
-        return {"stage1": protocol.stage1_errors(fit_examples, selected, settings, completed)}
+        rescaled = tables.rescale(rows, test_examples.normalizer[rows] / lengths)
+        return {"stage1": protocol.stage1_errors(fit_examples, selected, settings, completed, rescaled)}
 
     return {
         "headline": {"regressor": f"ridge {settings.ridge:g}"},
         "normaliser": spec,
-        "stage1": protocol.stage1_errors(fit_examples, test_examples, settings, completed),
+        "stage1": protocol.stage1_errors(fit_examples, test_examples, settings, completed, tables),
         "inter_ocular": measure_by_definition(test.truth, test.store.regions, size, measure_definition),
     }

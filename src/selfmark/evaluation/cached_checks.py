@@ -1,0 +1,62 @@
+"""Label-free checks of a run on a set of images, computed once and cached next to its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from selfmark._version import __version__
+from selfmark.config import Evaluation
+from selfmark.errors import InputError
+from selfmark.evaluation.cached_predictions import cache_file, digest, images_fingerprint, run_fingerprint
+from selfmark.evaluation.protocol import Metrics
+from selfmark.evaluation.run_models import RunModels
+from selfmark.image_ref import ImageRef
+from selfmark.run.files import read_json, to_json, write_json
+from selfmark.run.guarded_files import make_folder
+
+
+def load_or_check(
+    models: RunModels,
+    refs: Sequence[ImageRef],
+    settings: Evaluation,
+    second_run: Metrics | None,
+    compute: Callable[[], Metrics],
+) -> Metrics:
+    """Return the label-free checks of these images, from the run folder if they are still valid.
+
+    Args:
+        models: The run.
+        refs: The images to choose from.
+        settings: Settings of the checks.
+        second_run: The content of verification.json.
+        compute: Makes the checks.
+    """
+    path = cache_file(models.run, refs, "-checks.json")
+    parts = [__version__, to_json(asdict(settings)), to_json(second_run)]
+    key = digest(run_fingerprint(models.run, models.card), images_fingerprint(refs), *parts)
+    if path.exists():
+        cached = _read(path, key)
+        if cached is not None:
+            return cached
+    checks = compute()
+    # Without the weights of pretrained features some checks are left out; the weights may be installed later.
+    if any(error is not None for error in checks["appearance_error"]):
+        try:
+            make_folder(path.parent)
+            write_json({"fingerprint": key, "digest": digest(to_json(checks)), "checks": checks}, path)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from error
+    return checks
+
+
+def _read(path: Path, key: str) -> Metrics | None:
+    """Read cached checks; None if they are damaged, or the model, settings or images have changed."""
+    try:
+        stored = read_json(path)
+        checks: Metrics = stored["checks"]
+        is_valid = stored["fingerprint"] == key and stored["digest"] == digest(to_json(checks))
+        return checks if is_valid else None
+    except (InputError, KeyError, TypeError):
+        return None

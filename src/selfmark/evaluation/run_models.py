@@ -1,0 +1,56 @@
+"""The networks of a run that is evaluated, loaded only if they are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from selfmark.detector import Detector
+from selfmark.evaluation.stage1_landmarks import Stage1Finder, load_stage1_finder
+from selfmark.model.card import ModelCard, model_folder, read_card
+from selfmark.run.folder import Run
+
+
+@dataclass(frozen=True)
+class RunModels:
+    """A run, the card of its model, and its networks, which are loaded on first use.
+
+    An evaluation whose predictions are all cached needs no network, and no GPU.
+    """
+
+    run: Run
+    card: ModelCard
+    device: torch.device
+    loaded: Detector | None = None
+
+    @classmethod
+    def open(cls, run: Run, device: torch.device | str, mirror: bool = True) -> RunModels:
+        """Read the model card of a run.
+
+        Args:
+            run: a finished run.
+            device: device to compute on.
+            mirror: False never averages with the mirror image.
+        """
+        card = read_card(model_folder(run.path))
+        return cls(run, card if mirror else replace(card, flip_test=False), torch.device(device))
+
+    @classmethod
+    def of(cls, run: Run, detector: Detector) -> RunModels:
+        """Return the models of a run whose detector is loaded."""
+        return cls(run, detector.card, detector.device, detector)
+
+    @cached_property
+    def detector(self) -> Detector:
+        """The detector of the run."""
+        detector = self.loaded or Detector.load(self.run.path, self.device)
+        if detector.card == self.card:
+            return detector
+        return Detector(detector.psi, self.card, self.device, detector.runtime)
+
+    @cached_property
+    def stage1(self) -> Stage1Finder:
+        """Stage 1 of the run."""
+        return load_stage1_finder(self.run, self.device)

@@ -44,7 +44,7 @@ def test_stated_sizes_that_differ_are_refused(photos: Path, tmp_path: Path) -> N
     assert read_ground_truth(same, refs).notes == ()
     other = _write_labels(tmp_path / "other.json", [(64, 64), *[(640, 480)] * 3], [INSIDE] * 4)
     with pytest.raises(
-        InputError, match=r"other.json belongs to other images.*'001.png' has 640 x 480.*3 of 4"
+        InputError, match=r"other.json belongs to other images.*3 of 4.*'001.png' is 640 x 480"
     ):
         read_ground_truth(other, refs)
     one = _write_labels(tmp_path / "one.json", [*[(64, 64)] * 3, (640, 480)], [INSIDE] * 4)

@@ -55,9 +55,9 @@ class Observers:
 
     def _start(self, stack: ExitStack, run: Path) -> None:
         if self.watch:
-            from selfmark.watch_page.watch_server import serve_beside
+            from selfmark.watch_page.watch_server import serve_in_background
 
-            stack.enter_context(serve_beside(run, True, print_result))
+            stack.enter_context(serve_in_background(run, True, print_result))
         if self.tensorboard is not None:
             self.tensorboard.open(run)
             stack.callback(self.tensorboard.close)

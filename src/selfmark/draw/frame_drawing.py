@@ -83,7 +83,7 @@ def draw_frame(frame: Pixels, objects: Sequence[DrawnObject], style: DrawingStyl
     Rings are drawn before the discs of the same object, so that a ring never covers a disc.
     """
     canvas = _draw_trails(frame, objects, style.colors)
-    order = sorted(range(len(style.colors)), key=lambda index: index not in style.hollow)
+    order = sorted(range(len(style.colors)), key=lambda index: index not in style.hollow)  # hollow ones first
     for instance in objects:
         radius = _compute_disc_radius(instance)
         for a, b in style.edges:
@@ -118,10 +118,10 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
     steps = np.linalg.norm(np.diff(trail, axis=0), axis=2)  # [T - 1, K]; NaN beside a gap
     jumps = ~(steps <= _MAX_STEP * size)  # a gap counts as a jump
     for landmark in range(trail.shape[1]):
-        start = int(np.flatnonzero(jumps[:, landmark])[-1]) + 1 if jumps[:, landmark].any() else 0
-        trail[start:-1, landmark] = gaussian_filter1d(
-            trail[start:, landmark], _TRAIL_SIGMA, axis=0, mode="nearest"
-        )[:-1]
+        jump_steps = np.flatnonzero(jumps[:, landmark])
+        start = int(jump_steps[-1]) + 1 if len(jump_steps) else 0
+        smooth = gaussian_filter1d(trail[start:, landmark], _TRAIL_SIGMA, axis=0, mode="nearest")
+        trail[start:-1, landmark] = smooth[:-1]
         trail[:start, landmark] = np.nan
     return trail
 

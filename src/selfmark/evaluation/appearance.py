@@ -56,6 +56,7 @@ def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) ->
         angle = shapes.rotation - np.angle(np.exp(1j * shapes.rotation[is_majority]).mean())
         sign = np.where(shapes.is_mirrored, -1.0, 1.0)
         cos, sin = np.cos(angle), np.sin(angle)
+        # A rotation after negating y: [[cos, -sin], [sin, cos]] @ [[1, 0], [0, sign]].
         linear = np.stack([np.stack([cos, -sin * sign], -1), np.stack([sin, cos * sign], -1)], -2)
     center = np.full(2, (size - 1) / 2)
     offset = center - linear @ center
@@ -163,9 +164,9 @@ def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> Float
     similarity = np.einsum("nkd,ld->nkl", centered, mean / _compute_lengths(mean))
     # A descriptor resembles a mean that it is part of, so the mean of its own landmark leaves it out.
     mean_of_others = (num_images * mean - centered) / (num_images - 1)
-    own = (centered * mean_of_others / _compute_lengths(mean_of_others)).sum(axis=-1)
-    similarity[:, np.arange(num_landmarks), np.arange(num_landmarks)] = own
-    group = np.arange(num_landmarks)
+    own_similarity = (centered * mean_of_others / _compute_lengths(mean_of_others)).sum(axis=-1)
+    similarity[:, np.arange(num_landmarks), np.arange(num_landmarks)] = own_similarity
+    group = np.arange(num_landmarks)  # duplicates get the number of their first landmark
     for members in duplicates:
         group[members] = members[0]
     is_same = group[similarity.argmax(axis=-1)] == group

@@ -64,8 +64,8 @@ def measure_deformation_errors(
         before = detector.locate(block).xy
         for _ in range(deformations):
             matrix = random_affine(len(images), size, augment, generator)
-            changed = augment_colors(warp_images(images, matrix), augment, generator)
-            after = detector.locate((changed * 255).round().to(torch.uint8)).xy
+            deformed = augment_colors(warp_images(images, matrix), augment, generator)
+            after = detector.locate((deformed * 255).round().to(torch.uint8)).xy
             expected = move_points(before, matrix)
             error = torch.where(points_inside(expected, size), (after - expected).norm(dim=-1), torch.nan)
             errors.append(error / size)

@@ -106,9 +106,9 @@ def _read_table(path: Path) -> _Table:
             raise InputError(f"{path}: line {number} has {len(line)} columns but the first line has {width}")
     header = lines[: len(levels)]
     # The path of an image takes one column, or one column per folder. These columns have no scorer.
-    first = next((column for column in range(1, width) if lines[0][column]), width)
-    columns = list(zip(*(line[first:] for line in header), strict=True))
-    rows = [_Row(f"{path}: line {number}", line[:first], line[first:]) for number, line in nonempty]
+    num_path = next((column for column in range(1, width) if lines[0][column]), width)
+    columns = list(zip(*(line[num_path:] for line in header), strict=True))
+    rows = [_Row(f"{path}: line {number}", line[:num_path], line[num_path:]) for number, line in nonempty]
     return _Table(levels, columns, rows[len(levels) :])
 
 

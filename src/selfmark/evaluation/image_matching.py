@@ -76,7 +76,7 @@ def _find_files(
     """
     found: dict[PathParts, str] = {}
     partial_matches: list[str] = []
-    owner: dict[str, PathParts] = {}
+    owner: dict[str, PathParts] = {}  # path in the label file that each file was matched to
     # Symbolic links may rename files and folders, so both the given and the resolved path are compared.
     spellings = [
         (tuple(spelling.split(os.sep)[1:]), file)

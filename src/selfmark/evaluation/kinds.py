@@ -21,7 +21,7 @@ def measure_kind_separation(descriptor: FloatArray) -> float:
     Args:
         descriptor: [N, K, D] unit vectors, see `appearance.describe_landmarks`.
     """
-    images = descriptor.mean(axis=1)
+    images = descriptor.mean(axis=1)  # [N, D]
     images = images - images.mean(axis=0)
     if len(images) < _MIN_IMAGES or not images.any():
         return 0.0
@@ -31,9 +31,9 @@ def measure_kind_separation(descriptor: FloatArray) -> float:
     distance = np.linalg.norm(images[:, None] - images[None], axis=-1)
     silhouette = []
     for row, group in enumerate(is_second):
-        same = is_second == group
-        within = distance[row, same].sum() / max(same.sum() - 1, 1)
-        between = distance[row, ~same].mean()
+        is_same = is_second == group
+        within = distance[row, is_same].sum() / max(is_same.sum() - 1, 1)  # without the image itself
+        between = distance[row, ~is_same].mean()
         silhouette.append((between - within) / max(between, within))
     return max(float(np.mean(silhouette)), 0.0)
 
@@ -50,8 +50,9 @@ def _split_in_two(images: FloatArray) -> npt.NDArray[np.bool_]:
         if is_second.all() or not is_second.any():
             break
         centers = [images[is_second == group].mean(axis=0) for group in (False, True)]
-        nearest = np.linalg.norm(images - centers[1], axis=1) < np.linalg.norm(images - centers[0], axis=1)
-        if (nearest == is_second).all():
+        first_distance, second_distance = (np.linalg.norm(images - center, axis=1) for center in centers)
+        is_nearer_second = second_distance < first_distance
+        if (is_nearer_second == is_second).all():
             break
-        is_second = nearest
+        is_second = is_nearer_second
     return is_second

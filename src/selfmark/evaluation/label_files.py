@@ -26,9 +26,9 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: in
     """Read a label file and find the image of each annotated object among the given images.
 
     The file is a COCO file with keypoints, a table of DeepLabCut or Lightning Pose (CSV), or an export of
-    Label Studio (JSON). An annotation belongs to the image whose path ends with the path in the label file;
-    if no folder matches, only the file name is compared. Crowds and objects without a visible point are left
-    out.
+    Label Studio (JSON). An annotation belongs to the given image whose path has the longest end in common
+    with the path in the label file, at least the file name. Crowds and objects without a visible point are
+    left out.
 
     Args:
         path: The label file.

@@ -55,8 +55,8 @@ def require_matching_sizes(
     first = f"'{images[row].file_name}' {reason}"
     if len(found) > _MAX_DIFFERENT * len(rows):
         raise InputError(
-            f"{truth.source} belongs to other images, although the names coincide: {first}, as for "
-            f"{len(found)} of {len(rows)} images checked; give the images of these labels"
+            f"{truth.source} belongs to other images with the same names: {len(found)} of {len(rows)} images "
+            f"checked do not fit, first {first}; give the images of these labels"
         )
     return (
         f"{truth.source}: {len(found)} of {len(rows)} images checked do not fit their labels, first {first}",
@@ -74,7 +74,7 @@ def _find_mismatch(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row
         # Some tools ignore the orientation in a photo's EXIF data, so width and height may be swapped.
         if stated in (size, size[::-1]):
             return None
-        reason = f"has {stated[0]} x {stated[1]} pixels there, but {ref.path} has {size[0]} x {size[1]}"
+        reason = f"is {stated[0]} x {stated[1]} pixels in the labels, but {ref.path} is {size[0]} x {size[1]}"
         return _Mismatch(row, reason)
     points = truth.xy[row][truth.visible[row]]
     margin = _MARGIN * np.array(size)

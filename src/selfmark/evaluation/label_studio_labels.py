@@ -100,6 +100,7 @@ def _read_image_path(where: str, task: dict[str, Any]) -> str:
     if not isinstance(address, str) or not address:
         raise InputError(f"{where} needs the address of its image under 'data', not {reprlib.repr(data)}")
     parts = urlparse(address)
+    # Files in local storage are named by the parameter d. Uploaded files have a prefix before their name.
     if parts.path.rstrip("/") == "/data/local-files" and "d" in parse_qs(parts.query):
         return parse_qs(parts.query)["d"][-1]
     if parts.path.startswith("/data/upload/"):
@@ -109,7 +110,8 @@ def _read_image_path(where: str, task: dict[str, Any]) -> str:
 
 def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
     """Group points by their rectangle, and return the objects with at least one point."""
-    boxes: dict[str, tuple[str, dict[str, Any]]] = {}
+    boxes: dict[str, tuple[str, dict[str, Any]]] = {}  # location and region of each rectangle, by its id
+    # Points of each rectangle, and the location of its first point; None stands for no rectangle.
     points: dict[str | None, dict[str, tuple[float, float]]] = {}
     locations: dict[str | None, str] = {}
     for number, region in enumerate(regions):

@@ -32,7 +32,7 @@ class LabeledImages:
     store: ImageStore
     xy: FloatArray
 
-    def nearest(
+    def find_nearest(
         self, points: FloatArray, image: npt.NDArray[np.int64], config: Config
     ) -> npt.NDArray[np.int64]:
         """Find the annotated point that is nearest to each of P points.

@@ -30,10 +30,10 @@ def compute_mean_distances(
         [K, L]; NaN if a landmark and a point never occur in the same image.
     """
     counted = visible & (normalizer > 0)[:, None]
-    size = np.where(normalizer > 0, normalizer, 1.0)[:, None]
+    divisor = np.where(normalizer > 0, normalizer, 1.0)[:, None]
     # One landmark at a time, because all distances at once, [N, K, L], take much memory.
     rows = [
-        nan_mean(np.where(counted, _distance(landmarks[:, index, None], truth) / size, np.nan), axis=0)
+        nan_mean(np.where(counted, _distance(landmarks[:, index, None], truth) / divisor, np.nan), axis=0)
         for index in range(landmarks.shape[1])
     ]
     return np.stack(rows)

@@ -50,10 +50,10 @@ def point_errors(
             "images whose visible points span no box"
         )
     # An image without visible points may have no normalizer.
-    size = np.where(visible.any(axis=1), normalizer, 1.0).astype(np.float64)
+    divisor = np.where(visible.any(axis=1), normalizer, 1.0).astype(np.float64)
     offset = predicted.astype(np.float64) - truth
     distance = np.hypot(offset[..., 0], offset[..., 1])
-    errors: FloatArray = np.where(visible, 100.0 * distance / size[:, None], np.nan)
+    errors: FloatArray = np.where(visible, 100.0 * distance / divisor[:, None], np.nan)
     return errors
 
 

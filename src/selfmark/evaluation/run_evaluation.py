@@ -170,7 +170,7 @@ def evaluate_run(
         # two busy cores, 759 test images took 93 s of CPU time instead of 7 s.
         with threadpool_limits(1, user_api="blas"):
             metrics |= _measure(train, test, spec, options.by, config)
-        precisions = _run_precision(run, train, spec, config)
+        precisions = _measure_run_precision(run, train, spec, config)
         if options.detectors:
             precisions |= measure_detector_precisions(
                 test.truth, spec, options.detectors, config, models.device, run.path
@@ -339,13 +339,10 @@ def _compute_hit_limits(test: LabeledRun, config: Config) -> dict[str, FloatArra
         (settings.pck_fraction, "torso", "of the torso (PCK)"),
     ):
         if is_available(test.truth, spec):
-            length = (
-                fraction
-                * measure_unchecked_lengths(test.truth, spec, regions)
-                * (size / region_sides(regions))
-            )
-            if (length > 0).any():
-                limits[f"within {fraction:g} {unit}"] = length
+            lengths = measure_unchecked_lengths(test.truth, spec, regions)
+            limit = fraction * lengths * (size / region_sides(regions))
+            if (limit > 0).any():
+                limits[f"within {fraction:g} {unit}"] = limit
     return limits
 
 
@@ -374,7 +371,7 @@ def _group_images(test: LabeledRun, name: str) -> list[str]:
     return [f"{edges[index]:.3g} to {edges[index + 1]:.3g}" for index in quartile]
 
 
-def _run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:
+def _measure_run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:
     """Return the precision of the run's first keypoints, by the name of their detector.
 
     The result is empty if the run has no first keypoints, or if none of its images is labeled.

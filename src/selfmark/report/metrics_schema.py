@@ -183,12 +183,13 @@ def _require_errors(errors: Mapping[str, Any], num_points: int, num_landmarks: i
         if len(curve["within"]) != len(headline["thresholds"]):
             raise ValueError(f"'{direction}' does not have a value for each threshold")
     regressors = {row["regressor"] for row in rows}
-    cells = {(row["images"], row["regressor"]) for row in rows}
-    if not rows or len(cells) != len({images for images, _ in cells}) * len(regressors):
+    numbers_of_images = {row["images"] for row in rows}
+    pairs = {(row["images"], row["regressor"]) for row in rows}
+    if not rows or len(pairs) != len(numbers_of_images) * len(regressors):
         raise ValueError("'errors' does not have each regressor for each number of images")
-    complete = {row["regressor"] for row in rows if row["all"]}
+    fitted_on_all = {row["regressor"] for row in rows if row["all"]}
     stage1 = errors["stage1"]
-    if not {row["regressor"] for row in stage1["errors"]} <= complete:
+    if not {row["regressor"] for row in stage1["errors"]} <= fitted_on_all:
         raise ValueError("'stage1' has a regressor that 'errors' lacks")
     if "backward_found" in stage1.get("guessing", {}) and not all(
         "backward_found" in row for row in stage1["errors"]

@@ -81,8 +81,8 @@ def list_headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
             (
                 "Landmarks to trust",
                 f"{trusted} of {len(checks['trust'])}",
-                "Landmarks whose expected error is at most half the error of guessing. The expected error is "
-                "computed without labels.",
+                f"Landmarks with a trust of at least {GOOD_TRUST:g}. Their expected error is at most half "
+                "the error of guessing. Trust is computed without labels.",
             )
         )
     return numbers
@@ -255,14 +255,14 @@ def _build_error_table(metrics: Metrics, direction: str, unit: str = "") -> Repo
     Args:
         metrics: The metrics.
         direction: `forward` or `backward`.
-        unit: Addition to the title that tells the table from one with another unit.
+        unit: Addition to the title, if another table shows the same errors in another unit.
     """
     cells: dict[int, dict[str, str]] = {}
     for row in metrics["errors"]:
         value = row[direction]
-        text = _format_number(value["mean"]) + (
-            f" ± {_format_number(value['spread'])}" if value["draws"] > 1 else ""
-        )
+        text = _format_number(value["mean"])
+        if value["draws"] > 1:
+            text += f" ± {_format_number(value['spread'])}"
         cells.setdefault(row["images"], {})[row["regressor"]] = text
     regressors = list(next(iter(cells.values())))
     target = "annotated points" if direction == "forward" else "discovered landmarks"
@@ -288,6 +288,7 @@ def _build_error_table(metrics: Metrics, direction: str, unit: str = "") -> Repo
 
 
 def _build_stage_table(metrics: Metrics) -> ReportTable:
+    """Return a table that compares the errors of both stages, with a row for each regressor."""
     stage2 = {row["regressor"]: row for row in metrics["errors"] if row["all"]}
     stage1, guessing = metrics["stage1"], metrics["stage1"].get("guessing", {})
     has_found = "backward_found" in guessing  # files of earlier versions lack this error
@@ -308,6 +309,7 @@ def _build_stage_table(metrics: Metrics) -> ReportTable:
         )
         for row in stage1["errors"]
     ]
+    # The annotated points are the same for both stages, and so is the forward error of guessing.
     rows.append(
         (
             "guessing",

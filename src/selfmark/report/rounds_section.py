@@ -21,22 +21,24 @@ def build_rounds_section(
     If a round was repeated after an interruption, only the last attempt counts.
     """
     rounds = {
-        int(event["round"]): tuple(_number(event.get(field)) for field in _FIELDS)
+        int(event["round"]): tuple(_to_number(event.get(field)) for field in _FIELDS)
         for event in history
         if event.get("event") == "recovery" and isinstance(event.get("round"), int)
     }
     if not rounds:
         return (), ()
     order = sorted(rounds)
-    found, kept, labeled = np.array([rounds[number] for number in order]).T
+    found, kept, labeled = np.array([rounds[number] for number in order]).T  # in the order of _FIELDS
     table = ReportTable(
         title="Round by round",
         note="Before each round, the program finds points in every image, and groups points of all images "
         "that look alike. Stage 2 learns from the groups of the last row.",
         header=("round", "points found per image", "points kept per image", "kept points with a label"),
         rows=tuple(
-            (str(number), _format(a, 1), _format(b, 1), _format(100 * c, 0, "%"))
-            for number, a, b, c in zip(order, found.tolist(), kept.tolist(), labeled.tolist(), strict=True)
+            (str(number), _format(num_found, 1), _format(num_kept, 1), _format(100 * fraction, 0, "%"))
+            for number, num_found, num_kept, fraction in zip(
+                order, found.tolist(), kept.tolist(), labeled.tolist(), strict=True
+            )
         ),
     )
     curves = ReportCurves(
@@ -49,7 +51,8 @@ def build_rounds_section(
     return (table,), (curves,)
 
 
-def _number(value: Any) -> float:
+def _to_number(value: Any) -> float:
+    """Return a field of an event as a number; NaN if it is missing or not a number."""
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 

@@ -41,7 +41,7 @@ def check_smoothable(refs: Sequence[ImageRef]) -> None:
         if key in seen:
             raise InputError(
                 f"--smooth needs the track of each object, but frame {ref.frame} of {ref.path} has several "
-                "objects without one: use --find-animals, or boxes with tracks"
+                "objects without a track: use --find-animals, or boxes with tracks"
             )
         seen.add(key)
 

@@ -37,15 +37,17 @@ def smooth_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     weights = np.broadcast_to(_extract_windows(weight, half_window, 0.0)[:, None], values.shape)
     order = np.argsort(values, axis=2, kind="stable")
     values = np.take_along_axis(values, order, axis=2)
-    total = np.cumsum(np.take_along_axis(weights, order, axis=2), axis=2)
-    half = total[..., -1:] / 2
-    # With an even number of equal weights, the median is the mean of the two middle positions.
+    cumulative = np.cumsum(np.take_along_axis(weights, order, axis=2), axis=2)
+    half = cumulative[..., -1:] / 2
+    # With an even number of equal weights, the median is the mean of the two middle positions. Otherwise,
+    # both indices select the same position.
     tolerance = 1e-9 * half
-    lower = (total < half - tolerance).sum(axis=2, keepdims=True)
-    upper = (total <= half + tolerance).sum(axis=2, keepdims=True)
+    lower = (cumulative < half - tolerance).sum(axis=2, keepdims=True)
+    upper = (cumulative <= half + tolerance).sum(axis=2, keepdims=True)
     last = values.shape[2] - 1
-    # The lower and the upper middle position, which are the same unless the median lies between the two.
-    low, high = (np.take_along_axis(values, np.minimum(row, last), axis=2)[..., 0] for row in (lower, upper))
+    low, high = (
+        np.take_along_axis(values, np.minimum(index, last), axis=2)[..., 0] for index in (lower, upper)
+    )
     with np.errstate(invalid="ignore"):
         median = (low + high) / 2
     return _interpolate(median, known)

@@ -38,7 +38,7 @@ class SmoothTrack:
     xy:        [T, K, 2] pixels
     is_filled: [T, K] True if the position is interpolated, because its prediction was missing or left out
     speed:     [T, K] pixels per second
-    distance:  [T, K] pixels traveled since the first known position, without gaps that are not filled
+    distance:  [T, K] pixels traveled since the first known position; unfilled gaps add nothing
     """
 
     xy: Floats
@@ -118,11 +118,11 @@ def measure_motion(xy: Floats, seconds: Floats) -> tuple[Floats, Floats]:
     is_step_known = np.isfinite(length)
     known_change = np.where(np.isfinite(change), change, 0.0)
     known_time = is_step_known * elapsed
-    # Each row has a step before it and a step after it; the first and the last row lack one of them.
-    before, after = ((1, 0), (0, 0)), ((0, 1), (0, 0))
-    has_speed = np.pad(is_step_known, before) | np.pad(is_step_known, after)
-    total_change = np.pad(known_change, (*before, (0, 0))) + np.pad(known_change, (*after, (0, 0)))
-    total_time = np.pad(known_time, before) + np.pad(known_time, after)
+    # Step i leads from row i to row i + 1. Padding gives each row the step before it, or the step after it.
+    at_start, at_end = ((1, 0), (0, 0)), ((0, 1), (0, 0))
+    has_speed = np.pad(is_step_known, at_start) | np.pad(is_step_known, at_end)
+    total_change = np.pad(known_change, (*at_start, (0, 0))) + np.pad(known_change, (*at_end, (0, 0)))
+    total_time = np.pad(known_time, at_start) + np.pad(known_time, at_end)
     with np.errstate(invalid="ignore", divide="ignore"):
         speed = np.where(has_speed, np.linalg.norm(total_change, axis=2) / total_time, np.nan)
     return speed, np.where(known, distance, np.nan)

@@ -22,7 +22,7 @@ def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str]
     """Serve the watch page of a run until the user stops it.
 
     Args:
-        folder: run folder, or folder with a run for each view; it may be training, stopped or finished.
+        folder: run folder, or folder with a run for each view. The run may be training, stopped or finished.
         port: port to listen on; 0 for any free port.
         browser: whether to open the page in the browser.
         print_line: prints a line for the user.
@@ -56,7 +56,7 @@ def build_server(folder: Path, command: str, listener: socket.socket) -> tuple[s
 
 
 @contextmanager
-def serve_beside(folder: Path, browser: bool, print_line: Callable[[str], None]) -> Iterator[None]:
+def serve_in_background(folder: Path, browser: bool, print_line: Callable[[str], None]) -> Iterator[None]:
     """Serve the watch page in a thread while the context lasts, e.g. while a run trains.
 
     At the end, an open page gets a few seconds to fetch the final state.

@@ -131,9 +131,9 @@ def test_nearest_annotated_point_or_none(task: MeasurementTask) -> None:
     near = images.xy[0, :3].astype(np.float32)
     far = near + 1000
     image_index = np.zeros(3, np.int64)
-    nearest = images.nearest(near, image_index, task.config)
+    nearest = images.find_nearest(near, image_index, task.config)
     assert np.allclose(images.xy[0, nearest], near, atol=1.0)
-    assert images.nearest(far, image_index, task.config).tolist() == [-1, -1, -1]
+    assert images.find_nearest(far, image_index, task.config).tolist() == [-1, -1, -1]
 
 
 @pytest.mark.parametrize("measure", [descriptor_maps.map_keypoints, descriptor_maps.map_stage1_landmarks])

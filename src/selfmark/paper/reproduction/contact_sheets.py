@@ -38,7 +38,7 @@ def draw_keypoint_sheet(task: MeasurementTask) -> Results:
         images.store.pixels, images.store.bounds, config.keypoints, task.device, config.runtime.predict_batch
     )
     image_index, xy = keypoints.image_index.cpu().numpy(), keypoints.xy.cpu().numpy()
-    is_on_point = images.nearest(xy, image_index, config) >= 0
+    is_on_point = images.find_nearest(xy, image_index, config) >= 0
     pictures = [picture.copy() for picture in _to_pictures(images)]
     for row, center, is_hit in zip(image_index.tolist(), xy, is_on_point.tolist(), strict=True):
         radius = max(1, pictures[row].shape[0] // 85)

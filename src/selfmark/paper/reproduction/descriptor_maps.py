@@ -67,5 +67,5 @@ def _project(
         raise InputError(f"no points were found in the {len(images.store)} test images of {task.test}")
     rows = evenly_spaced(len(descriptor), MAX_POINTS)
     projected = tsne(descriptor[rows]).tolist()
-    nearest = images.nearest(xy[rows], image_index[rows], task.config).tolist()
+    nearest = images.find_nearest(xy[rows], image_index[rows], task.config).tolist()
     return {"map": [[x, y, point] for (x, y), point in zip(projected, nearest, strict=True)]}

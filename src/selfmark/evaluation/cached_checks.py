@@ -1,4 +1,4 @@
-"""Label-free checks of a run on a set of images, computed once and cached next to its predictions."""
+"""Cache the label-free checks of a run on a set of images, next to its predictions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ def load_or_check(
     second_run: Metrics | None,
     compute: Callable[[], Metrics],
 ) -> Metrics:
-    """Return the label-free checks of these images, from the run folder if they are still valid.
+    """Return the label-free checks of a run on images, from the cache if it is still valid.
 
     Args:
-        models: The run.
-        refs: The images to choose from.
+        models: The run, whose folder holds the cache.
+        refs: The images, of which the checks use a sample.
         settings: Settings of the checks.
-        second_run: The content of verification.json.
-        compute: Makes the checks.
+        second_run: Content of verification.json; None if the run is not verified.
+        compute: Runs the checks.
+
+    Raises:
+        InputError: If the cache cannot be written.
     """
     path = cache_file(models.run, refs, "-checks.json")
     parts = [__version__, to_json(asdict(settings)), to_json(second_run)]
@@ -41,7 +44,8 @@ def load_or_check(
         if cached is not None:
             return cached
     checks = compute()
-    # Without the weights of pretrained features some checks are left out; the weights may be installed later.
+    # If the weights of pretrained features are missing, some checks are left out. Such results are not
+    # cached, because the weights may be installed later.
     if any(error is not None for error in checks["appearance_error"]):
         try:
             make_folder(path.parent)

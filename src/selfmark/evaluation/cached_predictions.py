@@ -86,7 +86,13 @@ def load_or_predict(
 
 
 def cache_file(run: Run, refs: Sequence[ImageRef], ending: str) -> Path:
-    """Return the path of the file that caches results of a run for these images."""
+    """Return the path of the file that caches results of a run for these images.
+
+    Args:
+        run: The run.
+        refs: The images, from which the name of the file is computed.
+        ending: End of the file name.
+    """
     listing = json.dumps([(str(ref.path.resolve()), ref.frame, ref.box) for ref in refs])
     return run.path / "predictions" / f"{digest(listing)[:16]}{ending}"
 
@@ -109,7 +115,8 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
 
 
 def _predict(models: RunModels, refs: Sequence[ImageRef], on_progress: Progress | None) -> CachedPredictions:
-    stage1, stage1_parts = models.stage1, list[FloatArray]()
+    stage1 = models.stage1
+    stage1_parts: list[FloatArray] = []
     prediction = models.detector.predict_network_pixels(
         refs,
         models.run.config.runtime.predict_batch,
@@ -162,7 +169,7 @@ def _is_usable(cached: CachedPredictions, num_refs: int, num_landmarks: int) -> 
 
 
 def images_fingerprint(refs: Sequence[ImageRef]) -> str:
-    """Return size and modification time of every file, which is enough to notice a replaced image."""
+    """Return the size and modification time of every file as JSON; they change if an image is replaced."""
     states = []
     for path in dict.fromkeys(ref.path for ref in refs):
         try:
@@ -192,5 +199,5 @@ def _file_state_digest(path: Path, size: int, modified: int) -> str:
 
 
 def digest(*parts: str) -> str:
-    """Return the SHA-256 of texts."""
+    """Return the SHA-256 of several texts, as hexadecimal digits."""
     return hashlib.sha256("\n".join(parts).encode("utf-8", errors="surrogateescape")).hexdigest()

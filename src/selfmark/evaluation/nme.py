@@ -121,14 +121,17 @@ def forward_predictions(
     test_landmarks: FloatArray,
     fits: FitSeveral,
 ) -> FloatArray:
-    """Predict annotated points with several regressors, [R, T, L, 2]; otherwise like `forward_prediction`.
+    """Predict annotated points as `forward_prediction` does, but with several regressors.
 
     Args:
         train_landmarks: [N, K, 2] landmarks of the training images.
         train_truth: [N, L, 2] annotated points of the training images.
         train_visible: [N, L].
-        test_landmarks: [T, K, 2].
+        test_landmarks: [T, K, 2] landmarks of the test images.
         fits: Fits R regressors.
+
+    Returns:
+        [R, T, L, 2] predicted points.
     """
     # Points that are visible in the same images share one fit, because a linear regressor predicts each of
     # its targets independently. The key is the mask of these images.
@@ -186,7 +189,7 @@ def backward_predictions(
     test_visible: BoolArray,
     fits: FitSeveral,
 ) -> FloatArray:
-    """Predict landmarks with several regressors, [R, T, K, 2]; otherwise like `backward_prediction`."""
+    """Predict landmarks [R, T, K, 2] as `backward_prediction` does, but with R regressors."""
     known_train, known_test = train_truth, test_truth
     if not (train_visible.all() and test_visible.all()):
         mean = mean_shape(train_truth, train_visible)
@@ -276,7 +279,15 @@ def measure_over_draws(
 
 
 def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStatistics:
-    """Return mean and standard deviation over draws; a draw whose error is NaN does not count."""
+    """Return the statistics of the errors of several draws; a draw whose error is NaN does not count.
+
+    Args:
+        measured: Error of each draw.
+        images_per_draw: Number of training images per draw, for messages.
+
+    Raises:
+        InputError: If no draw counts.
+    """
     errors = [error for error in measured if not math.isnan(error)]
     if not errors:
         raise InputError(
@@ -320,6 +331,7 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
 
 
 def _only(fit: Fit) -> FitSeveral:
+    """Return a function that fits a single regressor as `FitSeveral`."""
     return FitSeveral(lambda inputs, targets: [fit(inputs, targets)], 1)
 
 

@@ -81,10 +81,11 @@ class Regressors:
     """The regressors of an evaluation.
 
     Attributes:
-        names: Names of those to report: the paper's without bias, then the authors' centered ridge with
-            several penalties.
-        fits: Fits them, then the headline regressor if it is not among them.
-        headline: Index of the headline regressor.
+        names: Names of the regressors to report. The first is the regressor of the paper, which has no bias.
+            The others are the centered ridge regression of the authors' program, with each penalty of
+            `evaluation.ridges`.
+        fits: Fits these regressors, and after them the headline regressor if it has another penalty.
+        headline: Index of the headline regressor, whose penalty is `evaluation.ridge`.
     """
 
     names: tuple[str, ...]
@@ -93,7 +94,7 @@ class Regressors:
 
     @classmethod
     def of(cls, settings: Evaluation) -> Regressors:
-        """Return the regressors that the settings list."""
+        """Return the regressors that the settings name."""
         ridges = tuple(dict.fromkeys((*settings.ridges, settings.ridge)))
 
         def fit(inputs: FloatArray, targets: FloatArray) -> list[Regressor]:
@@ -109,7 +110,7 @@ class Regressors:
 def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
     """Compute the errors [T, L] of predicting annotated points from landmarks.
 
-    Errors are NaN for points that are not visible in the test image or in any training image.
+    Errors are NaN for points that are hidden in the test image, and for points that no training image shows.
     """
     predicted = forward_prediction(train.landmarks, train.truth, train.visible, test.landmarks, fit)
     # Points that are visible in no training image cannot be predicted.
@@ -120,7 +121,7 @@ def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
 def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
     """Compute the errors [T, K] of predicting landmarks from annotated points.
 
-    Errors are NaN for landmarks that were not found in the test image or in any training image.
+    Errors are NaN for landmarks that were missed in the test image, and for those found in no training image.
     """
     predicted = backward_prediction(
         train.landmarks, train.truth, train.visible, test.truth, test.visible, fit
@@ -212,7 +213,7 @@ class ErrorsByNumImages(NamedTuple):
 def errors_by_num_images(
     train: Examples, test: Examples, settings: Evaluation, tables: ErrorTables | None = None
 ) -> ErrorsByNumImages:
-    """Measure both directions for every regressor and number of annotated training images.
+    """Measure forward and backward errors for every regressor and number of annotated training images.
 
     Args:
         train: Images to fit regressors on.
@@ -255,7 +256,11 @@ def errors_by_num_images(
 
 
 class _DrawErrors(NamedTuple):
-    """For each direction, mean errors by regressor and the cumulative curve of the headline regressor."""
+    """Errors of one draw of training images, for each direction.
+
+    means:  mean error of each regressor
+    curves: cumulative curve of the headline regressor
+    """
 
     means: dict[str, list[float]]
     curves: dict[str, FloatArray]
@@ -273,8 +278,8 @@ class _DrawErrors(NamedTuple):
 
 
 def _summarize_curves(curves: Sequence[FloatArray]) -> Metrics:
-    """Return mean and standard deviation over draws of cumulative curves."""
-    # A point that no drawn image shows has no error, so the curve of that draw is shorter.
+    """Return the mean and the standard deviation of cumulative curves over draws."""
+    # A point that is visible in no drawn image has no error, so the curve of that draw is shorter.
     table = np.full((len(curves), max(map(len, curves))), np.nan)
     for row, curve in zip(table, curves, strict=True):
         row[: len(curve)] = curve
@@ -291,7 +296,7 @@ def mean_shape_errors(train: Examples, test: Examples) -> Metrics:
 def headline_errors(
     train: Examples, test: Examples, settings: Evaluation, tables: ErrorTables | None = None
 ) -> Metrics:
-    """Measure the errors to report first: with the penalty `evaluation.ridge` and all training images.
+    """Measure the headline errors: those with the penalty `evaluation.ridge` and all training images.
 
     Args:
         train: Images to fit regressors on.
@@ -350,11 +355,14 @@ def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], sett
         "guessing_forward": guessing["forward"],
         "guessing_backward": guessing["backward"],
     }
-    means = {key: group_errors(image_errors(table), names) for key, table in errors.items()}
-    return {
-        name: {"images": count, **{key: group.get(name, (None, 0))[0] for key, group in means.items()}}
-        for name, (_, count) in sorted(means["backward"].items(), key=_numeric_order)
-    }
+    # For each kind of error: mean error and number of images of each group.
+    by_group = {key: group_errors(image_errors(table), names) for key, table in errors.items()}
+    metrics: Metrics = {}
+    for name, (_, count) in sorted(by_group["backward"].items(), key=_numeric_order):
+        metrics[name] = {"images": count}
+        for key, groups in by_group.items():
+            metrics[name][key] = groups[name][0] if name in groups else None
+    return metrics
 
 
 def _numeric_order(item: tuple[str, Any]) -> tuple[float, str]:
@@ -373,8 +381,8 @@ class Stage1Tables:
     """Errors of Stage 1 with regressors fitted on all training images.
 
     Attributes:
-        filled: Errors after gaps have been filled.
-        found: [R, T, K] backward errors of the landmarks that were found.
+        filled: Errors of R regressors after the gaps have been filled.
+        found: [R, T, K] backward errors without filling, NaN for landmarks that were not found.
     """
 
     filled: ErrorTables
@@ -395,6 +403,7 @@ def stage1_tables(
 
 
 def _fill_gaps(train: Examples, test: Examples, completed: FloatArray) -> tuple[Examples, Examples]:
+    """Return both sets without gaps: `completed` in the training images, mean positions in the test images."""
     filled = fill_with_mean(test.landmarks, mean_landmarks(train.landmarks))
     return replace(train, landmarks=completed), replace(test, landmarks=filled)
 
@@ -434,8 +443,8 @@ def stage1_errors(
         }
         for index, name in enumerate(Regressors.of(settings).names)
     ]
-    found = to_json_number(mean_error(guessing_errors(train, test)["backward"]))
-    guessing = mean_shape_errors(*_fill_gaps(train, test, completed)) | {"backward_found": found}
+    guessing = mean_shape_errors(*_fill_gaps(train, test, completed))
+    guessing["backward_found"] = to_json_number(mean_error(guessing_errors(train, test)["backward"]))
     return {"points_per_image": points_per_image(test.landmarks), "errors": rows, "guessing": guessing}
 
 

@@ -1,4 +1,4 @@
-"""Landmarks used as detections of the annotated points, without a regressor: hit rates and OKS."""
+"""Use landmarks as detections of the annotated points, without a regressor: measure hit rates and OKS."""
 
 from __future__ import annotations
 

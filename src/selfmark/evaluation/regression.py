@@ -41,7 +41,12 @@ Fit = Callable[[FloatArray, FloatArray], Regressor]
 
 @dataclass(frozen=True)
 class FitSeveral:
-    """A function that fits several regressors on the same images, and their number."""
+    """A function that fits several regressors on the same images.
+
+    Attributes:
+        fit: Fits the regressors to inputs [N, A] and targets [N, B].
+        count: Number of regressors that `fit` returns.
+    """
 
     fit: Callable[[FloatArray, FloatArray], list[Regressor]]
     count: int
@@ -66,7 +71,7 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
 
 
 def fit_ridges(inputs: FloatArray, targets: FloatArray, ridges: Sequence[float]) -> list[Regressor]:
-    """Fit `fit_ridge` for several penalties, which share the products X'X and X'Y."""
+    """Fit the regressors of `fit_ridge` for several penalties, computing X'X and X'Y only once."""
     for ridge in ridges:
         if ridge < 0:
             raise ValueError(f"ridge must be at least 0, not {ridge}")
@@ -82,7 +87,7 @@ def _solve(gram: FloatArray, cross: FloatArray, ridge: float) -> FloatArray:
     penalty = ridge * gram.max()
     if penalty > 0:
         weights: FloatArray = np.linalg.solve(gram + penalty * np.eye(len(gram)), cross)
-    else:  # the matrix is singular with too few images or a landmark that never moves
+    else:  # the matrix is singular if there are too few images or if a landmark never moves
         weights = np.linalg.lstsq(gram, cross, rcond=None)[0]
     return weights
 

@@ -1,4 +1,4 @@
-"""The networks of a run that is evaluated, loaded only if they are needed."""
+"""Load the networks of a run that is evaluated, but only if they are needed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from selfmark.run.folder import Run
 
 @dataclass(frozen=True)
 class RunModels:
-    """A run, the card of its model, and its networks, which are loaded on first use.
+    """A run, its model card, and its networks, which are loaded on first use.
 
-    An evaluation whose predictions are all cached needs no network, and no GPU.
+    An evaluation whose predictions are all cached needs no network and no GPU.
+
+    Attributes:
+        run: The run.
+        card: Model card for the evaluation.
+        device: Device to compute on.
+        loaded: Detector of the run if it is already loaded.
     """
 
     run: Run
@@ -32,19 +38,19 @@ class RunModels:
         Args:
             run: a finished run.
             device: device to compute on.
-            mirror: False never averages with the mirror image.
+            mirror: whether to average with the mirrored image if the model card says so.
         """
         card = read_card(model_folder(run.path))
         return cls(run, card if mirror else replace(card, flip_test=False), torch.device(device))
 
     @classmethod
     def of(cls, run: Run, detector: Detector) -> RunModels:
-        """Return the models of a run whose detector is loaded."""
+        """Return the models of a run whose detector is already loaded."""
         return cls(run, detector.card, detector.device, detector)
 
     @cached_property
     def detector(self) -> Detector:
-        """The detector of the run."""
+        """The detector of the run, with the settings of `card`."""
         detector = self.loaded or Detector.load(self.run.path, self.device)
         if detector.card == self.card:
             return detector

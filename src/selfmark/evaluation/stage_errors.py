@@ -85,9 +85,9 @@ def measure_inter_ocular(
 
     Args:
         stages: Landmarks of both stages.
-        errors: The errors divided by `spec`, which are not measured again.
-        tables: The errors divided by `spec` with regressors fitted on all training images. Errors divided by
-            another length differ from them by a factor, so no regressor is fitted again.
+        errors: Metrics with the normalizer `spec`. They are returned for the definition that equals `spec`.
+        tables: Errors with the normalizer `spec`, of regressors fitted on all training images. With another
+            normalizer, they differ by a factor per image, so these regressors are not fitted again.
         truth: The T test objects.
         regions: [T, 4] x, y, w, h of their network images in the originals.
         spec: The chosen normalizer.

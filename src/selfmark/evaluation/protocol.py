@@ -403,7 +403,7 @@ def stage1_tables(
 
 
 def _fill_gaps(train: Examples, test: Examples, completed: FloatArray) -> tuple[Examples, Examples]:
-    """Return both sets without gaps: `completed` in the training images, mean positions in the test images."""
+    """Fill gaps of the training images with `completed`, and gaps of the test images with mean positions."""
     filled = fill_with_mean(test.landmarks, mean_landmarks(train.landmarks))
     return replace(train, landmarks=completed), replace(test, landmarks=filled)
 

@@ -66,7 +66,7 @@ class Mallis2020:
 class Equivariance:
     """Landmarks that follow random warps and differ from each other (Thewlis et al. 2017)."""
 
-    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
+    lr: float = between(0, 1, 3e-4)  # learning rate of Adam
     side: float = above(0, 4_096, 20.0)  # side of the image in the unit of the alignment loss
     diversity_weight: float = between(0, 1_000_000, 500.0)  # weight of the diversity loss
     pool: int = between(1, 64, 4)  # side of the squares whose probabilities are added, cells

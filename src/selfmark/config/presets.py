@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from selfmark.config.feature_settings import Features, Student
-from selfmark.config.method_settings import AutoLink, Jakab2018, Methods
+from selfmark.config.method_settings import AutoLink, Equivariance, Jakab2018, Methods
 from selfmark.config.schema import (
     Augment,
     Config,
@@ -74,6 +74,7 @@ PRESETS: dict[str, Config] = {
         methods=Methods(iterations=1_000, batch=16),
         autolink=AutoLink(size=64, perceptual_size=128),
         # With Adam, maps change by about the learning rate times the width; a narrow network can have more.
+        equivariance=Equivariance(lr=1e-3),
         jakab2018=Jakab2018(lr=2e-3),
     ),
 }

@@ -108,11 +108,12 @@ def workspace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFact
     for image in scene.images:
         video.write(image[..., ::-1])
     video.release()
-    (folder / "mirror").mkdir()
-    for index, image in enumerate(scene.images):
-        cv2.imwrite(
-            str(folder / "mirror" / f"{index:03d}.png"), np.concatenate([image, image[::-1]])[..., ::-1]
-        )
+    video = cv2.VideoWriter(str(folder / "mirror.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, (396, 406))
+    for image in scene.images:
+        views = [cv2.resize(image, (396, 168)), cv2.resize(image[::-1], (396, 238))]
+        for _ in range(4):  # the page uses every fourth frame
+            video.write(np.concatenate(views)[..., ::-1])
+    video.release()
     rows = [
         f"{index:03d}.png,{x:.2f},{y:.2f}"
         for index, points in enumerate(scene.xy)

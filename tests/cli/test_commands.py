@@ -87,8 +87,15 @@ def test_a_similar_name_is_suggested(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").symlink_to(photos)
     assert selfmark(*arguments) == 2
-    assert f"Did you mean '{suggestion}'?" in error_line(capsys)
+    error = error_line(capsys)
+    assert f"Did you mean '{suggestion}'?" in error
+    assert "?;" not in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_packaged_detector_is_not_a_run(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert selfmark("evaluate", "demo", photos) == 2
+    assert "'demo' is the detector inside selfmark, not a run" in error_line(capsys)
 
 
 def test_too_few_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,26 @@ def test_objects_without_a_measurable_normalizer_are_left_out_and_counted(
         keep_measurable(truth, "torsos")
 
 
+def test_a_large_file_of_bodies_of_which_many_have_no_torso(tmp_path: Path) -> None:
+    """2,500 bodies, 720 of which lack a shoulder, a hip or both."""
+    cv2.imwrite(str(tmp_path / "first.png"), np.zeros((64, 64, 3), np.uint8))
+    names = ["left_shoulder", "right_hip", "head"]
+    images, annotations = [], []
+    for number in range(2_500):
+        (tmp_path / f"{number}.png").hardlink_to(tmp_path / "first.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": 64, "height": 64})
+        shoulder, hip = [(0, 2), (2, 0), (0, 0)][number % 3] if number < 720 else (2, 2)
+        keypoints = [10, 10, shoulder, 30, 40, hip, 5, 5, 2]
+        annotations.append({"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints})
+    categories = [{"id": 1, "name": "body", "keypoints": names}]
+    labels = tmp_path / "labels.json"
+    labels.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    kept = keep_measurable(read_ground_truth(labels, list_images([tmp_path])), "torso")
+    assert [ref.path.stem for ref in kept.refs] == [str(number) for number in range(720, 2_500)]
+    assert "720 of 2500 annotations were left out, because the normalizer 'torso'" in kept.notes[-1]
+    assert kept.visible[:, :2].all()
+
+
 def test_everything_is_checked_before_anything_is_predicted(
     quick_run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

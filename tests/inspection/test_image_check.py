@@ -19,7 +19,7 @@ from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 from selfmark.images.survey import ImageSurvey, survey_images
 from selfmark.inspection import run_estimate, setup_advice, step_timing
-from selfmark.inspection.input_sheets import draw_crops, draw_originals
+from selfmark.inspection.input_sheets import draw_crops, draw_originals, draw_ruler
 from selfmark.inspection.run_estimate import RunEstimate, estimate_run
 from selfmark.inspection.setup_advice import InputFindings, advise_setup
 from tests.conftest import QUICK, QUICK_FEATURES, selfmark
@@ -50,7 +50,7 @@ def test_the_command_prints_findings_and_writes_pictures(
     assert "advice: 25 images are few" in printed.out
     assert "advice: recipe: the objects" in printed.out
     assert f"picture: {output / 'crops.jpg'}" in printed.out
-    assert sorted(path.name for path in output.iterdir()) == ["check.json", "crops.jpg"]
+    assert sorted(path.name for path in output.iterdir()) == ["check.json", "crops.jpg", "ruler.jpg"]
     content = json.loads((output / "check.json").read_text())
     assert content["unreadable"] == [{"name": str(folder / "broken.jpg"), "reason": "empty file"}]
     assert content["estimate"]["seconds"] > 0
@@ -81,6 +81,18 @@ def test_boxes_are_drawn_where_the_regions_are(tmp_path: Path) -> None:
     rows, columns = np.nonzero((sheet == (255, 200, 0)).all(axis=2))
     assert (rows.min(), rows.max()) == pytest.approx((80, 180), abs=3)
     assert (columns.min(), columns.max()) == pytest.approx((200, 300), abs=3)
+
+
+def test_the_rulers_have_a_mark_for_every_pixel_position(tmp_path: Path) -> None:
+    path = tmp_path / "gray.png"
+    cv2.imwrite(str(path), np.full((130, 3200, 3), 90, np.uint8))
+    store = load_store([ImageRef(path)], Config().images, 1.0, None)
+    ruler = draw_ruler(store, 10)
+    assert ruler is not None
+    assert ruler.shape == (40 + 65, 40 + 1600, 3)  # half the size, because it is wide
+    marks = np.flatnonzero((ruler[36, 36:] < 128).all(axis=1)) + 36
+    np.testing.assert_array_equal(marks, 40 + np.arange(32) * 50)  # the last one is beside the picture
+    assert draw_ruler(store, 0.1) is None
 
 
 @pytest.mark.parametrize(

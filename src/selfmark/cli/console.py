@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from selfmark.errors import escape_control_characters
 from selfmark.terminal import PlainConsole
@@ -26,15 +26,16 @@ def print_note(line: str, style: str = "") -> None:
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
     """Print a table of text to stdout; an empty `header` means no header row."""
-    columns = list(header)
+    columns, cells = list(header), [list(map(escape_control_characters, row)) for row in rows]
     table = Table(
-        *columns,
+        # Long words, such as paths, are continued in the next line instead of being cut off.
+        *(Column(name, overflow="fold") for name in columns or [""] * max(map(len, cells), default=0)),
         title=escape_control_characters(title) or None,
         title_justify="left",
         show_header=bool(columns),
     )
-    for row in rows:
-        table.add_row(*map(escape_control_characters, row))
+    for row in cells:
+        table.add_row(*row)
     stdout.print(table)
 
 

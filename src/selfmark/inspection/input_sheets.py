@@ -24,6 +24,9 @@ _CROP_COLUMNS = 8
 _ORIGINAL_COLUMNS = 4
 _ORIGINAL_WIDTH = 480  # width of an original on the sheet, in pixels
 _GAP = 4  # distance between the pictures of a sheet, in pixels
+_RULER = 40  # width of a ruler, pixels
+_MAX_RULER_SIDE = 1_600  # pixels; larger images are drawn smaller
+_STEPS = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)  # pixels between the marks of a ruler
 _BOX_COLOR = (255, 200, 0)
 
 
@@ -55,6 +58,37 @@ def draw_originals(store: ImageStore, max_megapixels: float) -> Pixels | None:
         if pixels is not None:
             tiles.append(_draw_regions(pixels, store, rows))
     return _arrange(tiles, _ORIGINAL_COLUMNS) if tiles else None
+
+
+def draw_ruler(store: ImageStore, max_megapixels: float) -> Pixels | None:
+    """Return one original with rulers in its pixels, from which rectangles can be read off.
+
+    Args:
+        store: the images; the one in the middle is drawn.
+        max_megapixels: a larger original is not drawn.
+
+    Returns:
+        The picture; None if the original cannot be read.
+    """
+    pixels = _read_original(store.refs[len(store) // 2], max_megapixels)
+    if pixels is None:
+        return None
+    height, width = pixels.shape[:2]
+    zoom = min(1.0, _MAX_RULER_SIDE / max(height, width))
+    shown = cv2.resize(pixels, None, fx=zoom, fy=zoom, interpolation=cv2.INTER_AREA)
+    canvas = np.full((len(shown) + _RULER, shown.shape[1] + _RULER, 3), 255, np.uint8)
+    canvas[_RULER:, _RULER:] = shown
+    step = next((step for step in _STEPS if zoom * step >= _RULER), _STEPS[-1])
+    for axis, side in enumerate((width, height)):
+        for mark in range(0, side + 1, step):
+            at = _RULER + round(zoom * mark)
+            start, end = np.array([at, _RULER - 8]), np.array([at, _RULER - 1])
+            label = (at - 12, _RULER - 14)
+            if axis == 1:
+                start, end, label = start[::-1], end[::-1], (2, at + 5)
+            draw_line(canvas, start.astype(float), end.astype(float), 1, BLACK)
+            cv2.putText(canvas, str(mark), label, cv2.FONT_HERSHEY_SIMPLEX, 0.4, BLACK, 1, cv2.LINE_AA)
+    return canvas
 
 
 def write_sheet(sheet: Pixels, path: Path) -> None:

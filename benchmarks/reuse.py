@@ -1,0 +1,212 @@
+"""Measure what corrections and a good start give on real images: docs/results/reuse.json.
+
+    python benchmarks/reuse.py DATA --part corrections --out corrections.json --runs runs/
+    python benchmarks/reuse.py DATA --part start --out start.json --runs runs/
+
+DATA is an unzipped data set (images/train, train.json); only its training images are used.
+
+Corrections (`selfmark refine`): a detector is trained on all images without labels. Each of its landmarks is
+assigned to one annotated point, and in a few images it is moved there, as a user would do on the page of
+`selfmark correct`. The error is the distance from the annotated point on all other images, in percent of the
+side of the network's image.
+
+Start (`discover --start-from`): a first detector learns from a third of the images. A second one learns from
+another third, with few iterations, from its weights or from random ones. The error is that of predicting all
+annotated points of the last third, with regressors fitted on the others, in percent of the normalizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from provenance import commit, processor
+from scipy.optimize import linear_sum_assignment
+
+from selfmark._version import __version__
+from selfmark.annotations import AnnotatedObjects
+from selfmark.config import Config
+from selfmark.detector import Detector
+from selfmark.discovery import discover
+from selfmark.evaluation.label_files import read_ground_truth
+from selfmark.evaluation.labeled_run import build_examples
+from selfmark.evaluation.nme import forward_prediction, mean_shape, nme
+from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.regression import fit_ridge
+from selfmark.images.crop import to_network
+from selfmark.images.sources import list_images
+from selfmark.refinement.refine_run import refine_run
+from selfmark.run.files import write_json
+
+CORRECTED = (5, 10, 20)  # numbers of corrected images
+ITERATIONS = (10, 30, 100)  # of the second training
+
+
+def main() -> None:
+    """Measure corrections and starts, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, required=True, help="folder for the runs, which are kept")
+    parser.add_argument("--landmarks", type=int, default=10)
+    parser.add_argument("--iterations", type=int, default=100, help="of the first training, per round")
+    parser.add_argument("--seeds", type=int, default=1, help="of the second training")
+    parser.add_argument("--part", choices=("corrections", "start"), required=True)
+    arguments = parser.parse_args()
+    truth = read_ground_truth(arguments.data / "train.json", list_images([arguments.data / "images/train"]))
+    base = {"landmarks": arguments.landmarks, "iterations": arguments.iterations}
+    result: dict[str, Any] = {
+        "data": arguments.data.name,
+        "script": "benchmarks/reuse.py",
+        **base,
+        "student_rounds": 1,
+        "normalizer": default_normalizer(truth),
+        "hardware": f"CPU, {processor()}, {torch.get_num_threads()} threads, shared with other work",
+        "versions": {
+            "selfmark": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "commit": commit(),
+    }
+    if arguments.part == "corrections":
+        rows = measure_corrections(truth, arguments.runs, **base)
+    else:
+        rows = measure_start(truth, arguments.runs, **base, seeds=arguments.seeds)
+    for row in rows:  # What was measured is kept if the rest takes too long.
+        print(row, flush=True)
+        result.setdefault(arguments.part, []).append(row)
+        write_json(result, arguments.out)
+
+
+def train(
+    truth: AnnotatedObjects, folder: Path, landmarks: int, iterations: int, seed: int = 0, start: str = ""
+) -> float:
+    """Train a detector on images without labels, unless it exists; return the seconds of this call."""
+    started = time.perf_counter()
+    if not (folder / "model" / "model.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        settings = {"student.rounds": 1, "student.iterations": iterations, "seed": seed}
+        images = [str(path) for path in truth.paths]
+        discover(images, landmarks, folder, settings=settings, device="cpu", start_from=start)
+    return time.perf_counter() - started
+
+
+# --- corrections -------------------------------------------------------------------------------------------
+
+
+def measure_corrections(
+    truth: AnnotatedObjects, runs: Path, landmarks: int, iterations: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the errors before and after a refinement, for several numbers of corrected images."""
+    run = runs / "corrections"
+    train(truth, run, landmarks, iterations)
+    detector = Detector.load(run)
+    points = assign_points(detector, truth)
+    for count in CORRECTED:
+        copy = runs / f"corrections-{count}"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(run, copy)
+        corrected = np.linspace(0, len(truth) - 1, count).round().astype(int)
+        labels = write_corrections(truth.select(corrected), points, detector.names, copy / "labels.json")
+        started = time.perf_counter()
+        result = refine_run(copy, labels, [str(path) for path in truth.paths], "cpu", force=True)
+        seconds = time.perf_counter() - started
+        others = truth.select(np.setdiff1d(np.arange(len(truth)), corrected))
+        before, after = (landmark_error(each, others, points) for each in (detector, Detector.load(copy)))
+        errors = result.errors
+        assert errors is not None
+        yield {
+            "corrected_images": count,
+            "left_out_before": round(errors.mean_before, 3),
+            "left_out_after": round(errors.mean_after, 3),
+            "other_images": len(others),
+            "other_before": round(before, 3),
+            "other_after": round(after, 3),
+            "seconds": round(seconds, 1),
+        }
+
+
+def assign_points(detector: Detector, truth: AnnotatedObjects) -> list[int]:
+    """Return the annotated point that each landmark is nearest to on average, each point at most once."""
+    predicted = detector.predict_network_pixels(truth.refs)
+    annotated = to_network(truth.xy, predicted.regions[:, None], detector.card.images.size)
+    distance = np.linalg.norm(predicted.xy[:, :, None] - annotated[:, None], axis=-1).mean(axis=0)  # [K, L]
+    return [int(point) for point in linear_sum_assignment(distance)[1]]
+
+
+def write_corrections(truth: AnnotatedObjects, points: list[int], names: tuple[str, ...], path: Path) -> Path:
+    """Write the assigned points under the names of the landmarks as a COCO file."""
+    images = [{"id": row, "file_name": str(ref.path.resolve())} for row, ref in enumerate(truth.refs)]
+    annotations = [
+        {
+            "id": row,
+            "image_id": row,
+            "category_id": 1,
+            "keypoints": [value for x, y in truth.xy[row, points].tolist() for value in (x, y, 2)],
+        }
+        for row in range(len(truth))
+    ]
+    categories = [{"id": 1, "name": "object", "keypoints": list(names)}]
+    write_json({"images": images, "annotations": annotations, "categories": categories}, path)
+    return path
+
+
+def landmark_error(detector: Detector, truth: AnnotatedObjects, points: list[int]) -> float:
+    """Return the mean distance of the landmarks from their points, in percent of the network's image."""
+    predicted = detector.predict_network_pixels(truth.refs)
+    size = detector.card.images.size
+    annotated = to_network(truth.xy[:, points], predicted.regions[:, None], size)
+    return float(100 * np.linalg.norm(predicted.xy - annotated, axis=-1).mean() / size)
+
+
+# --- start -------------------------------------------------------------------------------------------------
+
+
+def measure_start(
+    truth: AnnotatedObjects, runs: Path, landmarks: int, iterations: int, seeds: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the errors of short trainings from random weights and from those of another detector."""
+    order = np.random.default_rng(0).permutation(len(truth))
+    first, second, test = (np.sort(part) for part in np.array_split(order, 3))
+    train(truth.select(first), runs / "first", landmarks, iterations)
+    for count in ITERATIONS:
+        errors: dict[str, list[float]] = {"random": [], "started": []}
+        for seed in range(seeds):
+            for kind, start in (("random", ""), ("started", str(runs / "first"))):
+                folder = runs / f"second-{kind}-{count}-{seed}"
+                train(truth.select(second), folder, landmarks, count, seed, start)
+                fit = truth.select(np.sort(np.concatenate([first, second])))
+                error, guessing = forward_error(Detector.load(folder), fit, truth.select(test))
+                errors[kind].append(error)
+        rounded = {kind: [round(error, 3) for error in values] for kind, values in errors.items()}
+        yield {"iterations": count, **rounded, "guessing": round(guessing, 3)}
+
+
+def forward_error(detector: Detector, fit: AnnotatedObjects, test: AnnotatedObjects) -> tuple[float, float]:
+    """Return the forward error, and that of guessing the mean shape, in percent of the normalizer."""
+    examples = []
+    for part in (fit, test):
+        predicted = detector.predict_network_pixels(part.refs)
+        xy, spec = predicted.xy.astype(np.float64), default_normalizer(part)
+        examples.append(build_examples(part, xy, predicted.regions, spec, detector.card.images.size))
+    fitted, tested = examples
+    regress = partial(fit_ridge, ridge=Config().evaluation.ridge)
+    points = forward_prediction(fitted.landmarks, fitted.truth, fitted.visible, tested.landmarks, regress)
+    guessed = np.broadcast_to(mean_shape(fitted.truth, fitted.visible), tested.truth.shape)
+    error, guessing = (
+        nme(each, tested.truth, tested.visible, tested.normalizer) for each in (points, guessed)
+    )
+    return error, guessing
+
+
+if __name__ == "__main__":
+    main()

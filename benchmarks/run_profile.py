@@ -5,7 +5,7 @@
 Every event of log.jsonl has a time. The time since the event before is counted for the part of the run that
 the event ends. Steps of training are divided into the first log line of each phase, which includes the
 compilation of kernels and the capture of a CUDA graph, and the rest. The time before the first event
-(start of Python, imports, listing the images) is not in the log: `--before` adds it.
+(start of Python, imports, listing the images) is not in the log; `profile` takes the time of the start.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 PARTS = (
     "before the log",
     "reading images",
+    "estimate",
     "first keypoints",
     "features and zero-shot landmarks",
     "first steps of each phase",
@@ -25,9 +26,8 @@ PARTS = (
     "describing and clustering keypoints",
     "finding landmarks",
     "previews",
-    "checks",
     "verification",
-    "report",
+    "checks and report",
 )
 _BY_STAGE = {
     "reading images": "reading images",
@@ -35,6 +35,7 @@ _BY_STAGE = {
     "detecting keypoints": "first keypoints",
     "describing keypoints": "describing and clustering keypoints",
     "finding landmarks": "finding landmarks",
+    "training a second detector": "verification",
 }
 _BY_EVENT = {
     "images": "reading images",
@@ -46,9 +47,11 @@ _BY_EVENT = {
     "agreement": "describing and clustering keypoints",
     "preview": "previews",
     "checkpoint": "steps",
-    "verdict": "checks",
-    "verification": "verification",
-    "done": "report",
+    "verdict": "checks and report",
+    "verification": "previews",
+    "agreement_of_runs": "verification",
+    "estimate": "estimate",
+    "done": "checks and report",
 }
 
 
@@ -56,10 +59,9 @@ def main() -> None:
     """Print a table with one column per run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--before", type=float, default=0.0, help="Seconds before the first event.")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    columns = {str(run): profile(run, arguments.before) for run in arguments.runs}
+    columns = {str(run): profile(run) for run in arguments.runs}
     for part in PARTS:
         print(f"{part:38s}" + "".join(f"{column[part]:9.1f}" for column in columns.values()))
     print(f"{'sum':38s}" + "".join(f"{sum(column.values()):9.1f}" for column in columns.values()))
@@ -67,12 +69,21 @@ def main() -> None:
         arguments.out.write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
 
 
-def profile(run: Path, before: float) -> dict[str, float]:
-    """Return the seconds of each part of a run."""
+def profile(run: Path, start_time: float | None = None) -> dict[str, float]:
+    """Return the seconds of each part of a run.
+
+    Args:
+        run: the run folder.
+        start_time: seconds since the epoch at which the command started; None to leave out what was before
+            the first event.
+    """
     lines = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    seconds = dict.fromkeys(PARTS, 0.0) | {"before the log": before}
+    events = [json.loads(line) for line in lines]
+    seconds = dict.fromkeys(PARTS, 0.0)
+    if start_time is not None:
+        seconds["before the log"] = events[0]["time"] - start_time
     previous: dict[str, Any] | None = None
-    for event in map(json.loads, lines):
+    for event in events:
         if previous is not None:
             seconds[_part(event, previous)] += event["time"] - previous["time"]
         previous = event

@@ -1,0 +1,93 @@
+"""Measure the wall-clock time of whole commands on a GPU, and where it goes.
+
+    PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/command_times.py DATA --out times.json
+
+DATA contains flies-dpk.zip and faces-yt68.zip, or the unzipped folders. Each command runs in a new process,
+alone on the machine, with a compilation cache that is empty at the start. The time includes the start of
+Python and the imports. Rows:
+
+discover_small_s      the default command on the 60 training images of flies-dpk, with its verification
+discover_yt68_fast_s  the preset `fast`, without features, on the training images of faces-yt68
+zero_shot_3000_s      `--method zero-shot` on 3,000 of these images
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import provenance
+import torch
+from quality_data import working_copy
+from run_profile import profile
+
+from selfmark.images.sources import list_images
+from selfmark.run.files import write_json
+
+COMMANDS: dict[str, tuple[str, int, int, list[str]]] = {  # data set, K, maximum number of images, options
+    "discover_small_s": ("flies-dpk", 16, 60, []),
+    "discover_yt68_fast_s": ("faces-yt68", 30, 3_095, ["--preset", "fast", "--no-verify"]),
+    "zero_shot_3000_s": ("faces-yt68", 30, 3_000, ["--method", "zero-shot", "--no-verify"]),
+}
+
+
+def main() -> None:
+    """Run the commands one after the other and write their times."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--only", nargs="+", choices=sorted(COMMANDS), default=list(COMMANDS))
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as work:
+        environment = os.environ | {"TRITON_CACHE_DIR": f"{work}/triton"}
+        for name in arguments.only:
+            rows.append(measure(name, arguments.data, Path(work), environment, arguments.settings))
+            print(rows[-1], flush=True)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else provenance.processor()
+    result = {
+        "script": "benchmarks/command_times.py",
+        "hardware": device,
+        "torch": torch.__version__,
+        "commit": provenance.commit(),
+        "seed": 0,
+        "rows": rows,
+    }
+    if arguments.out:
+        write_json(result, arguments.out)
+
+
+def measure(
+    name: str, data: Path, work: Path, environment: dict[str, str], settings: list[str]
+) -> dict[str, Any]:
+    """Run one command; return its time and the seconds of each part of the run."""
+    dataset, K, max_images, options = COMMANDS[name]
+    folder = working_copy(dataset, data, work)
+    images = [str(ref.path) for ref in list_images([folder / "images" / "train"])[:max_images]]
+    listing = work / f"{name}.txt"
+    listing.write_text("".join(f"{path}\n" for path in images), encoding="utf-8")
+    words = [sys.executable, "-m", "selfmark", "discover", str(listing), "-k", str(K), *options]
+    words += ["-o", str(work / name), *(f"--set={setting}" for setting in settings)]
+    started, start_time = time.perf_counter(), time.time()
+    subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - started
+    parts = profile(work / name, start_time)
+    return {
+        "name": name,
+        "value": round(seconds, 1),
+        "unit": "s",
+        "images": len(images),
+        "command": " ".join(["selfmark", "discover", "IMAGES", "-k", str(K), *options]),
+        "seconds_by_part": parts,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from selfmark.paper.reproduction.cost import DatasetNames, estimate_minutes
-from selfmark.paper.reproduction.experiment import Experiment, experiment_names, load_experiment
-from selfmark.paper.reproduction.experiment_plan import make_plan, required_datasets
+from selfmark.paper.reproduction.experiment import Experiment, list_experiment_names, load_experiment
+from selfmark.paper.reproduction.experiment_plan import list_required_datasets, make_plan
 
 PAGE = Path(__file__).parent / "reproduce.md"
 _MARK = "<!-- table: experiments -->\n\n"
@@ -28,7 +28,7 @@ _HEADER = (
 
 def page(before: str) -> str:
     """Return the page with an updated table."""
-    experiments = sorted(map(load_experiment, experiment_names()), key=_order)
+    experiments = sorted(map(load_experiment, list_experiment_names()), key=_order)
     rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_row, experiments)]
     rows.append(("`selfmark reproduce all`", "", "", *_costs(experiments), ""))
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -48,7 +48,8 @@ def _order(experiment: Experiment) -> tuple[bool, str, int, str]:
 
 def _row(experiment: Experiment) -> tuple[str, ...]:
     data = [
-        f"{name} ({points} points)" if points else name for name, points in required_datasets([experiment])
+        f"{name} ({points} points)" if points else name
+        for name, points in list_required_datasets([experiment])
     ]
     place = f"{experiment.place}: {experiment.title}" if experiment.place else experiment.title
     return (

@@ -300,7 +300,7 @@ def test_the_table_of_experiments_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reproduce.md").read_text()
     assert page == _load_script("make_reproduce").page(page), "run: python docs/make_reproduce.py"
     rows = [line for line in page.splitlines() if line.startswith("| `selfmark reproduce")]
-    assert len(rows) == len(experiment.experiment_names()) + 1
+    assert len(rows) == len(experiment.list_experiment_names()) + 1
 
 
 def test_the_demo_picture_is_up_to_date() -> None:

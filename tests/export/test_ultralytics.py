@@ -265,7 +265,7 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     other = tmp_path / "other"
     other.mkdir()
-    monkeypatch.setattr(module, "_data_yaml", fail)
+    monkeypatch.setattr(module, "_build_data_yaml", fail)
     with pytest.raises(OSError, match="No space left"):
         write_ultralytics([two_frames], CARD, other)
     assert not list(other.iterdir())

@@ -10,7 +10,7 @@ from selfmark.mapping.model_selection import (
     MIN_IMAGES_TO_SELECT,
     RIDGES,
     FitOptions,
-    cross_validation_errors,
+    compute_cross_validation_errors,
     fit_with_options,
     select_map,
 )
@@ -50,7 +50,7 @@ def _rotate(xy: FloatArray, angle: FloatArray) -> FloatArray:
 )
 def test_held_out_error_equals_error_of_a_fit_without_the_object(options: FitOptions) -> None:
     examples, lengths = _examples(7), np.linspace(50, 80, 7)
-    errors = cross_validation_errors(examples, lengths, MIRROR, options)
+    errors = compute_cross_validation_errors(examples, lengths, MIRROR, options)
     for row in range(7):
         rest = examples.select(np.array([index for index in range(7) if index != row]))
         point_map = fit_with_options(rest, MIRROR, options)
@@ -69,8 +69,8 @@ def test_objects_of_one_image_are_held_out_together() -> None:
     twice = single.select(np.repeat(np.arange(6), 2))
     lengths = np.full(12, 60.0)
     options = FitOptions(False, False, 0.0)
-    together = cross_validation_errors(twice, lengths, None, options)
-    apart = cross_validation_errors(
+    together = compute_cross_validation_errors(twice, lengths, None, options)
+    apart = compute_cross_validation_errors(
         MappingExamples(
             twice.landmarks, twice.score, twice.points, twice.visible, np.arange(12, dtype=np.int64)
         ),
@@ -83,7 +83,7 @@ def test_objects_of_one_image_are_held_out_together() -> None:
 
 def test_many_images_are_held_out_in_folds() -> None:
     examples, options = _examples(MAX_FOLDS + 10), FitOptions(False, False, 0.1)
-    errors = cross_validation_errors(examples, np.full(len(examples), 60.0), None, options)
+    errors = compute_cross_validation_errors(examples, np.full(len(examples), 60.0), None, options)
     rows = np.array([3, MAX_FOLDS + 3])  # in the same fold
     rest = examples.select(np.setdiff1d(np.arange(len(examples)), rows))
     point_map = fit_with_options(rest, None, options)
@@ -97,7 +97,7 @@ def test_selected_options_have_the_lowest_error_and_generalize() -> None:
     lengths = np.full(30, 60.0)
     selected = select_map(examples, lengths, MIRROR)
     all_options = [FitOptions(a, m, r) for a in (True, False) for m in (True, False) for r in RIDGES]
-    errors = [cross_validation_errors(examples, lengths, MIRROR, options) for options in all_options]
+    errors = [compute_cross_validation_errors(examples, lengths, MIRROR, options) for options in all_options]
     lowest = min(np.nanmean(_by_image(option_errors)) for option_errors in errors)
     assert np.nanmean(_by_image(selected.errors)) == pytest.approx(lowest)
     predicted = selected.map.predict(fresh.landmarks, fresh.score)
@@ -114,7 +114,7 @@ def test_objects_in_any_orientation_are_aligned() -> None:
     selected = select_map(examples, lengths, None)
     assert selected.options.aligned
     assert np.nanmean(selected.errors) < 10
-    unaligned = cross_validation_errors(examples, lengths, None, FitOptions(False, False, 0.1))
+    unaligned = compute_cross_validation_errors(examples, lengths, None, FitOptions(False, False, 0.1))
     assert np.nanmean(unaligned) > 1.2 * np.nanmean(selected.errors)
 
 

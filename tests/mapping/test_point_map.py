@@ -10,8 +10,8 @@ from selfmark.mapping.point_map import (
     MirrorPartners,
     add_mirrored,
     compute_mean_shape,
-    empty_reference,
     fit_point_map,
+    make_empty_reference,
 )
 from selfmark.points import FloatArray
 
@@ -51,15 +51,15 @@ def test_many_images_recover_a_linear_relation() -> None:
     landmarks, fresh = _objects(4000, bend=20.0), _objects(50, seed=2, bend=20.0)
     points = (landmarks.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
     expected = (fresh.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
-    learned = fit_point_map(_annotated(landmarks, points), empty_reference(), ridge=0.0)
+    learned = fit_point_map(_annotated(landmarks, points), make_empty_reference(), ridge=0.0)
     assert np.abs(learned.predict(fresh, np.ones((50, K))) - expected).max() < 0.5
     assert np.abs(learned.weights - matrix).max() < 0.01
     # The remaining error comes from the prior, which counts as three images; fewer images make it larger.
-    fewer = fit_point_map(_annotated(landmarks[:400], points[:400]), empty_reference(), ridge=0.0)
+    fewer = fit_point_map(_annotated(landmarks[:400], points[:400]), make_empty_reference(), ridge=0.0)
     assert np.abs(fewer.weights - matrix).max() > 2 * np.abs(learned.weights - matrix).max()
 
 
-@pytest.mark.parametrize("reference", [empty_reference(), SHAPE])
+@pytest.mark.parametrize("reference", [make_empty_reference(), SHAPE])
 def test_mean_residual_is_zero(reference: FloatArray) -> None:
     """Residuals of a regression with a constant have mean zero, exactly so without alignment."""
     landmarks = _objects(7)
@@ -84,7 +84,7 @@ def test_with_one_image_points_follow_translation_rotation_and_scale() -> None:
 
 def test_with_one_image_a_point_follows_the_nearest_landmark() -> None:
     points = SHAPE[None, :1] + 1.0
-    learned = fit_point_map(_annotated(SHAPE[None], points), empty_reference(), ridge=0.1)
+    learned = fit_point_map(_annotated(SHAPE[None], points), make_empty_reference(), ridge=0.1)
     start = learned.predict(SHAPE[None], np.ones((1, K)))
     near, far = SHAPE.copy(), SHAPE.copy()
     near[0] += 10
@@ -104,11 +104,11 @@ def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
     corrupted = np.where(visible[..., None], points, 1e6)
     complete = _annotated(landmarks, points)
     incomplete = MappingExamples(landmarks, complete.score, corrupted, visible, complete.group)
-    learned = fit_point_map(incomplete, empty_reference(), ridge=0.1)
+    learned = fit_point_map(incomplete, make_empty_reference(), ridge=0.1)
     fresh = _objects(3, seed=9)
     predicted = learned.predict(fresh, np.ones((3, K)))
-    full = fit_point_map(complete, empty_reference(), ridge=0.1).predict(fresh, np.ones((3, K)))
-    part = fit_point_map(complete.select(np.arange(4)), empty_reference(), ridge=0.1).predict(
+    full = fit_point_map(complete, make_empty_reference(), ridge=0.1).predict(fresh, np.ones((3, K)))
+    part = fit_point_map(complete.select(np.arange(4)), make_empty_reference(), ridge=0.1).predict(
         fresh, np.ones((3, K))
     )
     np.testing.assert_allclose(predicted[:, 0], full[:, 0])
@@ -129,7 +129,9 @@ def test_mirror_images_teach_the_other_side() -> None:
     )
     augmented = add_mirrored(examples, MirrorPartners((1, 0, 2), (1, 0), 256))
     assert augmented.group.tolist() == [0, 0]
-    predicted = fit_point_map(augmented, empty_reference(), ridge=0.1).predict(landmarks, np.ones((1, 3)))
+    predicted = fit_point_map(augmented, make_empty_reference(), ridge=0.1).predict(
+        landmarks, np.ones((1, 3))
+    )
     np.testing.assert_allclose(predicted[0, 0] - landmarks[0, 0], [3, -2], atol=0.5)
     np.testing.assert_allclose(predicted[0, 1] - landmarks[0, 1], [-3, -2], atol=0.5)
 
@@ -142,7 +144,7 @@ def test_mean_shape_of_rotated_and_scaled_copies() -> None:
 def test_landmarks_all_in_one_place_give_finite_points() -> None:
     landmarks = np.full((2, K, 2), 50.0)
     points = np.full((2, L, 2), 60.0)
-    for reference in (empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
+    for reference in (make_empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
         learned = fit_point_map(_annotated(landmarks, points), reference, ridge=0.1)
         np.testing.assert_allclose(learned.predict(landmarks, np.ones((2, K))), points)
 
@@ -150,7 +152,7 @@ def test_landmarks_all_in_one_place_give_finite_points() -> None:
 def test_point_scores_follow_the_landmarks_with_the_most_influence() -> None:
     landmarks = _objects(200, bend=20.0)
     points = landmarks[:, :2].copy()
-    learned = fit_point_map(_annotated(landmarks, points), empty_reference(), ridge=0.0)
+    learned = fit_point_map(_annotated(landmarks, points), make_empty_reference(), ridge=0.0)
     score = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.3] * K])
     scores = learned.point_scores(score)
     assert scores[0, 0] > 0.8

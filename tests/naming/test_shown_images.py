@@ -25,8 +25,8 @@ from selfmark.naming import server
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import (
     CACHE_FOLDER,
-    frames_folder,
-    images_fingerprint,
+    compute_images_fingerprint,
+    get_frames_folder,
     load_cached_landmarks,
     select_images,
 )
@@ -141,29 +141,32 @@ def test_video_frames_are_stored_as_jpegs(run: Path, photos: Path, tmp_path: Pat
 def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, photos: Path) -> None:
     model, refs = run / "model", list_images([photos])[:3]
     card = read_card(model)
-    first = images_fingerprint(model, card, refs)
+    first = compute_images_fingerprint(model, card, refs)
     renamed = replace(
         card, names=("a", "b", "c", "d"), hidden=(1,), colors=("#112233", "", "", ""), skeleton=((0, 1),)
     )
-    assert images_fingerprint(model, renamed, refs) == first
+    assert compute_images_fingerprint(model, renamed, refs) == first
     paired = replace(card, mirror=(1, 0, 2, 3) if card.mirror[0] == 0 else (0, 1, 2, 3), flip_test=True)
-    assert images_fingerprint(model, paired, refs) != images_fingerprint(
+    assert compute_images_fingerprint(model, paired, refs) != compute_images_fingerprint(
         model, replace(card, flip_test=True), refs
     )
     without_flip = replace(card, flip_test=False)
-    assert images_fingerprint(model, replace(paired, flip_test=False), refs) == images_fingerprint(
-        model, without_flip, refs
+    assert compute_images_fingerprint(
+        model, replace(paired, flip_test=False), refs
+    ) == compute_images_fingerprint(model, without_flip, refs)
+    assert compute_images_fingerprint(model, card, refs[:2]) != first
+    assert (
+        compute_images_fingerprint(model, card, [refs[0], refs[1], replace(refs[2], box=(0, 0, 5, 5))])
+        != first
     )
-    assert images_fingerprint(model, card, refs[:2]) != first
-    assert images_fingerprint(model, card, [refs[0], refs[1], replace(refs[2], box=(0, 0, 5, 5))]) != first
     copy = run / "copy.png"
     shutil.copy(photos / "000.png", copy)
-    before = images_fingerprint(model, card, [ImageRef(copy)])
+    before = compute_images_fingerprint(model, card, [ImageRef(copy)])
     os.utime(copy, (1, 1))
-    assert images_fingerprint(model, card, [ImageRef(copy)]) != before
+    assert compute_images_fingerprint(model, card, [ImageRef(copy)]) != before
     with open(model / "weights.safetensors", "ab") as handle:
         handle.write(b" ")
-    assert images_fingerprint(model, card, refs) != first
+    assert compute_images_fingerprint(model, card, refs) != first
 
 
 def test_the_fingerprint_of_an_hourglass_is_that_of_older_versions(run: Path, photos: Path) -> None:
@@ -177,7 +180,7 @@ def test_the_fingerprint_of_an_hourglass_is_that_of_older_versions(run: Path, ph
     settings = [mirror, card.refine, images, dataclasses.asdict(card.network)]
     image = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
     expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image).encode())
-    assert images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
+    assert compute_images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
 
 
 def test_the_fingerprint_covers_networks_on_encoders(run: Path) -> None:
@@ -190,10 +193,10 @@ def test_the_fingerprint_covers_networks_on_encoders(run: Path) -> None:
         replace(card, features=Features(name="efficientnet-lite0")),
         replace(card, student=Student(feature_scale=3.0)),
     ]
-    found = [images_fingerprint(model, card, []) for card in cards]
+    found = [compute_images_fingerprint(model, card, []) for card in cards]
     for content in (b"one model", b"another model"):
         (model / "features.safetensors").write_bytes(content)
-        found.append(images_fingerprint(model, card, []))
+        found.append(compute_images_fingerprint(model, card, []))
     assert len(set(found)) == 7
 
 
@@ -231,6 +234,6 @@ def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
     np.testing.assert_array_equal(first.xy, second.xy)
     assert len(server.prepare_images(run, other, "cpu")) == 2
     assert len(set(predicted)) == 2
-    assert frames_folder(run, predicted[0]) != frames_folder(run, predicted[1])
+    assert get_frames_folder(run, predicted[0]) != get_frames_folder(run, predicted[1])
     with exclusive(run / CACHE_FOLDER), pytest.raises(FolderLocked), exclusive(run / CACHE_FOLDER):
         pass

@@ -163,7 +163,8 @@ def discover(
         if has_views:
             assert output is not None
             with ExitStack() as stack:
-                open_page = Observers(watch, None).attach(stack, output)  # one page for all views
+                # One watch page shows all views. The first event opens it.
+                open_page = Observers(watch, None).attach(stack, output)
 
                 def run_view(output: Path, **options: Any) -> None:
                     print_result(f"view {output.name}:")
@@ -201,7 +202,7 @@ class _OutputRecorder:
 
 
 class _Listeners:
-    """A listener that forwards events to other listeners."""
+    """Listener that forwards events to other listeners."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = listeners

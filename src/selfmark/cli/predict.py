@@ -154,7 +154,7 @@ def predict(
     model = detector_fingerprint(detector)
     if not overwrite:
         require_same_model(output, model)
-    config = override(Config(), _qualified_settings(overrides))
+    config = override(Config(), _qualify_settings(overrides))
     smoothing = _parse_smoothing(smooth, config.smoothing)
     with CountDisplay(stderr, "finding animals", "frames") as display:
         refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append)
@@ -200,7 +200,7 @@ def predict(
         print_note(note)
 
 
-def _qualified_settings(overrides: list[str] | None) -> dict[str, Any]:
+def _qualify_settings(overrides: list[str] | None) -> dict[str, Any]:
     """Return the settings of `--set` by dotted name; a name without a section belongs to `tracking`.
 
     Raises:

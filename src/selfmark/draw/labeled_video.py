@@ -22,8 +22,8 @@ from selfmark.draw.frame_drawing import DrawnObject, compute_opacity, smooth_tra
 from selfmark.draw.layout import Layout, PictureStyle, build_style, compose_picture
 from selfmark.draw.video_writer import VideoWriter, open_video_writer
 from selfmark.errors import InputError
-from selfmark.export.output_files import output_paths
-from selfmark.export.trust_entries import smoothing_method
+from selfmark.export.output_files import choose_output_paths
+from selfmark.export.trust_entries import get_smoothing_method
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import Pixels
 from selfmark.images.video import probe_video, read_frames
@@ -67,7 +67,7 @@ def draw_videos(
     """
     paths = list_labeled_video_paths(refs, folder)
     kept, card = visible_landmarks(card), visible_card(card)
-    style = build_style(card, kept, smoothing_method(card), layout)
+    style = build_style(card, kept, get_smoothing_method(card), layout)
     with_tracks = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}
@@ -91,7 +91,7 @@ def list_labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Pat
     videos = list(dict.fromkeys(ref.path for ref in refs if ref.frame is not None))
     return {
         video: folder / path.with_name(path.name + SUFFIX)
-        for video, path in output_paths(videos).items()
+        for video, path in choose_output_paths(videos).items()
         if video is not None
     }
 

@@ -40,7 +40,7 @@ def write_coco(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
     require_writable(folder)
     path = folder / "landmarks.json"
     with open_output(path) as handle:
-        write_coco_annotations(predictions, card, handle, original_file_names)
+        write_coco_annotations(predictions, card, handle, get_original_file_names)
     return path
 
 
@@ -62,13 +62,13 @@ def write_coco_annotations(
     """
     images: dict[str, ExportedImage] = {}
     handle.write('{"annotations": ')
-    write_list(_annotations(predictions, images), handle)
+    write_list(_build_annotations(predictions, images), handle)
     handle.write(',\n"images": ')
-    write_list(image_entries(images, file_names), handle)
+    write_list(build_image_entries(images, file_names), handle)
     handle.write(f',\n"categories": {to_json([build_category(card)])}}}\n')
 
 
-def original_file_names(refs: Sequence[ImageRef]) -> list[str]:
+def get_original_file_names(refs: Sequence[ImageRef]) -> list[str]:
     """Return the paths of the images, unchanged."""
     return [str(ref.path) for ref in refs]
 
@@ -94,7 +94,7 @@ def iterate_objects(
             yield ExportedObject(image, ref.track, xy, score)
 
 
-def keypoint_entries(xy: Any, visibility: int) -> list[float]:
+def build_keypoint_entries(xy: Any, visibility: int) -> list[float]:
     """Return x, y and v of landmarks [K, 2] as a flat list; zeros for a landmark without a position (NaN)."""
     entries: list[float] = []
     for x, y in xy.tolist():
@@ -102,12 +102,12 @@ def keypoint_entries(xy: Any, visibility: int) -> list[float]:
     return entries
 
 
-def track_entries(track: int | None) -> dict[str, Any]:
+def build_track_entries(track: int | None) -> dict[str, Any]:
     """Return the entries for a track: `track_id` for most readers, `attributes` for CVAT."""
     return {} if track is None else {"track_id": track, "attributes": {"track_id": track}}
 
 
-def image_entries(
+def build_image_entries(
     images: dict[str, ExportedImage], file_names: Callable[[Sequence[ImageRef]], list[str]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the entries of the list `images`; the entry `frame` is the number of a video frame."""
@@ -148,7 +148,7 @@ def write_list(entries: Iterable[Any], handle: TextIO) -> None:
     handle.write("\n]")
 
 
-def _annotations(
+def _build_annotations(
     predictions: Iterable[Prediction], images: dict[str, ExportedImage]
 ) -> Iterator[dict[str, Any]]:
     for number, (image, track, xy, score) in enumerate(iterate_objects(predictions, images), start=1):
@@ -158,7 +158,7 @@ def _annotations(
             "id": number,
             "image_id": image.id,
             "category_id": CATEGORY,
-            "keypoints": keypoint_entries(xy, VISIBLE),
+            "keypoints": build_keypoint_entries(xy, VISIBLE),
             "num_keypoints": int(np.isfinite(xy[:, 0]).sum()),
             # Points have pixel centers at integers, but boxes are measured from pixel corners.
             "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
@@ -167,5 +167,5 @@ def _annotations(
             "iscrowd": 0,
             "score": round(float(score.mean()), 4),
             "keypoint_scores": np.round(score, 4).tolist(),
-            **track_entries(track),
+            **build_track_entries(track),
         }

@@ -11,10 +11,10 @@ from selfmark.export.coco_keypoints import (
     CATEGORY,
     ExportedImage,
     build_category,
-    image_entries,
+    build_image_entries,
+    build_keypoint_entries,
+    get_original_file_names,
     iterate_objects,
-    keypoint_entries,
-    original_file_names,
     write_list,
 )
 from selfmark.export.output_files import open_output, require_writable
@@ -32,20 +32,22 @@ def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folde
     images: dict[str, ExportedImage] = {}
     path = folder / "results.json"
     with open_output(path) as results_file, open_output(folder / "images.json") as images_file:
-        write_list(_results(predictions, images), results_file)
+        write_list(_build_results(predictions, images), results_file)
         images_file.write('{"images": ')
-        write_list(image_entries(images, original_file_names), images_file)
+        write_list(build_image_entries(images, get_original_file_names), images_file)
         images_file.write(f',\n"annotations": [],\n"categories": {to_json([build_category(card)])}}}\n')
     return path
 
 
-def _results(predictions: Iterable[Prediction], images: dict[str, ExportedImage]) -> Iterator[dict[str, Any]]:
+def _build_results(
+    predictions: Iterable[Prediction], images: dict[str, ExportedImage]
+) -> Iterator[dict[str, Any]]:
     for image, track, xy, score in iterate_objects(predictions, images):
         yield {
             "image_id": image.id,
             "category_id": CATEGORY,
             # Visibility has no meaning in results; the specification asks for 1.
-            "keypoints": keypoint_entries(xy, 1),
+            "keypoints": build_keypoint_entries(xy, 1),
             "score": round(float(score.mean()), 4),
             **({} if track is None else {"track_id": track}),
         }

@@ -13,7 +13,7 @@ from pathlib import Path
 from selfmark.detector import Prediction
 from selfmark.export.output_files import open_output
 from selfmark.export.pose_tables import InstanceNumbers
-from selfmark.export.trust_entries import smoothing_method
+from selfmark.export.trust_entries import get_smoothing_method
 from selfmark.model.card import ModelCard
 from selfmark.points import Motion
 
@@ -27,7 +27,7 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     instances = InstanceNumbers()
     with open_output(path, newline="") as handle:
         writer = csv.writer(handle)
-        writer.writerow(COLUMNS + MOTION_COLUMNS if smoothing_method(card) else COLUMNS)
+        writer.writerow(COLUMNS + MOTION_COLUMNS if get_smoothing_method(card) else COLUMNS)
         for refs, _, landmarks in predictions:
             for row, ref in enumerate(refs):
                 frame = "" if ref.frame is None else ref.frame
@@ -38,7 +38,7 @@ def write_csv(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
                     score = landmarks.score[row, index]
                     xy = [_format_number(x), _format_number(y)]
                     values = [ref.path, frame, instance, track, name, *xy, f"{score:.4f}"]
-                    writer.writerow(values + _motion_values(landmarks.motion, row, index))
+                    writer.writerow(values + _format_motion(landmarks.motion, row, index))
     return path
 
 
@@ -46,7 +46,7 @@ def _format_number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3f}"
 
 
-def _motion_values(motion: Motion | None, row: int, index: int) -> list[str]:
+def _format_motion(motion: Motion | None, row: int, index: int) -> list[str]:
     """Return the values of `MOTION_COLUMNS`, or an empty list for landmarks that are not smoothed."""
     if motion is None:
         return []

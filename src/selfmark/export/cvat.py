@@ -28,7 +28,7 @@ def write_cvat(predictions: Iterable[Prediction], card: ModelCard, folder: Path)
         archive.open(ANNOTATIONS, "w", force_zip64=True) as entry,
         io.TextIOWrapper(entry, encoding="utf-8") as handle,
     ):
-        write_coco_annotations(_require_one_task(predictions), card, handle, _task_file_names)
+        write_coco_annotations(_require_one_task(predictions), card, handle, _get_task_file_names)
     return path
 
 
@@ -56,7 +56,7 @@ def _require_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]
         yield prediction
 
 
-def _task_file_names(refs: Sequence[ImageRef]) -> list[str]:
+def _get_task_file_names(refs: Sequence[ImageRef]) -> list[str]:
     """Return the names that CVAT gives to frames (numbered) or images (relative to their common folder)."""
     if any(ref.frame is not None for ref in refs):
         return [f"frame_{ref.frame:06d}.PNG" for ref in refs]

@@ -22,14 +22,14 @@ from selfmark.detector import Prediction
 from selfmark.errors import InputError, require_package
 from selfmark.export.hdf5_files import save_hdf5
 from selfmark.export.output_files import (
+    choose_output_paths,
     output_file,
-    output_paths,
     require_unique_names,
     require_writable,
     spool_folder,
 )
 from selfmark.export.pose_tables import InstanceNumbers
-from selfmark.export.trust_entries import smoothing_method
+from selfmark.export.trust_entries import get_smoothing_method
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 from selfmark.run.guarded_files import make_folders
@@ -85,10 +85,10 @@ def _write(
         if not tables:
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
-        for source, name in output_paths(list(tables)).items():
-            path = folder / name.with_name(f"{name.name}{_scorer(card)}{suffix}")
+        for source, name in choose_output_paths(list(tables)).items():
+            path = folder / name.with_name(f"{name.name}{_get_scorer(card)}{suffix}")
             make_folders(path.parent)
-            columns = _columns(tables[source].individuals, card)
+            columns = _build_columns(tables[source].individuals, card)
             save(tables[source], columns, files.enter_context(output_file(path)))
             paths.append(path)
     return paths[0] if len(paths) == 1 else folder
@@ -173,22 +173,22 @@ def _gather_tables(predictions: Iterable[Prediction], spool: Path) -> dict[Path 
 # --- Files -----------------------------------------------------------------------------------------
 
 
-def _scorer(card: ModelCard) -> str:
-    method = smoothing_method(card)
+def _get_scorer(card: ModelCard) -> str:
+    method = get_smoothing_method(card)
     return f"{SCORER}_{method}" if method else SCORER
 
 
-def _columns(individuals: Sequence[str], card: ModelCard) -> _Columns:
+def _build_columns(individuals: Sequence[str], card: ModelCard) -> _Columns:
     """Return the names of the header levels and the header of each column.
 
     A table with a single individual has no level `individuals`.
     """
     if len(individuals) == 1:
         return ["scorer", "bodyparts", "coords"], [
-            (_scorer(card), name, coordinate) for name in card.names for coordinate in COORDS
+            (_get_scorer(card), name, coordinate) for name in card.names for coordinate in COORDS
         ]
     return ["scorer", "individuals", "bodyparts", "coords"], [
-        (_scorer(card), individual, name, coordinate)
+        (_get_scorer(card), individual, name, coordinate)
         for individual in individuals
         for name in card.names
         for coordinate in COORDS

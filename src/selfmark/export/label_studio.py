@@ -58,8 +58,8 @@ def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folde
             require_absent(folder / FRAMES)
             temporary = frames.enter_context(atomic_folder(folder / FRAMES))
             files |= _save_frames(images.values(), temporary, folder / FRAMES)
-        interface.write(_interface(card))
-        write_list(_tasks(images, files, objects, card), tasks)
+        interface.write(_build_interface(card))
+        write_list(_build_tasks(images, files, objects, card), tasks)
     return path
 
 
@@ -84,7 +84,7 @@ def _save_frames(images: Iterable[ExportedImage], temporary: Path, target: Path)
     return final_paths
 
 
-def _interface(card: ModelCard) -> str:
+def _build_interface(card: ModelCard) -> str:
     """Return the XML of the labeling interface.
 
     `model_index` keeps the order of the landmarks in Label Studio's own exports. Label Studio shows `hint`
@@ -105,7 +105,7 @@ def _interface(card: ModelCard) -> str:
     return ElementTree.tostring(view, encoding="unicode") + "\n"
 
 
-def _tasks(
+def _build_tasks(
     images: dict[str, ExportedImage],
     files: dict[str, Path],
     objects: dict[str, list[ExportedObject]],
@@ -120,25 +120,27 @@ def _tasks(
         prediction = {
             "model_version": f"selfmark {__version__}{describe_smoothing(card)}",
             "score": round(float(scores.mean()), 4),
-            "result": _regions(objects[name], card),
+            "result": _build_regions(objects[name], card),
         }
         yield {"data": {IMAGE: f"/data/local-files/?d={quote(relative)}"}, "predictions": [prediction]}
 
 
-def _regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
+def _build_regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
     """Return the landmarks of all objects of an image, then their rectangles.
 
     Label Studio draws earlier regions on top of later ones; a landmark behind a rectangle could not be
     dragged.
     """
     numbered = list(enumerate(objects))
-    landmarks = [region for number, detected in numbered for region in _landmarks(number, detected, card)]
-    return landmarks + [_rectangle(number, detected) for number, detected in numbered]
+    landmarks = [
+        region for number, detected in numbered for region in _build_landmarks(number, detected, card)
+    ]
+    return landmarks + [_build_rectangle(number, detected) for number, detected in numbered]
 
 
-def _landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:
-    parent = _region_id(number)
-    for index, (name, (x, y)) in enumerate(zip(card.names, _percent(detected).tolist(), strict=True)):
+def _build_landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:
+    parent = _make_region_id(number)
+    for index, (name, (x, y)) in enumerate(zip(card.names, _to_percent(detected).tolist(), strict=True)):
         if np.isnan(x):  # a gap that smoothing did not fill
             continue
         yield {
@@ -147,22 +149,22 @@ def _landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterat
             "type": "keypointlabels",
             "from_name": LANDMARKS,
             "to_name": IMAGE,
-            **_size(detected),
+            **_describe_size(detected),
             "score": round(float(detected.score[index]), 4),
             "value": {"x": x, "y": y, "width": _POINT_SIZE, "keypointlabels": [name]},
         }
 
 
-def _rectangle(number: int, detected: ExportedObject) -> dict[str, Any]:
+def _build_rectangle(number: int, detected: ExportedObject) -> dict[str, Any]:
     """Return the bounding box of the landmarks; a known track is added as a note."""
-    percent = _percent(detected)
+    percent = _to_percent(detected)
     low, high = np.nanmin(percent, axis=0).tolist(), np.nanmax(percent, axis=0).tolist()
     return {
-        "id": _region_id(number),
+        "id": _make_region_id(number),
         "type": "rectanglelabels",
         "from_name": OBJECTS,
         "to_name": IMAGE,
-        **_size(detected),
+        **_describe_size(detected),
         "score": round(float(detected.score.mean()), 4),
         **({} if detected.track is None else {"meta": {"text": [f"track {detected.track}"]}}),
         "value": {
@@ -176,16 +178,16 @@ def _rectangle(number: int, detected: ExportedObject) -> dict[str, Any]:
     }
 
 
-def _region_id(number: int) -> str:
+def _make_region_id(number: int) -> str:
     return f"object{number}"
 
 
-def _size(detected: ExportedObject) -> dict[str, int]:
+def _describe_size(detected: ExportedObject) -> dict[str, int]:
     image = detected.image
     return {"original_width": image.width, "original_height": image.height, "image_rotation": 0}
 
 
-def _percent(detected: ExportedObject) -> npt.NDArray[np.float64]:
+def _to_percent(detected: ExportedObject) -> npt.NDArray[np.float64]:
     """Return the landmarks [K, 2] in percent of the image size, measured from the top left corner.
 
     Points outside the image are moved to its border, because Label Studio accepts no value above 100.

@@ -24,7 +24,7 @@ from selfmark.export.output_files import (
     spool_folder,
 )
 from selfmark.export.pose_tables import InstanceNumbers
-from selfmark.export.trust_entries import smoothing_method
+from selfmark.export.trust_entries import get_smoothing_method
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 from selfmark.run.files import atomic_folder
@@ -57,7 +57,7 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
                         path = Path(spool, animal)
                         handle = files.enter_context(open(path, "w", newline="", encoding="utf-8"))
                         tables[animal] = csv.writer(handle)
-                        tables[animal].writerows(_header(card))
+                        tables[animal].writerows(_build_header(card))
                     image = ref.path if ref.frame is None else frames.add(ref, ref.frame)
                     xy = landmarks.xy[row].ravel().tolist()
                     cells = ["" if isnan(number) else f"{number:.3f}" for number in xy]
@@ -74,8 +74,8 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
     return next(iter(paths.values())) if is_single else folder
 
 
-def _header(card: ModelCard) -> list[list[str]]:
-    method = smoothing_method(card)
+def _build_header(card: ModelCard) -> list[list[str]]:
+    method = get_smoothing_method(card)
     scorer = f"{SCORER}_{method}" if method else SCORER
     return [
         ["scorer", *[scorer] * (2 * len(card.names))],
@@ -101,7 +101,7 @@ class _FrameImages:
             name = f"{ref.path.stem}_{len(self._folder_names)}" if is_taken else ref.path.stem
             self._folder_names[ref.path] = name
         self._frames.setdefault(ref.path, set()).add(frame)
-        return f"{self._folder.name}/{self._folder_names[ref.path]}/{_image_name(frame)}"
+        return f"{self._folder.name}/{self._folder_names[ref.path]}/{_make_image_name(frame)}"
 
     def save(self) -> None:
         """Write the files of all added frames."""
@@ -110,9 +110,9 @@ class _FrameImages:
         with atomic_folder(self._folder) as temporary:
             for video, name in self._folder_names.items():
                 make_folders(temporary / name)
-                targets = {frame: temporary / name / _image_name(frame) for frame in self._frames[video]}
+                targets = {frame: temporary / name / _make_image_name(frame) for frame in self._frames[video]}
                 save_frames(video, targets)
 
 
-def _image_name(frame: int) -> str:
+def _make_image_name(frame: int) -> str:
     return f"img{frame:08d}.png"

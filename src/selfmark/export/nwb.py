@@ -32,7 +32,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     Times are seconds from the start of the video. Still images have no time and are placed one second apart.
     """
     pynwb, ndx_pose = require_package("pynwb", _INSTALL), require_package("ndx_pose", _INSTALL)
-    require_unique_names(map(_hdf5_name, card.names), "NWB")
+    require_unique_names(map(_to_hdf5_name, card.names), "NWB")
     require_writable(folder)
     tables = gather_tables(predictions)
 
@@ -50,16 +50,16 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     behavior.add(ndx_pose.Skeletons(skeletons=[skeleton]))
     is_single = sum(len(np.unique(table.instance)) for table in tables) == 1
     for number, table in enumerate(tables):
-        times, rate = _times(table)
-        source = _image_series(pynwb, table, number, rate)
+        times, rate = _compute_times(table)
+        source = _build_image_series(pynwb, table, number, rate)
         file.add_acquisition(source)
         for instance in np.unique(table.instance).tolist():
-            name = f"PoseEstimation_{number:03d}_{_instance_name(table, instance)}"
+            name = f"PoseEstimation_{number:03d}_{_make_instance_name(table, instance)}"
             pose = ndx_pose.PoseEstimation(
                 # Readers look for the plain name if there is only one pose.
                 name="PoseEstimation" if is_single else name,
                 description=_describe_object(table, instance, card),
-                pose_estimation_series=_series(ndx_pose, table, instance, times, card),
+                pose_estimation_series=_build_series(ndx_pose, table, instance, times, card),
                 skeleton=skeleton,
                 source_video=source,
                 scorer="selfmark",
@@ -78,7 +78,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     return path
 
 
-def _series(
+def _build_series(
     ndx_pose: ModuleType, table: PoseTable, instance: int, times: FloatArray, card: ModelCard
 ) -> list[Any]:
     """Return one series per landmark; all series refer to the times of the first, to store them only once."""
@@ -88,7 +88,7 @@ def _series(
         trust = describe_trust(card, index)
         series.append(
             ndx_pose.PoseEstimationSeries(
-                name=_hdf5_name(name),
+                name=_to_hdf5_name(name),
                 description=f"Landmark {name}, {trust}" if trust else f"Landmark {name}",
                 data=table.xy[rows, index],
                 unit="pixels",
@@ -101,8 +101,8 @@ def _series(
     return series
 
 
-def _image_series(pynwb: ModuleType, table: PoseTable, number: int, rate: float) -> Any:
-    name = _hdf5_name(table.paths[0].stem) if table.is_video else "images"
+def _build_image_series(pynwb: ModuleType, table: PoseTable, number: int, rate: float) -> Any:
+    name = _to_hdf5_name(table.paths[0].stem) if table.is_video else "images"
     return pynwb.image.ImageSeries(
         name=f"{number:03d}_{name}",
         description=f"Source of the landmarks: {_describe_source(table)}",
@@ -126,17 +126,17 @@ def _describe_object(table: PoseTable, instance: int, card: ModelCard) -> str:
     """Return the object's name and source, then the verdict and the smoothing if the card has them."""
     verdict = "" if card.verdict is None else f", verdict of the run: {card.verdict}"
     return (
-        f"Object {_instance_name(table, instance, first=1)} of {_describe_source(table)}{verdict}"
+        f"Object {_make_instance_name(table, instance, first=1)} of {_describe_source(table)}{verdict}"
         f"{describe_smoothing(card)}"
     )
 
 
-def _instance_name(table: PoseTable, instance: int, first: int = 0) -> str:
+def _make_instance_name(table: PoseTable, instance: int, first: int = 0) -> str:
     """Return the track of an object if it is known, otherwise its number, counted from `first`."""
     return f"track_{table.tracks[instance]}" if table.tracks else str(instance + first)
 
 
-def _times(table: PoseTable) -> tuple[FloatArray, float]:
+def _compute_times(table: PoseTable) -> tuple[FloatArray, float]:
     """Return the time of each row in seconds and the frame rate in frames per second."""
     if not table.is_video:
         return table.frame.astype(np.float64), 1.0
@@ -148,10 +148,10 @@ def _times(table: PoseTable) -> tuple[FloatArray, float]:
     return video.seconds[table.frame], video.rate
 
 
-def _hdf5_name(name: str) -> str:
+def _to_hdf5_name(name: str) -> str:
     """Replace the two characters that separate names in HDF5.
 
-    >>> _hdf5_name("tail/tip")
+    >>> _to_hdf5_name("tail/tip")
     'tail_tip'
     """
     return name.replace("/", "_").replace(":", "_")

@@ -24,7 +24,13 @@ from selfmark.errors import InputError, require_package
 from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_encoder import add_feature_maps, require_exportable
 from selfmark.export.onnx_graph import Maps, Recorder, add_maps, add_mirrored_maps, add_positions
-from selfmark.export.onnx_int8 import Int8Recorder, block_convs, fold_scales, head_convs, observe_ranges
+from selfmark.export.onnx_int8 import (
+    Int8Recorder,
+    find_block_convs,
+    find_head_convs,
+    fold_scales,
+    observe_ranges,
+)
 from selfmark.export.onnx_metadata import append_checksum, build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.export.onnx_turned import add_turned_maps
@@ -108,9 +114,9 @@ def write_int8(detector: Detector, sample: torch.Tensor, path: Path) -> Path:
     if isinstance(network, Psi):
         psi = _copy_network(network, card)  # `fold_scales` changes the weights
         fold_scales(psi)
-        ranges = observe_ranges(psi, block_convs(psi), sample, card.flip_test)
+        ranges = observe_ranges(psi, find_block_convs(psi), sample, card.flip_test)
         return _write(detector, psi, Int8Recorder(Graph(), ranges), path)
-    ranges = observe_ranges(network, head_convs(network), sample.to(detector.device), card.flip_test)
+    ranges = observe_ranges(network, find_head_convs(network), sample.to(detector.device), card.flip_test)
     return _write(detector, network, Int8Recorder(Graph(), ranges), path)
 
 
@@ -136,7 +142,7 @@ def _check_exportable(detector: Detector, precisions: Sequence[Precision]) -> No
     if isinstance(detector.psi, Psi):
         return
     require_exportable(detector.psi.encoder)
-    if "int8" in precisions and not head_convs(detector.psi):
+    if "int8" in precisions and not find_head_convs(detector.psi):
         raise InputError("this detector has no head whose layers could run in 8 bits: leave out --int8")
 
 

@@ -108,7 +108,7 @@ class Recorder:
     def conv(self, conv: nn.Conv2d, x: Maps) -> Maps:
         """Add a convolution."""
         parameters = [self.to_dtype(tensor) for tensor in (conv.weight, conv.bias) if tensor is not None]
-        result = self.graph.add("Conv", x.name, *parameters, **conv_attributes(conv))
+        result = self.graph.add("Conv", x.name, *parameters, **get_conv_attributes(conv))
         return Maps(result, conv.out_channels, x.side // conv.stride[0])
 
     def _norm_relu(self, norm: nn.GroupNorm, x: Maps) -> Maps:
@@ -307,7 +307,7 @@ def unpack_skip(skip: nn.Sequential) -> tuple[nn.GroupNorm, nn.Conv2d]:
     return norm, conv
 
 
-def conv_attributes(conv: nn.Conv2d) -> dict[str, list[int]]:
+def get_conv_attributes(conv: nn.Conv2d) -> dict[str, list[int]]:
     """Return kernel, strides and padding as attributes of the operator `Conv`."""
     rows, columns = (int(value) for value in conv.padding)
     return {

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from selfmark.export.onnx_graph import Maps, Recorder, conv_attributes, to_array, unpack_skip
+from selfmark.export.onnx_graph import Maps, Recorder, get_conv_attributes, to_array, unpack_skip
 from selfmark.export.onnx_nodes import Graph
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 from selfmark.model.network import Psi, ResidualBlock
@@ -99,15 +99,15 @@ def _norm_conv_pairs(psi: Psi) -> Iterator[tuple[nn.GroupNorm, nn.Conv2d]]:
                 yield unpack_skip(block.skip)
 
 
-def block_convs(psi: Psi) -> list[nn.Conv2d]:
+def find_block_convs(psi: Psi) -> list[nn.Conv2d]:
     """Return the convolutions of the residual blocks."""
     return [conv for _, conv in _norm_conv_pairs(psi)]
 
 
-def head_convs(network: FeaturePsi | ZeroShotPsi | TurnedPsi) -> list[nn.Conv2d]:
+def find_head_convs(network: FeaturePsi | ZeroShotPsi | TurnedPsi) -> list[nn.Conv2d]:
     """Return the convolutions of the head except the first and the last; a ReLU precedes each."""
     if isinstance(network, TurnedPsi):
-        return head_convs(network.psi)
+        return find_head_convs(network.psi)
     if isinstance(network, ZeroShotPsi):
         return []
     return [layer for layer in network.head if isinstance(layer, nn.Conv2d)][1:-1]
@@ -170,7 +170,7 @@ class Int8Recorder(Recorder):
         weight = graph.add("DequantizeLinear", quantized.weight, quantized.weight_scale, zeros, axis=0)
         bias_scale = quantized.input_scale * quantized.weight_scale
         offset = graph.add("DequantizeLinear", quantized.bias, bias_scale, zeros.astype(np.int32), axis=0)
-        result = graph.add("Conv", inputs, weight, offset, **conv_attributes(conv))
+        result = graph.add("Conv", inputs, weight, offset, **get_conv_attributes(conv))
         output_quantization = np.array(1, np.float32), np.array(_ZERO_POINT, np.uint8)  # scale and zero point
         levels = graph.add("QuantizeLinear", result, *output_quantization)
         floats = graph.add(

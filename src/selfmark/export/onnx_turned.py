@@ -84,7 +84,7 @@ def _add_rotation(maps: Value, cosine: Value, sine: Value, side: int, padding: s
         side: Side of the maps, in cells.
         padding: Values outside the maps: "border" or "zeros".
     """
-    x, y = _centered_grid(side)
+    x, y = _make_centered_grid(side)
     columns, rows = cosine * x + sine * y, cosine * y - sine * x
     grid = columns.apply("Unsqueeze", integers([3])).apply(
         "Concat", rows.apply("Unsqueeze", integers([3])), axis=3
@@ -95,7 +95,7 @@ def _add_rotation(maps: Value, cosine: Value, sine: Value, side: int, padding: s
     return maps.apply("GridSample", grid.apply("Expand", shape), mode="bilinear", padding_mode=padding)
 
 
-def _centered_grid(side: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _make_centered_grid(side: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return x and y of the cell centers, each [1, side, side]; -1 and 1 are the outer edges of the maps."""
     line = (2 * np.arange(side) + 1) / side - 1
     y, x = np.meshgrid(line, line, indexing="ij")

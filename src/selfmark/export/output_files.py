@@ -73,13 +73,13 @@ def describe_os_error(error: OSError) -> str:
     return message.splitlines()[0]
 
 
-def output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
+def choose_output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
     """Return a relative output path without suffix for each video, and for all still images (None).
 
     The paths keep the folders of the videos below their common folder. A video keeps its suffix if two
     outputs would otherwise have the same name.
 
-    >>> paths = output_paths([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
+    >>> paths = choose_output_paths([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
     >>> [path.as_posix() for path in paths.values()]
     ['a/day', 'b/day.mp4', 'b/day.avi', 'images']
     """

@@ -13,7 +13,7 @@ from selfmark.errors import require_package
 from selfmark.export.csv_table import COLUMNS, MOTION_COLUMNS
 from selfmark.export.output_files import open_output, require_writable
 from selfmark.export.pose_tables import InstanceNumbers
-from selfmark.export.trust_entries import smoothing_method, trust_entries
+from selfmark.export.trust_entries import get_smoothing_method, trust_entries
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
 from selfmark.run.files import to_json
@@ -32,10 +32,10 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
     text, integer, real = arrow.string(), arrow.int32(), arrow.float32()
     types = (text, integer, integer, integer, text, real, real, real)
     columns = list(zip(COLUMNS, types, strict=True))
-    if smoothing_method(card):
+    if get_smoothing_method(card):
         motion_types = (arrow.float64(), real, real, arrow.bool_(), text)
         columns += zip(MOTION_COLUMNS, motion_types, strict=True)
-    schema = arrow.schema(columns, metadata=_metadata(card))
+    schema = arrow.schema(columns, metadata=_build_metadata(card))
     path = folder / "landmarks.parquet"
     instances = InstanceNumbers()
     pending: list[Any] = []
@@ -44,7 +44,7 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
         parquet.ParquetWriter(output, schema) as writer,
     ):
         for prediction in predictions:
-            values = _columns(prediction, instances) | _motion_columns(prediction.landmarks)
+            values = _build_columns(prediction, instances) | _build_motion_columns(prediction.landmarks)
             arrays = [
                 arrow.array(values[field.name], field.type, mask=_find_nan(values[field.name]))
                 for field in schema
@@ -67,7 +67,7 @@ def _read_back(path: Path) -> None:
         raise OSError(0, f"it cannot be read back ({error})") from error
 
 
-def _metadata(card: ModelCard) -> dict[str, str] | None:
+def _build_metadata(card: ModelCard) -> dict[str, str] | None:
     """Return the names and `trust_entries` as JSON, with keys as in `onnx_metadata`.
 
     Return None if there are no such entries.
@@ -77,7 +77,7 @@ def _metadata(card: ModelCard) -> dict[str, str] | None:
     return {f"selfmark.{name}": to_json(value) for name, value in values.items()} or None
 
 
-def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, Any]:
+def _build_columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, Any]:
     """Return the columns of a batch, one row per landmark; `instances` numbers objects over all batches."""
     refs, _, landmarks = prediction
     numbers = [instances.assign(ref) for ref in refs]
@@ -95,7 +95,7 @@ def _columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, An
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def _motion_columns(landmarks: Landmarks) -> dict[str, Any]:
+def _build_motion_columns(landmarks: Landmarks) -> dict[str, Any]:
     """Return the `MOTION_COLUMNS` of a batch; empty for landmarks that are not smoothed."""
     motion = landmarks.motion
     if motion is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from selfmark._version import __version__
 from selfmark.errors import InputError
-from selfmark.export.trust_entries import smoothing_method
+from selfmark.export.trust_entries import get_smoothing_method
 from selfmark.model.card import ModelCard
 from selfmark.run.files import FORMAT, read_json, write_json
 
@@ -46,6 +46,6 @@ def write_record(folder: Path, model: str, run: Path, format: str, card: ModelCa
         "run": str(run),
         "model": model,
         "output_format": format,
-        "smoothing": smoothing_method(card) or "none",
+        "smoothing": get_smoothing_method(card) or "none",
     }
     write_json(values, folder / RECORD)

@@ -32,7 +32,7 @@ def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     sio = require_package("sleap_io", "sleap-io")
     require_unique_names(card.names, "SLEAP")
     require_writable(folder)
-    labels = _labels(sio, gather_tables(predictions), card)
+    labels = _build_labels(sio, gather_tables(predictions), card)
     path = folder / "landmarks.slp"
     with output_file(path) as temporary:
         save_hdf5(temporary, lambda target: sio.save_slp(labels, str(target), verbose=False))
@@ -49,7 +49,7 @@ def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: P
     require_unique_names(card.names, "SLEAP")
     require_writable(folder)
     tables = gather_tables(_require_videos(predictions))
-    labels = _labels(sio, tables, card)
+    labels = _build_labels(sio, tables, card)
     paths = [
         folder / f"landmarks.{number:03d}_{table.paths[0].stem}.analysis.h5"
         for number, table in enumerate(tables)
@@ -75,20 +75,22 @@ def _require_videos(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
         yield prediction
 
 
-def _labels(sio: ModuleType, tables: list[PoseTable], card: ModelCard) -> Any:
+def _build_labels(sio: ModuleType, tables: list[PoseTable], card: ModelCard) -> Any:
     skeleton = sio.Skeleton(
         nodes=list(card.names),
         edges=[(card.names[a], card.names[b]) for a, b in card.skeleton],
-        symmetries=[(card.names[a], card.names[b]) for a, b in _mirror_pairs(card)],
+        symmetries=[(card.names[a], card.names[b]) for a, b in _find_mirror_pairs(card)],
         name="object",
     )
-    numbers = sorted({number for table in tables if table.is_video for number in _track_numbers(table)})
+    numbers = sorted({number for table in tables if table.is_video for number in _get_track_numbers(table)})
     tracks = {number: sio.Track(f"track_{number}") for number in numbers}
-    videos = [_video(sio, table) for table in tables]
+    videos = [_build_video(sio, table) for table in tables]
     frames = [
         frame
         for table, video in zip(tables, videos, strict=True)
-        for frame in _frames(sio, table, video, skeleton, [tracks.get(n) for n in _track_numbers(table)])
+        for frame in _build_frames(
+            sio, table, video, skeleton, [tracks.get(n) for n in _get_track_numbers(table)]
+        )
     ]
     return sio.Labels(
         labeled_frames=frames,
@@ -99,17 +101,17 @@ def _labels(sio: ModuleType, tables: list[PoseTable], card: ModelCard) -> Any:
     )
 
 
-def _mirror_pairs(card: ModelCard) -> list[tuple[int, int]]:
+def _find_mirror_pairs(card: ModelCard) -> list[tuple[int, int]]:
     """Return each pair of mirror partners once, lower index first."""
     return [(a, b) for a, b in enumerate(card.mirror) if a < b and card.mirror[b] == a]
 
 
-def _track_numbers(table: PoseTable) -> Sequence[int]:
+def _get_track_numbers(table: PoseTable) -> Sequence[int]:
     """Return the track of each instance; if tracks are unknown, use the instance numbers."""
     return table.tracks or range(int(table.instance.max()) + 1)
 
 
-def _video(sio: ModuleType, table: PoseTable) -> Any:
+def _build_video(sio: ModuleType, table: PoseTable) -> Any:
     """Return a video that refers to files by absolute path.
 
     It includes the metadata, so that sleap-io need not open the files.
@@ -133,20 +135,22 @@ def _video(sio: ModuleType, table: PoseTable) -> Any:
     )
 
 
-def _frames(sio: ModuleType, table: PoseTable, video: Any, skeleton: Any, tracks: list[Any]) -> list[Any]:
+def _build_frames(
+    sio: ModuleType, table: PoseTable, video: Any, skeleton: Any, tracks: list[Any]
+) -> list[Any]:
     numbers, first = np.unique(table.frame, return_index=True)
     ends = [*first[1:].tolist(), len(table.frame)]
     return [
         sio.LabeledFrame(
             video=video,
             frame_idx=int(number),
-            instances=[_instance(sio, table, row, skeleton, tracks) for row in range(start, end)],
+            instances=[_build_instance(sio, table, row, skeleton, tracks) for row in range(start, end)],
         )
         for number, start, end in zip(numbers, first.tolist(), ends, strict=True)
     ]
 
 
-def _instance(sio: ModuleType, table: PoseTable, row: int, skeleton: Any, tracks: list[Any]) -> Any:
+def _build_instance(sio: ModuleType, table: PoseTable, row: int, skeleton: Any, tracks: list[Any]) -> Any:
     return sio.PredictedInstance.from_numpy(
         points_data=table.xy[row].astype(np.float64),
         skeleton=skeleton,

@@ -14,7 +14,7 @@ def trust_entries(card: ModelCard) -> dict[str, Any]:
     - `verdict`: verdict of the run; left out if there is none.
     - `smoothing`: smoothing method; left out if the landmarks are not smoothed.
     """
-    method = smoothing_method(card)
+    method = get_smoothing_method(card)
     return {
         **({"trust": [round(trust, 4) for trust in card.trust]} if card.trust else {}),
         **({} if card.verdict is None else {"verdict": card.verdict}),
@@ -22,14 +22,14 @@ def trust_entries(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def smoothing_method(card: ModelCard) -> str:
+def get_smoothing_method(card: ModelCard) -> str:
     """Return the smoothing method of the landmarks; empty if they are not smoothed."""
     return str(card.provenance.get(SMOOTHING, ""))
 
 
 def describe_smoothing(card: ModelCard) -> str:
     """Return the smoothing method as text to append to a description; empty if there is none."""
-    method = smoothing_method(card)
+    method = get_smoothing_method(card)
     return f", smoothed ({method})" if method else ""
 
 

@@ -59,11 +59,11 @@ def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder
     with atomic_folder(target) as temporary:
         _write_split(images[:-num_validation], temporary / "train")
         _write_split(images[-num_validation:], temporary / "val")
-        write_text(_data_yaml(card), temporary / "data.yaml")
+        write_text(_build_data_yaml(card), temporary / "data.yaml")
     return target / "data.yaml"
 
 
-def _data_yaml(card: ModelCard) -> str:
+def _build_data_yaml(card: ModelCard) -> str:
     values = {
         # Without 'path', Ultralytics uses the folder of this file, so the folder can be moved.
         "train": "train/images",
@@ -111,14 +111,16 @@ def format_label(xy: FloatArray, box: Box | None, size: FloatArray) -> str:
     """
     points = (xy + 0.5) / size  # measured from the corner of the image
     inside = ((points >= 0) & (points <= 1)).all(axis=1)
-    low, high = _box_corners(points[inside], box, size)
+    low, high = _compute_box_corners(points[inside], box, size)
     keypoints = np.column_stack([points, np.full(len(points), 2.0)])
     keypoints[~inside] = 0
     numbers = np.concatenate([(low + high) / 2, high - low, keypoints.ravel()])
     return " ".join(["0", *(f"{number:.8g}" for number in numbers)])
 
 
-def _box_corners(points: FloatArray, box: Box | None, size: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _compute_box_corners(
+    points: FloatArray, box: Box | None, size: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return two corners of the object's box as fractions of the image size, clipped to the image.
 
     If the box is unknown, use the bounding box of the points, at least one pixel wide and high. If there are

@@ -90,13 +90,16 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
     after = check_passes * config.evaluation.deformations * pass_seconds
     if config.verification.enabled:
         shorter, fewer = shorten(config), round(config.verification.training_fraction * len(refs))
-        after += _training_seconds(shorter, per_iteration) + _count_passes(shorter, fewer) * pass_seconds
+        after += (
+            _estimate_training_seconds(shorter, per_iteration) + _count_passes(shorter, fewer) * pass_seconds
+        )
     return RunEstimate(
         per_iteration,
-        _training_seconds(config, per_iteration),
+        _estimate_training_seconds(config, per_iteration),
         read_seconds * len(refs) + _count_passes(config, len(refs)) * pass_seconds,
         after,
-        _peak_memory() + (data_bytes if device.type == "cpu" else 2 * _count_store_bytes(config, len(refs))),
+        _get_peak_memory()
+        + (data_bytes if device.type == "cpu" else 2 * _count_store_bytes(config, len(refs))),
         device_bytes + data_bytes if device.type == "cuda" else 0,
     )
 
@@ -122,7 +125,7 @@ def describe_duration(seconds: float) -> str:
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.0f} days"
 
 
-def _training_seconds(config: Config, per_iteration: dict[str, float]) -> float:
+def _estimate_training_seconds(config: Config, per_iteration: dict[str, float]) -> float:
     """Return the seconds of all training iterations of a run."""
     stages = stage_iterations(config)
     return sum(iterations * per_iteration.get(stage, 0.0) for stage, iterations in stages.items())
@@ -169,7 +172,7 @@ def _count_data_bytes(config: Config, num_images: int, encoder: Encoder | None) 
     return image_bytes + sample_bytes + (2 * feature_bytes if is_in_memory else 0)
 
 
-def _peak_memory() -> int:
+def _get_peak_memory() -> int:
     """Return the highest memory use of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB.

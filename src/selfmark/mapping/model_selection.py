@@ -16,8 +16,8 @@ from selfmark.mapping.point_map import (
     PointMap,
     add_mirrored,
     compute_mean_shape,
-    empty_reference,
     fit_point_map,
+    make_empty_reference,
 )
 from selfmark.points import FloatArray
 
@@ -72,7 +72,9 @@ def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPar
     all_options = [FitOptions(*values) for values in product((True, False), mirrored, RIDGES)]
     num_images = len(np.unique(examples.group))
     candidates = all_options if num_images >= MIN_IMAGES_TO_SELECT else all_options[:1]
-    errors = np.stack([cross_validation_errors(examples, lengths, mirror, options) for options in candidates])
+    errors = np.stack(
+        [compute_cross_validation_errors(examples, lengths, mirror, options) for options in candidates]
+    )
     # Some options predict points that others cannot. Compare only on the points that all options predict.
     shared = np.where(np.isnan(errors).any(axis=0), np.nan, errors)
     mean_errors = [np.nan_to_num(mean_error(option_errors), nan=np.inf) for option_errors in shared]
@@ -86,13 +88,13 @@ def fit_with_options(
     """Fit a map to the examples with the given options."""
     if options.mirrored and mirror is not None:
         examples = add_mirrored(examples, mirror)
-    reference = empty_reference()
+    reference = make_empty_reference()
     if options.aligned:
         reference = compute_mean_shape(examples.landmarks, examples.score)
     return fit_point_map(examples, reference, options.ridge)
 
 
-def cross_validation_errors(
+def compute_cross_validation_errors(
     examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None, options: FitOptions
 ) -> FloatArray:
     """Return the errors [N, L] in percent; each object is predicted by a map fitted without its image."""

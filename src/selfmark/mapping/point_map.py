@@ -157,7 +157,7 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
 
     Args:
         examples: At least one object.
-        reference: [K, 2] from `compute_mean_shape`, or `empty_reference()` to fit in network pixels.
+        reference: [K, 2] from `compute_mean_shape`, or `make_empty_reference()` to fit in network pixels.
         ridge: Standard deviation of the landmark noise, in the unit of length of the prior.
     """
     alignment = _align(examples.landmarks, examples.score, reference)
@@ -191,8 +191,8 @@ def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[F
     target = ((points - point_mean) / unit).reshape(num_objects, -1)
     source_position, target_position = (landmark_mean - center) / unit, (point_mean - center) / unit
     axes = np.eye(2)  # The prior assumes that x and y of a point move independently.
-    landmark_prior = np.kron(_prior_covariance(source_position, source_position), axes)
-    cross_prior = np.kron(_prior_covariance(source_position, target_position), axes)
+    landmark_prior = np.kron(_compute_prior_covariance(source_position, source_position), axes)
+    cross_prior = np.kron(_compute_prior_covariance(source_position, target_position), axes)
     landmark_covariance = source.T @ source + PRIOR_IMAGES * landmark_prior
     cross_covariance = source.T @ target + PRIOR_IMAGES * cross_prior
     noise = (num_objects + PRIOR_IMAGES) * ridge**2
@@ -203,7 +203,7 @@ def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[F
     return weights.reshape(len(weights), -1, 2), constant
 
 
-def _prior_covariance(a: FloatArray, b: FloatArray) -> FloatArray:
+def _compute_prior_covariance(a: FloatArray, b: FloatArray) -> FloatArray:
     """Return the prior covariance [A, B] of displacements along one axis, at positions [A, 2] and [B, 2].
 
     It is the sum of an affine motion of the whole object and a smooth bending.
@@ -235,7 +235,7 @@ class _SimilarityTransforms(NamedTuple):
         return _from_complex((_to_complex(xy) - self.shift) / self.factor)
 
 
-def empty_reference() -> FloatArray:
+def make_empty_reference() -> FloatArray:
     """Return the reference of a map that does not align the landmarks."""
     return np.zeros((0, 2))
 

@@ -67,7 +67,7 @@ def check_views(views: Iterable[View]) -> tuple[View, ...]:
 def require_inside(views: Sequence[View], refs: Iterable[ImageRef]) -> None:
     """Raise if a view is not entirely inside an image or video; ignore unreadable files."""
     for path, is_video in dict.fromkeys((ref.path, ref.frame is not None) for ref in refs):
-        size = _image_size(path, is_video)
+        size = _read_image_size(path, is_video)
         if size is None:
             continue
         for view in views:
@@ -102,7 +102,7 @@ def _overlap(a: Box, b: Box) -> bool:
     return all(a[axis] < b[axis] + b[axis + 2] and b[axis] < a[axis] + a[axis + 2] for axis in (0, 1))
 
 
-def _image_size(path: Path, is_video: bool) -> tuple[int, int] | None:
+def _read_image_size(path: Path, is_video: bool) -> tuple[int, int] | None:
     """Return width and height of an image or video from the file header; None if it is unreadable.
 
     An image that EXIF marks as turned is measured upright.

@@ -27,13 +27,13 @@ from selfmark.images.decode import UnreadableImage
 from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_page
 from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors, palette
-from selfmark.naming.card_editor import CardEditor, card_revision
+from selfmark.naming.card_editor import CardEditor, compute_card_revision
 from selfmark.naming.corrections import (
     Correction,
     CorrectionFile,
     corrections_from_json,
     corrections_to_json,
-    object_key,
+    get_object_key,
 )
 from selfmark.naming.edits import edits_from_json, edits_to_json
 from selfmark.naming.image_renderer import ImageRenderer
@@ -124,7 +124,7 @@ def _add_card_routes(
         }
 
     def compute_revision(card: ModelCard) -> str:
-        return card_revision(card) + corrections.file.revision()
+        return compute_card_revision(card) + corrections.file.revision()
 
     @app.get("/api/run")
     async def get_run() -> AsciiJSONResponse:
@@ -178,7 +178,7 @@ class PageCorrections:
         self._predicted: list[list[tuple[float, float]]] = [
             [(x, y) for x, y in landmarks] for landmarks in np.round(shown.xy.astype(float), 2).tolist()
         ]
-        self._rows_by_key = {object_key(ref): row for row, ref in enumerate(shown.refs)}
+        self._rows_by_key = {get_object_key(ref): row for row, ref in enumerate(shown.refs)}
 
     def edit(self, edits: list[Correction], card: ModelCard) -> list[Correction]:
         """Apply edits and write the file; return the edits that undo the change."""
@@ -188,7 +188,7 @@ class PageCorrections:
         """Return the corrections as JSON values, by row; leave out images that the page does not show."""
         by_row: dict[int, dict[str, Any]] = {}
         for item in self.file.read(num_landmarks):
-            row = self._rows_by_key.get(object_key(item.ref))
+            row = self._rows_by_key.get(get_object_key(item.ref))
             if row is not None:
                 places = item.correction.places.items()
                 by_row[row] = {

@@ -43,7 +43,7 @@ class CardEditor:
         return card, undo
 
 
-def card_revision(card: ModelCard) -> str:
+def compute_card_revision(card: ModelCard) -> str:
     """Return a digest of everything in the card that users can edit."""
     editable = (card.names, card.mirror, card.skeleton, card.colors, card.hidden, card.confirmed)
     return hashlib.sha256(repr(editable).encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

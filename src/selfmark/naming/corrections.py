@@ -190,7 +190,7 @@ class CorrectedObject:
     correction: ImageCorrection
 
 
-def object_key(ref: ImageRef) -> tuple[str, int | None, Box | None]:
+def get_object_key(ref: ImageRef) -> tuple[str, int | None, Box | None]:
     """Return a key that identifies an object: path, frame and box."""
     return os.path.abspath(ref.path), ref.frame, ref.box
 
@@ -258,10 +258,10 @@ class CorrectionFile:
         try:
             make_folder(self.path.parent)
             with exclusive(self.path.parent, wait=True, lock_file=False):
-                objects = {object_key(item.ref): item for item in self.read(len(card.names))}
+                objects = {get_object_key(item.ref): item for item in self.read(len(card.names))}
                 undo: list[Correction] = []
                 for edit in edits:
-                    key = object_key(refs[edit.row])
+                    key = get_object_key(refs[edit.row])
                     found = objects.get(key) or CorrectedObject(
                         replace(refs[edit.row], path=Path(key[0])), sizes[edit.row], ImageCorrection()
                     )

@@ -144,7 +144,7 @@ def apply_edits(card: ModelCard, edits: Sequence[Edit]) -> tuple[ModelCard, list
     """
     after, undo = card, list[Edit]()
     for edit in edits:
-        for landmark in _edited_landmarks(edit):
+        for landmark in _get_edited_landmarks(edit):
             if not 0 <= landmark < len(card.names):
                 raise InputError(
                     f"there is no landmark {landmark}; landmarks are numbered from 0 to {len(card.names) - 1}"
@@ -155,7 +155,7 @@ def apply_edits(card: ModelCard, edits: Sequence[Edit]) -> tuple[ModelCard, list
     return after, undo
 
 
-def _edited_landmarks(edit: Edit) -> tuple[int, ...]:
+def _get_edited_landmarks(edit: Edit) -> tuple[int, ...]:
     match edit:
         case SetPartner(a, b) | SetEdge(a, b, _):
             return a, b

@@ -18,7 +18,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_original
 from selfmark.images.video import read_frames
-from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE, frames_folder
+from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE, get_frames_folder
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_folder
 from selfmark.run.guarded_files import create_file, make_folder, remove_file, remove_folder
@@ -36,7 +36,7 @@ def predict_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, 
     Args:
         folder: Run folder or model folder.
         refs: Images.
-        fingerprint: Fingerprint to store with the landmarks, from `shown_images.images_fingerprint`.
+        fingerprint: Fingerprint to store with the landmarks, from `shown_images.compute_images_fingerprint`.
         device: `auto`, `cpu`, `cuda`, ...
     """
     detector = Detector.load(folder, select_device(device))
@@ -62,7 +62,7 @@ def _predict(
     xy = to_original(predicted.xy, predicted.regions[:, None], detector.card.images.size)
     remove_file(cache / LANDMARKS_FILE)  # It belongs to the frames that are about to be replaced.
     _remove_old_frames(cache)
-    _write_frames(refs, predicted.rows.tolist(), frames_folder(cache, fingerprint))
+    _write_frames(refs, predicted.rows.tolist(), get_frames_folder(cache, fingerprint))
     arrays = {
         "rows": predicted.rows,
         "sizes": predicted.sizes,

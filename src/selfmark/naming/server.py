@@ -24,11 +24,11 @@ from selfmark.model.card import ModelCard, is_packaged, landmarks_without_partne
 from selfmark.naming.app import Tool, build_app
 from selfmark.naming.card_editor import CardEditor
 from selfmark.naming.correction_choice import choose_for_correction
-from selfmark.naming.corrections import CorrectedObject, CorrectionFile, object_key
+from selfmark.naming.corrections import CorrectedObject, CorrectionFile, get_object_key
 from selfmark.naming.shown_images import (
     CACHE_FOLDER,
     ShownImages,
-    images_fingerprint,
+    compute_images_fingerprint,
     load_cached_landmarks,
     select_images,
 )
@@ -114,8 +114,8 @@ def order_for_correction(shown: ShownImages, corrected: Sequence[CorrectedObject
         corrected: Objects that were corrected before.
         count: Number of begun and new images together.
     """
-    done_by_key = {object_key(item.ref): item.correction.done for item in corrected}
-    is_done = [done_by_key.get(object_key(ref)) for ref in shown.refs]  # None if not corrected before
+    done_by_key = {get_object_key(item.ref): item.correction.done for item in corrected}
+    is_done = [done_by_key.get(get_object_key(ref)) for ref in shown.refs]  # None if not corrected before
     begun = [row for row, state in enumerate(is_done) if state is False]
     done = [row for row, state in enumerate(is_done) if state is True]
     taken = np.array([*begun, *done], dtype=np.int64)
@@ -166,7 +166,7 @@ def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> Shown
     """Return the images with their landmarks; landmarks that are not stored yet are predicted first."""
     editor = CardEditor(model_folder(folder))
     card = editor.read()
-    fingerprint = images_fingerprint(editor.folder, card, refs)
+    fingerprint = compute_images_fingerprint(editor.folder, card, refs)
     cache = folder / CACHE_FOLDER
     try:
         make_folder(cache)

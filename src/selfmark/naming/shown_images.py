@@ -151,7 +151,7 @@ def _count_common_end(a: Path, b: Path) -> int:
 # --- stored landmarks --------------------------------------------------------------------------------
 
 
-def frames_folder(cache: Path, fingerprint: str) -> Path:
+def get_frames_folder(cache: Path, fingerprint: str) -> Path:
     """Return the folder of the video frames of the images with this fingerprint.
 
     Another server of the same run that shows other images uses another folder.
@@ -174,7 +174,7 @@ def load_cached_landmarks(
         return None
     rows, sizes, regions, xy, score = (arrays[name] for name in _ARRAYS)
     readable = tuple(refs[row] for row in rows.tolist())
-    frames_path = frames_folder(cache, fingerprint)
+    frames_path = get_frames_folder(cache, fingerprint)
     frames = [frames_path / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()]
     # An earlier version of selfmark stored frames in another folder.
     if any(frames) and not frames_path.is_dir():
@@ -199,7 +199,7 @@ def _is_usable(arrays: Mapping[str, npt.NDArray[Any]], num_refs: int, num_landma
     )
 
 
-def images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
+def compute_images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
     """Return a digest of everything that the predicted landmarks depend on.
 
     It covers the network with its weights, the settings that affect predictions, and the images with their

@@ -16,7 +16,7 @@ from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.normalizers import measure_lengths
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
-from selfmark.paper.datasets.dataset import Dataset, files_exist, tight_boxes, write_coco_dataset
+from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes, files_exist, write_coco_dataset
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
 
@@ -87,7 +87,7 @@ def test_files_exist(tmp_path: Path) -> None:
 
 def test_tight_boxes_ignore_unannotated_points() -> None:
     xy = np.array([[[4.0, 9.0], [np.nan, np.nan], [10.0, 1.0]]])
-    assert tight_boxes(xy).tolist() == [[4.5, 1.5, 6, 8]]
+    assert compute_tight_boxes(xy).tolist() == [[4.5, 1.5, 6, 8]]
 
 
 def test_splits_must_have_the_points_of_the_data_set() -> None:

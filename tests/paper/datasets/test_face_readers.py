@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 
 from selfmark.errors import InputError
 from selfmark.paper.datasets.face_points import FIVE, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
-from selfmark.paper.datasets.head_yaw import FACE, estimate_yaw, yaw_ranges
+from selfmark.paper.datasets.head_yaw import FACE, classify_yaw, estimate_yaw
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
 from tests.paper.datasets.face_miniatures import CUB_SPECIES, five_points, sixty_eight_points, write_t7
@@ -258,7 +258,7 @@ def test_yaw_agrees_with_faces_yt68() -> None:
         annotations = json.loads(content.read("test.json"))["annotations"]
     points = np.array([annotation["keypoints"] for annotation in annotations]).reshape(-1, 68, 3)
     yaw = estimate_yaw(points[..., :2])
-    same = [ours == one["yaw_bucket"] for ours, one in zip(yaw_ranges(yaw), annotations, strict=True)]
+    same = [ours == one["yaw_bucket"] for ours, one in zip(classify_yaw(yaw), annotations, strict=True)]
     assert np.mean(same) == pytest.approx(0.935, abs=0.0005)  # docs/datasets.md
     ratio = np.array([annotation["yaw_ratio"] for annotation in annotations])
     assert spearmanr(yaw, ratio).statistic == pytest.approx(0.98, abs=0.005)

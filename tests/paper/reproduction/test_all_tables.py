@@ -25,7 +25,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("without_weights", "no_training", "real_readers")
-@pytest.mark.parametrize("name", experiment.experiment_names())
+@pytest.mark.parametrize("name", experiment.list_experiment_names())
 def test_reproduction_from_file_to_page(name: str, official_data: Path, output: Path) -> None:
     table = experiment.load_experiment(name)
     options = ReproductionOptions("tiny", short(name), "cpu")

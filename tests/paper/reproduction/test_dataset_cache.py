@@ -19,7 +19,7 @@ from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.reproduction.dataset_cache import (
     CachedDataset,
     DatasetCache,
-    objects_digest,
+    compute_objects_digest,
     sample_objects,
 )
 from selfmark.paper.reproduction.experiment import StartPoints
@@ -52,11 +52,11 @@ def test_regressors_are_fitted_on_their_own_split(cached: CachedDataset) -> None
 
 def test_digest_depends_on_the_objects_and_not_on_the_folder(cached: CachedDataset, tmp_path: Path) -> None:
     train = cached.data.train
-    assert objects_digest(train) == objects_digest(replace(cached.data, root=tmp_path).train)
-    assert objects_digest(train) != objects_digest(train.select(np.arange(3)))
+    assert compute_objects_digest(train) == compute_objects_digest(replace(cached.data, root=tmp_path).train)
+    assert compute_objects_digest(train) != compute_objects_digest(train.select(np.arange(3)))
     moved = train.boxes.copy()
     moved[0, 0] += 1
-    assert objects_digest(train) != objects_digest(replace(train, boxes=moved))
+    assert compute_objects_digest(train) != compute_objects_digest(replace(train, boxes=moved))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ DATASETS = {
     "cats",
     "cub",
 }
-EXPERIMENTS = {name: experiment.load_experiment(name) for name in experiment.experiment_names()}
+EXPERIMENTS = {name: experiment.load_experiment(name) for name in experiment.list_experiment_names()}
 
 
 @pytest.mark.parametrize("table", EXPERIMENTS.values(), ids=lambda table: table.name)

@@ -10,12 +10,12 @@ import pytest
 
 from selfmark.errors import InputError
 from selfmark.paper.reproduction import cost, experiment
-from selfmark.paper.reproduction.cost import DatasetNames, estimate_minutes, training_seconds
+from selfmark.paper.reproduction.cost import DatasetNames, estimate_minutes, estimate_training_seconds
 from selfmark.paper.reproduction.experiment_plan import (
     ExperimentPlan,
     check_rows_differ,
+    list_required_datasets,
     make_plan,
-    required_datasets,
 )
 
 
@@ -162,7 +162,7 @@ def test_every_noise_level_has_its_own_training_run() -> None:
 
 def test_cells_with_missing_data_have_no_measurement() -> None:
     table = experiment.load_experiment("mafl-aflw")
-    assert required_datasets([table]) == [("celeba", 5), ("aflw", 5)]
+    assert list_required_datasets([table]) == [("celeba", 5), ("aflw", 5)]
     planned = make_plan([table], DatasetNames(), "paper", {}, frozenset({("aflw", 5)}))
     assert {training.data for training in planned.trainings.values()} == {"celeba"}
     assert planned.cells["mafl-aflw", "Ours (K=10)", "AFLW"].measurement is None
@@ -200,7 +200,9 @@ def test_cost_grows_linearly_with_iterations() -> None:
     (longer,) = plan("cats", stage2__iterations="400000").trainings.values()
     # A step takes 9.72 ms on 32 images and 31.11 ms on 128; Stage 2 has 16 images in a step.
     step = (9.72 - 16 * (31.11 - 9.72) / 96) / 1000
-    assert training_seconds(longer) - training_seconds(usual) == pytest.approx(200_000 * step)
+    assert estimate_training_seconds(longer) - estimate_training_seconds(usual) == pytest.approx(
+        200_000 * step
+    )
     assert estimate_minutes(plan("cats", preset="fast")) < estimate_minutes(plan("cats")) / 10
 
 
@@ -220,4 +222,4 @@ def test_the_estimate_for_the_fast_preset_is_close_to_a_measurement() -> None:
     (training,) = plan("cats", preset="fast", K="30").trainings.values()
     images = cost.IMAGES["cats"][0]
     per_image = 1 / cost.DECODE + 1 / cost.FIRST_KEYPOINTS + 5 / cost.EXTRACT
-    assert training_seconds(training) - (images - 3_095) * per_image == pytest.approx(111, rel=0.25)
+    assert estimate_training_seconds(training) - (images - 3_095) * per_image == pytest.approx(111, rel=0.25)

@@ -382,7 +382,7 @@ def test_the_command_writes_a_table(
 def test_the_list_shows_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("reproduce", "list") == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert names == experiment.experiment_names()
+    assert names == experiment.list_experiment_names()
 
 
 def test_a_dry_run_needs_no_data_and_writes_nothing(

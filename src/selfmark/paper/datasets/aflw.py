@@ -38,7 +38,7 @@ def read(root: Path) -> Dataset:
 def _read_split(root: Path, part: str) -> AnnotatedObjects:
     rows = read_rows(find_path(root, f"aflw_{part}_images.txt", title=_TITLE), 1)
     labels = find_path(root, f"aflw_{part}_keypoints.mat", title=_TITLE)
-    points = matlab_files.matlab_numbers(
+    points = matlab_files.get_matlab_numbers(
         labels, matlab_files.load_matlab(labels), "gt", (len(rows), len(FIVE), 2)
     )
     # The file has y before x, so swap them as earlier work does. Earlier work treats the coordinates as

@@ -21,7 +21,7 @@ from selfmark.paper.datasets.body_annotations import (
     BOX_FILES,
     concatenate_objects,
     fill_missing_boxes,
-    mirror_by_side,
+    pair_points_by_side,
     use_detected_boxes,
 )
 from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
@@ -46,16 +46,18 @@ def read(root: Path) -> Dataset:
     ]
     video_folder = find_path(root, *first_videos, title=TITLE).parent
     fields = ("type", "train_frames", "train_joints", "test_frames", "test_joints")
-    videos = matlab_files.matlab_structs(table, matlab_files.load_matlab(table), "bbcpose", fields)
+    videos = matlab_files.get_matlab_structs(table, matlab_files.load_matlab(table), "bbcpose", fields)
 
     parts: dict[str, list[AnnotatedObjects]] = {"train": [], "test": []}
     num_missing = 0
     for number, video in enumerate(videos[:NUM_VIDEOS], 1):
-        kind = matlab_files.matlab_text(table, video, "type")
+        kind = matlab_files.get_matlab_text(table, video, "type")
         if kind not in parts:
             continue  # a validation video
-        frames = matlab_files.matlab_numbers(table, video, f"{kind}_frames", (1, None))[0].astype(np.int64)
-        joints = matlab_files.matlab_numbers(table, video, f"{kind}_joints", (2, len(NAMES), len(frames)))
+        frames = matlab_files.get_matlab_numbers(table, video, f"{kind}_frames", (1, None))[0].astype(
+            np.int64
+        )
+        joints = matlab_files.get_matlab_numbers(table, video, f"{kind}_joints", (2, len(NAMES), len(frames)))
         if (frames < 1).any():
             raise InputError(f"{table}: '{kind}_frames' of video {number} must count from 1")
         step = TRAIN_STEP if kind == "train" else 1
@@ -78,7 +80,7 @@ def read(root: Path) -> Dataset:
         root=root,
         category="person",
         names=NAMES,
-        mirror=mirror_by_side(NAMES),
+        mirror=pair_points_by_side(NAMES),
         normalizer="shoulders",
         settings={"images.box_rule": "body", "images.body_scale": 1.1},
         train=objects.select(np.arange(num_train)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.image_ref import Box
-from selfmark.paper.datasets.dataset import tight_boxes
+from selfmark.paper.datasets.dataset import compute_tight_boxes
 from selfmark.points import FloatArray
 from selfmark.tracking.regions import Regions, locate_objects
 
@@ -22,10 +22,10 @@ JOINTS = (
 BOX_FILES = ("boxes.json", "boxes.csv", "boxes")  # names of a user's file or folder with detected boxes
 
 
-def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
+def pair_points_by_side(names: Sequence[str]) -> tuple[int, ...]:
     """Return the index of each point's mirror partner; a point without a side is its own partner.
 
-    >>> mirror_by_side(("head", "left_hip", "right_hip"))
+    >>> pair_points_by_side(("head", "left_hip", "right_hip"))
     (0, 2, 1)
     """
     other_side = {"left": "right", "right": "left"}
@@ -37,17 +37,17 @@ def mirror_by_side(names: Sequence[str]) -> tuple[int, ...]:
     return tuple(partners)
 
 
-def boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
+def compute_boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
     """Return boxes [N, 4] around annotated points with a margin on each side.
 
     Args:
         xy: [N, L, 2] points; NaN if not annotated.
         margin: Margin on each side, as a fraction of the longer side of the box.
 
-    >>> boxes_around_points(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
+    >>> compute_boxes_around_points(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
     [[1.5, 2.5, 6.0, 12.0]]
     """
-    boxes = tight_boxes(xy)
+    boxes = compute_tight_boxes(xy)
     added = margin * boxes[:, 2:].max(axis=1, keepdims=True)
     return np.concatenate([boxes[:, :2] - added, boxes[:, 2:] + 2 * added], axis=1)
 
@@ -92,7 +92,7 @@ def fill_missing_boxes(boxes: FloatArray, xy: FloatArray, margin: float) -> tupl
     Args:
         boxes: [N, 4] boxes; NaN if missing.
         xy: [N, L, 2] points.
-        margin: Margin of the new boxes, as in `boxes_around_points`.
+        margin: Margin of the new boxes, as in `compute_boxes_around_points`.
 
     Returns:
         The boxes [N, 4], and the number of boxes that were replaced.
@@ -100,5 +100,5 @@ def fill_missing_boxes(boxes: FloatArray, xy: FloatArray, margin: float) -> tupl
     missing = ~np.isfinite(boxes).all(axis=1)
     filled = boxes.copy()
     if missing.any():
-        filled[missing] = boxes_around_points(xy[missing], margin)
+        filled[missing] = compute_boxes_around_points(xy[missing], margin)
     return filled, int(missing.sum())

@@ -17,8 +17,8 @@ from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.input_files import MAX_COORDINATE, read_text
-from selfmark.paper.datasets.body_annotations import mirror_by_side
-from selfmark.paper.datasets.dataset import Dataset, find_path, list_files, tight_boxes
+from selfmark.paper.datasets.body_annotations import pair_points_by_side
+from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes, find_path, list_files
 from selfmark.points import FloatArray
 
 TITLE = "CAT"
@@ -68,7 +68,7 @@ def read(root: Path) -> Dataset:
         root=root,
         category="cat head",
         names=NAMES,
-        mirror=mirror_by_side(NAMES),
+        mirror=pair_points_by_side(NAMES),
         normalizer="inter_ocular",
         settings={},
         train=splits[0],
@@ -121,7 +121,9 @@ def _read_lines(path: Path) -> list[str]:
 def _read_objects(root: Path, images: list[Path]) -> AnnotatedObjects:
     points = np.stack([_read_points(path) for path in images]) if images else np.zeros((0, NUM_POINTS, 2))
     refs = [ImageRef(path.relative_to(root)) for path in images]
-    return build_annotated_objects(refs, NAMES, points[:, list(POINT_INDEX.values())], tight_boxes(points))
+    return build_annotated_objects(
+        refs, NAMES, points[:, list(POINT_INDEX.values())], compute_tight_boxes(points)
+    )
 
 
 def _read_points(image: Path) -> FloatArray:

@@ -16,7 +16,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation.label_files import build_objects
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import read_coco
-from selfmark.paper.datasets.body_annotations import mirror_by_side
+from selfmark.paper.datasets.body_annotations import pair_points_by_side
 from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
 
 MIN_POINT_FRACTION = 0.5  # objects with fewer annotated points, often only a hand, are left out
@@ -34,7 +34,7 @@ def read(root: Path) -> Dataset:
         root=root,
         category=category,
         names=train.names,
-        mirror=train.mirror or mirror_by_side(train.names),
+        mirror=train.mirror or pair_points_by_side(train.names),
         normalizer="bbox",
         settings={},
         train=train,

@@ -17,8 +17,8 @@ from selfmark.errors import InputError, escape_control_characters
 from selfmark.evaluation.label_files import build_objects
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoFile, read_coco
-from selfmark.paper.datasets.body_annotations import mirror_by_side
-from selfmark.paper.datasets.dataset import Dataset, tight_boxes
+from selfmark.paper.datasets.body_annotations import pair_points_by_side
+from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes
 
 SPLITS = ("train", "fit", "test")
 _TIGHT_TOLERANCE = 1.0  # largest difference between boxes that count as equal, in pixels
@@ -45,7 +45,7 @@ def read_coco_folder(name: str, root: Path) -> Dataset:
         root=root,
         category=files["train"].category(files["train"].single_objects()).name,
         names=train.names,
-        mirror=train.mirror or mirror_by_side(train.names),
+        mirror=train.mirror or pair_points_by_side(train.names),
         normalizer=train.normalizer or "box",
         settings=_read_settings(files["train"]),
         train=train,
@@ -84,7 +84,9 @@ def _note_tight_boxes(objects: AnnotatedObjects) -> tuple[str, ...]:
     has_points = objects.visible.any(axis=1)
     if not has_points.any():
         return ()
-    if not np.allclose(objects.boxes[has_points], tight_boxes(objects.xy[has_points]), atol=_TIGHT_TOLERANCE):
+    if not np.allclose(
+        objects.boxes[has_points], compute_tight_boxes(objects.xy[has_points]), atol=_TIGHT_TOLERANCE
+    ):
         return ()
     return (
         "its boxes only enclose the points, so little else is visible in the crops; remove 'bbox' from the "

@@ -14,7 +14,7 @@ import numpy as np
 from selfmark.annotations import build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.paper.datasets.body_annotations import mirror_by_side
+from selfmark.paper.datasets.body_annotations import pair_points_by_side
 from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.points import FloatArray
@@ -76,7 +76,7 @@ def read(root: Path) -> Dataset:
         root=root,
         category="bird",
         names=NAMES,
-        mirror=mirror_by_side(NAMES),
+        mirror=pair_points_by_side(NAMES),
         normalizer="bbox",
         settings={},
         train=objects.select(is_land_bird & has_parts & is_train),

@@ -194,12 +194,12 @@ def files_exist(paths: Sequence[Path]) -> npt.NDArray[np.bool_]:
     return np.array([path.name in names[path.parent] for path in paths], bool)
 
 
-def tight_boxes(xy: FloatArray) -> FloatArray:
+def compute_tight_boxes(xy: FloatArray) -> FloatArray:
     """Return the smallest boxes [N, 4] around annotated points [N, L, 2], measured from pixel corners.
 
     Points have pixel centers at integers; NaN means not annotated.
 
-    >>> tight_boxes(np.array([[[2.0, 3.0], [np.nan, np.nan], [5.0, 3.0]]])).tolist()
+    >>> compute_tight_boxes(np.array([[[2.0, 3.0], [np.nan, np.nan], [5.0, 3.0]]])).tolist()
     [[2.5, 3.5, 3.0, 0.0]]
     """
     low, high = np.nanmin(xy, axis=1), np.nanmax(xy, axis=1)

@@ -15,7 +15,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import read_coco, read_keypoints
 from selfmark.images.input_files import read_text
-from selfmark.paper.datasets.face_points import face_point_names
+from selfmark.paper.datasets.face_points import get_face_point_names
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.paper.datasets.numpy_files import load_arrays
 
@@ -49,7 +49,7 @@ def _read_coco(path: Path) -> AnnotatedObjects:
     names = category.point_names(annotations[0])
     mirror = category.mirror(len(names))
     if not mirror:
-        names, mirror = face_point_names(len(names), str(path))
+        names, mirror = get_face_point_names(len(names), str(path))
     points = read_keypoints(annotations, names)
     refs = [file.image_of(annotation).ref() for annotation in annotations]
     xy = np.where(points[..., 2:] > 0, points[..., :2], np.nan)
@@ -102,6 +102,6 @@ def _build_objects(path: Path, images: Sequence[str], xy: npt.NDArray[np.generic
             f"{path}: {len(images)} images need points of shape {len(images)} x L x 2, not "
             f"{' x '.join(map(str, xy.shape))} of type {xy.dtype}"
         )
-    names, mirror = face_point_names(xy.shape[1], str(path))
+    names, mirror = get_face_point_names(xy.shape[1], str(path))
     refs = [ImageRef(Path(image)) for image in images]
     return replace(build_annotated_objects(refs, names, xy.astype(np.float64)), mirror=mirror)

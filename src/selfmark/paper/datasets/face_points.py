@@ -30,7 +30,7 @@ SIXTY_EIGHT_MIRROR = (
 )
 
 
-def face_point_names(count: int, where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def get_face_point_names(count: int, where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return names and mirror partners of 5 or 68 facial points.
 
     Raises:

@@ -48,10 +48,10 @@ def estimate_yaw(xy: FloatArray) -> FloatArray:
     return yaw
 
 
-def yaw_ranges(yaw: FloatArray) -> tuple[str, ...]:
+def classify_yaw(yaw: FloatArray) -> tuple[str, ...]:
     """Return the entry of `YAW_RANGES` that contains the absolute yaw of each head.
 
-    >>> yaw_ranges(np.array([0.0, -29.9, 30.0, -59.9, 60.0, 120.0]))
+    >>> classify_yaw(np.array([0.0, -29.9, 30.0, -59.9, 60.0, 120.0]))
     ('0-30', '0-30', '30-60', '30-60', '60-90', '60-90')
     """
     return tuple(YAW_RANGES[min(int(abs(angle) // 30), 2)] for angle in yaw.tolist())

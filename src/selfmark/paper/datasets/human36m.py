@@ -21,7 +21,7 @@ from selfmark.paper.datasets.body_annotations import (
     JOINTS,
     concatenate_objects,
     fill_missing_boxes,
-    mirror_by_side,
+    pair_points_by_side,
 )
 from selfmark.paper.datasets.dataset import Dataset, find_path, list_files
 from selfmark.points import FloatArray
@@ -90,7 +90,7 @@ def read_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
         root=root,
         category="person",
         names=names,
-        mirror=mirror_by_side(names),
+        mirror=pair_points_by_side(names),
         normalizer="shoulders",
         settings={"images.box_rule": "body", "images.body_scale": 1.1},
         train=splits[0],

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from selfmark.paper.datasets.dataset import Dataset
-from selfmark.paper.datasets.registry import dataset_root, get_dataset_info
+from selfmark.paper.datasets.registry import find_dataset_root, get_dataset_info
 from selfmark.sampling import evenly_spaced
 
 _NUM_SAMPLES = 50  # number of images of a split to open
@@ -28,7 +28,7 @@ class LayoutLine:
 
 def check_layout(name: str, root: Path) -> list[LayoutLine]:
     """Return each line of the official layout with the paths that exist; `root` itself may be missing."""
-    folder = dataset_root(name, root)
+    folder = find_dataset_root(name, root)
     lines = []
     for expected in get_dataset_info(name).layout:
         # A line is text such as "A/ or B/ (optional)". Words with a slash, dot or star are paths.

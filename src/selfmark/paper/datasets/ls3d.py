@@ -18,9 +18,9 @@ from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
-from selfmark.paper.datasets.dataset import Dataset, find_path, list_files, tight_boxes
+from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes, find_path, list_files
 from selfmark.paper.datasets.face_points import SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
-from selfmark.paper.datasets.head_yaw import YAW_RANGES, estimate_yaw, yaw_ranges
+from selfmark.paper.datasets.head_yaw import YAW_RANGES, classify_yaw, estimate_yaw
 from selfmark.paper.datasets.numpy_files import load_arrays
 from selfmark.paper.datasets.torch7_files import read_tensor
 from selfmark.points import FloatArray
@@ -102,7 +102,7 @@ def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str
     _require_any_points(images, point_files, candidates)
     objects, notes = _read_objects(root, folder, images, point_files)
     yaw = estimate_yaw(objects.xy)
-    ranges = yaw_ranges(yaw)
+    ranges = classify_yaw(yaw)
     fields = {"yaw": tuple(round(angle, 1) for angle in yaw.tolist()), "yaw_bucket": ranges}
     counts = ", ".join(f"{ranges.count(name)} with {name}" for name in YAW_RANGES)
     note = (
@@ -136,7 +136,7 @@ def _read_objects(
     labeled = [(row, path) for row, path in enumerate(point_files) if path is not None]
     # Both data sets are 1-based: MATLAB wrote 300W-LP, and the authors of LS3D-W add 1 in Torch.
     xy = np.stack([_read_points(path) for _, path in labeled]) - 1
-    boxes = tight_boxes(xy)
+    boxes = compute_tight_boxes(xy)
     boxes[:, 1] -= _FOREHEAD * boxes[:, 3]
     boxes[:, 3] *= 1 + _FOREHEAD
     num_without = len(images) - len(labeled)
@@ -158,7 +158,7 @@ def _read_points(path: Path) -> FloatArray:
     else:
         content = matlab_files.load_matlab(path)
         name = next((name for name in ("pts_3d", "pt3d_68") if name in content), "pt2d")
-        points = matlab_files.matlab_numbers(path, content, name, (None, None))
+        points = matlab_files.get_matlab_numbers(path, content, name, (None, None))
     count = len(SIXTY_EIGHT)
     if points.ndim == 2 and points.shape[1] == count and points.shape[0] in (2, 3):
         points = points.T

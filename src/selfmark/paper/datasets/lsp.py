@@ -15,8 +15,8 @@ from selfmark.annotations import build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import matlab_files
-from selfmark.paper.datasets.body_annotations import mirror_by_side
-from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path, tight_boxes
+from selfmark.paper.datasets.body_annotations import pair_points_by_side
+from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes, files_exist, find_path
 from selfmark.points import FloatArray
 
 TITLE = "Leeds Sports Pose"
@@ -32,7 +32,7 @@ def read(root: Path) -> Dataset:
     path = find_path(root, "joints.mat", title=TITLE)
     find_path(root, "images", title=TITLE)
     # It is unknown whether coordinates start at 0 or 1; like other readers, we use them unchanged.
-    joints = matlab_files.matlab_numbers(
+    joints = matlab_files.get_matlab_numbers(
         path, matlab_files.load_matlab(path), "joints", (3, len(NAMES), None)
     ).transpose(2, 1, 0)
     # The third number is documented as visibility, but it is 1 for hidden joints. All joints have
@@ -61,7 +61,7 @@ def build_dataset(
     if not len(kept):
         raise InputError(f"{root} contains none of the images annotated in joints.mat, such as {files[0]}")
     refs = [ImageRef(files[row]) for row in kept]
-    objects = build_annotated_objects(refs, NAMES, xy[kept], tight_boxes(xy[kept]), hidden[kept])
+    objects = build_annotated_objects(refs, NAMES, xy[kept], compute_tight_boxes(xy[kept]), hidden[kept])
     num_missing, num_unannotated = int((~exists).sum()), int((exists & ~is_annotated).sum())
     notes = []
     if num_missing:
@@ -73,7 +73,7 @@ def build_dataset(
         root=root,
         category="person",
         names=NAMES,
-        mirror=mirror_by_side(NAMES),
+        mirror=pair_points_by_side(NAMES),
         normalizer="box",
         settings={},
         train=objects.select(kept < num_train),

@@ -23,7 +23,7 @@ def read(root: Path) -> Dataset:
     """Read the visible joints; hidden joints have no coordinates."""
     path = find_path(root, "joints.mat", title=TITLE)
     find_path(root, "images", title=TITLE)
-    joints = matlab_files.matlab_numbers(
+    joints = matlab_files.get_matlab_numbers(
         path, matlab_files.load_matlab(path), "joints", (len(NAMES), 3, None)
     ).transpose(2, 0, 1)
     # Unlike in LSP, the third number is 1 for visible joints.

@@ -34,7 +34,7 @@ def load_matlab(path: Path) -> Content:
     return content
 
 
-def matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[int | None]) -> FloatArray:
+def get_matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[int | None]) -> FloatArray:
     """Return a variable as float64.
 
     Args:
@@ -56,7 +56,7 @@ def matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[int 
     return array.astype(np.float64)
 
 
-def matlab_text(path: Path, content: Content, name: str) -> str:
+def get_matlab_text(path: Path, content: Content, name: str) -> str:
     """Return a variable that is a string; it may be empty."""
     array = np.asarray(_get_variable(path, content, name))
     if array.dtype.kind != "U" or array.size > 1:
@@ -64,7 +64,7 @@ def matlab_text(path: Path, content: Content, name: str) -> str:
     return str(array.reshape(-1)[0]) if array.size else ""
 
 
-def matlab_structs(path: Path, content: Content, name: str, fields: Sequence[str]) -> list[Content]:
+def get_matlab_structs(path: Path, content: Content, name: str, fields: Sequence[str]) -> list[Content]:
     """Return the elements of a struct array, each as a dictionary of its fields."""
     array = np.asarray(_get_variable(path, content, name))
     missing = [field for field in fields if field not in (array.dtype.names or ())]

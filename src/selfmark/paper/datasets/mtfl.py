@@ -15,7 +15,7 @@ import numpy as np
 from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.paper.datasets.dataset import Dataset, find_path, tight_boxes
+from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes, find_path
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 
@@ -68,7 +68,7 @@ def _read_split(root: Path, name: str) -> AnnotatedObjects:
 
 def _add_boxes(objects: AnnotatedObjects) -> AnnotatedObjects:
     """Return the objects with square boxes around their points."""
-    tight = tight_boxes(objects.xy)
+    tight = compute_tight_boxes(objects.xy)
     side = _BOX_SCALE * tight[:, 2:].max(axis=1, keepdims=True)
     corner = tight[:, :2] + (tight[:, 2:] - side) / 2
     return replace(objects, boxes=np.concatenate([corner, side, side], axis=1))

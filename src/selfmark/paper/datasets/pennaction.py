@@ -20,7 +20,7 @@ from selfmark.paper.datasets.body_annotations import (
     JOINTS,
     concatenate_objects,
     fill_missing_boxes,
-    mirror_by_side,
+    pair_points_by_side,
 )
 from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path, list_files
 from selfmark.points import FloatArray
@@ -42,7 +42,7 @@ def read(root: Path) -> Dataset:
     test_parts: list[AnnotatedObjects] = []
     for path in list_files(labels, "*.mat"):
         content = matlab_files.load_matlab(path)
-        action = matlab_files.matlab_text(path, content, "action")
+        action = matlab_files.get_matlab_text(path, content, "action")
         if action not in ACTIONS:
             continue
         num_videos[action] += 1
@@ -55,7 +55,7 @@ def read(root: Path) -> Dataset:
         root=root,
         category="person",
         names=JOINTS,
-        mirror=mirror_by_side(JOINTS),
+        mirror=pair_points_by_side(JOINTS),
         normalizer="box",
         settings={"images.box_rule": "body", "images.body_scale": 1.35},
         train=concatenate_objects(train_parts, JOINTS),
@@ -82,9 +82,9 @@ def _read_video(
         action: Action of the video.
         note_counts: Number of frames or boxes that each note is about; the counts of this video are added.
     """
-    x = matlab_files.matlab_numbers(path, content, "x", (None, len(JOINTS)))
-    y = matlab_files.matlab_numbers(path, content, "y", x.shape)
-    visible = matlab_files.matlab_numbers(path, content, "visibility", x.shape) != 0
+    x = matlab_files.get_matlab_numbers(path, content, "x", (None, len(JOINTS)))
+    y = matlab_files.get_matlab_numbers(path, content, "y", x.shape)
+    visible = matlab_files.get_matlab_numbers(path, content, "visibility", x.shape) != 0
     # Joints outside the image are at (1, 1), or slightly less in videos that were resized later. So
     # coordinates are 1-based, as in MATLAB.
     is_outside = ~visible & (x <= 1) & (y <= 1)
@@ -107,7 +107,7 @@ def _read_video(
     fields = {
         "video": (path.stem,) * count,
         "action": (action,) * count,
-        "viewpoint": (matlab_files.matlab_text(path, content, "pose"),) * count,
+        "viewpoint": (matlab_files.get_matlab_text(path, content, "pose"),) * count,
     }
     return build_annotated_objects(refs, JOINTS, xy[kept], boxes, (~visible & ~is_outside)[kept], fields)
 
@@ -119,7 +119,7 @@ def _read_boxes(path: Path, content: matlab_files.Content, count: int) -> FloatA
     """
     boxes = np.full((count, 4), np.nan)
     if np.asarray(content.get("bbox", [])).size:
-        corners = matlab_files.matlab_numbers(path, content, "bbox", (None, 4))[:count]
+        corners = matlab_files.get_matlab_numbers(path, content, "bbox", (None, 4))[:count]
         is_valid = np.isfinite(corners).all(axis=1) & (corners[:, 2:] > corners[:, :2]).all(axis=1)
         # Corners are 1-based with pixel centers at integers; boxes are 0-based and measured from pixel
         # corners.

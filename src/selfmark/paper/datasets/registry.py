@@ -215,7 +215,7 @@ def get_dataset_info(name: str) -> DatasetInfo:
     return DATASETS[name]
 
 
-def dataset_root(name: str, root: Path) -> Path:
+def find_dataset_root(name: str, root: Path) -> Path:
     """Return the folder with the files: the folder of the archive if it exists in the root, else the root."""
     inner = root / get_dataset_info(name).folder
     return inner if inner.is_dir() else root
@@ -234,7 +234,7 @@ def read_dataset(name: str, root: Path) -> Dataset:
     title = get_dataset_info(name).title
     if not root.is_dir():
         raise InputError(f"{root} is not a folder; give the folder with the files of {title}")
-    folder = dataset_root(name, root)
+    folder = find_dataset_root(name, root)
     if coco_folder.is_coco_folder(folder):
         return drop_unmeasurable(_drop_missing(coco_folder.read_coco_folder(name, folder)))
     module = importlib.import_module(f"selfmark.paper.datasets.{get_dataset_info(name).module}")

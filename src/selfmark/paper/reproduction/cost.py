@@ -63,27 +63,27 @@ class DatasetNames:
         return f"{name}/{points}/{fit_images}"
 
 
-def training_seconds(training: Training) -> float:
+def estimate_training_seconds(training: Training) -> float:
     """Estimate the seconds of a training run, up to the last stage that is needed."""
     config, (images, _, _) = training.config, IMAGES.get(training.data, (0, 0, 0))
     rounds = config.rounds.count
     warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
     stage1_iterations = warmup + rounds * config.rounds.iterations
     seconds = FIRST_STEP + images / DECODE + images / FIRST_KEYPOINTS
-    seconds += stage1_iterations * step_seconds(2 * config.runtime.batch, config)
+    seconds += stage1_iterations * estimate_step_seconds(2 * config.runtime.batch, config)
     extraction = images / EXTRACT * _relative_work(config)
     clustering = RECOVERY_200K * config.correspondence.restarts / 10
     seconds += (rounds + 1) * (extraction + clustering)
     if training.stages > 1:
-        seconds += config.stage2.iterations * step_seconds(config.stage2.batch, config)
+        seconds += config.stage2.iterations * estimate_step_seconds(config.stage2.batch, config)
     return seconds
 
 
-def step_seconds(images: int, config: Config) -> float:
+def estimate_step_seconds(images: int, config: Config) -> float:
     """Estimate the seconds of one training step with a straight line through the two measured batch sizes.
 
     >>> from selfmark.config import preset
-    >>> round(1000 * step_seconds(32, preset("paper")), 2)
+    >>> round(1000 * estimate_step_seconds(32, preset("paper")), 2)
     9.72
     """
     per_image = (STAGE1_64_PAIRS_STEP - STAGE1_16_PAIRS_STEP) / (128 - 32)
@@ -91,7 +91,7 @@ def step_seconds(images: int, config: Config) -> float:
     return fixed + per_image * images * _relative_work(config)
 
 
-def measuring_seconds(measurement: Measurement) -> float:
+def estimate_measuring_seconds(measurement: Measurement) -> float:
     """Estimate the seconds of one measurement: prediction, plus a constant for everything else."""
     train, fit, test = IMAGES.get(measurement.data, (0, 0, 0))
     seconds = (fit + test) / PREDICT_GPU
@@ -103,8 +103,8 @@ def measuring_seconds(measurement: Measurement) -> float:
 
 def estimate_minutes(plan: ExperimentPlan) -> float:
     """Estimate the GPU minutes of a whole plan."""
-    seconds = sum(map(training_seconds, plan.trainings.values()))
-    return (seconds + sum(map(measuring_seconds, plan.measurements.values()))) / 60
+    seconds = sum(map(estimate_training_seconds, plan.trainings.values()))
+    return (seconds + sum(map(estimate_measuring_seconds, plan.measurements.values()))) / 60
 
 
 def _relative_work(config: Config) -> float:

@@ -54,7 +54,9 @@ class CachedDataset:
     def labels_digest(self, seed: int, fit_images: int | None) -> str:
         """Return a digest of the labels for testing and of the labels for fitting regressors."""
         fit = sample_objects(self.fit, fit_images, seed)
-        return annotations_digest(self.data, self.data.test) + annotations_digest(self.data, fit)
+        return compute_annotations_digest(self.data, self.data.test) + compute_annotations_digest(
+            self.data, fit
+        )
 
     def write_train_file(self) -> Path:
         """Write the COCO file of the training images unless it exists; return its path."""
@@ -112,7 +114,7 @@ class CachedDataset:
 
     def write_start_file(self, start: StartPoints, seed: int, config: Config) -> Path:
         """Write the CSV file of randomly shifted start points unless it exists; return its path."""
-        labels = annotations_digest(self.data, self.data.train)
+        labels = compute_annotations_digest(self.data, self.data.train)
         images = ", ".join(f"{name}={value!r}" for name, value in used_image_settings(config.images).items())
         inputs = f"{start.fingerprint}/{seed}/Images({images})/{labels}/{self._root}"
         folder = self.folder / f"start-{_short_digest(inputs)}"
@@ -152,7 +154,7 @@ class CachedDataset:
 
     def _write_coco_file(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:
         # The file contains absolute paths, so a data set that was moved gets a new file.
-        inputs = f"{annotations_digest(data, objects)}/{self._root}"
+        inputs = f"{compute_annotations_digest(data, objects)}/{self._root}"
         folder = self.folder / f"{name}-{_short_digest(inputs)}"
         make_folders(folder)
         with exclusive(folder, wait=True):
@@ -208,12 +210,12 @@ class DatasetCache:
 
     def train_digest(self, name: str) -> str:
         """Return a digest of the training images."""
-        return objects_digest(self.load(name).base.train)
+        return compute_objects_digest(self.load(name).base.train)
 
     def start_digest(self, name: str, points: int | None, start: StartPoints) -> str:
         """Return a digest of the training images that have start points, and of their annotated points."""
         cached = self.load(name, points)
-        return annotations_digest(cached.data, cached.select_start_objects(start))
+        return compute_annotations_digest(cached.data, cached.select_start_objects(start))
 
     def labels_digest(self, name: str, points: int | None, seed: int, fit_images: int | None) -> str:
         """Return a digest of the test images, the images for fitting regressors, and the labels of both."""
@@ -261,7 +263,7 @@ def sample_objects(objects: AnnotatedObjects, count: int | None, seed: int) -> A
     return objects.select(rows)
 
 
-def objects_digest(objects: AnnotatedObjects) -> str:
+def compute_objects_digest(objects: AnnotatedObjects) -> str:
     """Return a digest of the files, frames, boxes and clips of objects, without their annotations."""
     digest = hashlib.sha256("\n".join(map(str, objects.paths)).encode("utf-8", errors="surrogateescape"))
     frames = [-1 if frame is None else frame for frame in objects.frames]
@@ -272,10 +274,10 @@ def objects_digest(objects: AnnotatedObjects) -> str:
     return digest.hexdigest()
 
 
-def annotations_digest(data: Dataset, objects: AnnotatedObjects) -> str:
+def compute_annotations_digest(data: Dataset, objects: AnnotatedObjects) -> str:
     """Return a digest of objects and of all their annotations."""
     digest = hashlib.sha256(f"{data.names}/{data.mirror}/{data.normalizer}".encode())
-    digest.update(objects_digest(objects).encode())
+    digest.update(compute_objects_digest(objects).encode())
     digest.update(np.ascontiguousarray(objects.xy).tobytes())
     digest.update(np.ascontiguousarray(objects.hidden).tobytes())
     digest.update(repr(sorted(objects.fields.items())).encode())

@@ -169,7 +169,7 @@ class Experiment:
         return replace(spec, test=spec.test or spec.train)
 
 
-def experiment_names() -> list[str]:
+def list_experiment_names() -> list[str]:
     """Return the names of all experiments, sorted."""
     files = (resources.files("selfmark.paper.reproduction") / "tables").iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
@@ -178,7 +178,7 @@ def experiment_names() -> list[str]:
 def load_experiment(name: str) -> Experiment:
     """Load the experiment with this name; names from selfmark 0.1 are accepted, too."""
     name = _RENAMED.get(name, name)
-    names = experiment_names()
+    names = list_experiment_names()
     if name not in names:
         hint = suggest(name, names) or " 'selfmark reproduce list' shows the names"
         raise InputError(f"there is no table '{name}'.{hint}")

@@ -23,7 +23,7 @@ from selfmark.paper.reproduction.experiment import (
     Row,
     StartPoints,
 )
-from selfmark.paper.reproduction.table_metrics import MeasurementKind, parse_metric, required_inputs
+from selfmark.paper.reproduction.table_metrics import MeasurementKind, list_required_inputs, parse_metric
 
 _WITHOUT_TRAINING: tuple[MeasurementKind, ...] = ("keypoints", "keypoint map", "keypoint sheet")
 _STAGE1_ONLY: tuple[MeasurementKind, ...] = ("stage1", "rounds", "map")
@@ -217,7 +217,7 @@ def check_rows_differ(experiments: Sequence[Experiment], changes: Mapping[str, A
             )
 
 
-def required_datasets(experiments: Sequence[Experiment]) -> list[DatasetKey]:
+def list_required_datasets(experiments: Sequence[Experiment]) -> list[DatasetKey]:
     """Return the data sets that experiments need, in the order of their cells."""
     needed: dict[DatasetKey, None] = {}
     for _, spec in _iterate_cells(experiments):
@@ -244,7 +244,7 @@ class _Planner:
         """Return the measurement that a cell needs."""
         metric, _ = parse_metric(spec.metric or "")
         training = self._plan_training(spec, metric.measured_by)
-        by, detectors = required_inputs(spec.metric or "")
+        by, detectors = list_required_inputs(spec.metric or "")
         test = spec.test or ""
         evaluation = {
             **_evaluation_settings(self.library.settings(test)),

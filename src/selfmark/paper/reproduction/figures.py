@@ -111,12 +111,12 @@ def _draw_bars(figure: Any, experiment: Experiment, values: Values) -> None:
         line = values.get((row.name, column.name))
         if isinstance(line, list):
             heights = [0.0 if value is None else value for value in line]
-            axis.bar(range(1, len(line) + 1), heights, color=_bar_colors(len(line)))
+            axis.bar(range(1, len(line) + 1), heights, color=_choose_bar_colors(len(line)))
         _label_axes(axis, f"{column.name}, {row.name}", experiment)
         axis.set_ylim(0, 100)
 
 
-def _bar_colors(count: int) -> list[str]:
+def _choose_bar_colors(count: int) -> list[str]:
     """Return the color of each bar; 68 points are colored by facial area, all others have one color."""
     if count != _AREAS[-1][1]:
         return [palette(1)[0]] * count

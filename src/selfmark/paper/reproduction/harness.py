@@ -27,8 +27,8 @@ from selfmark.paper.reproduction.experiment_plan import (
     Job,
     Measurement,
     check_rows_differ,
+    list_required_datasets,
     make_plan,
-    required_datasets,
 )
 from selfmark.paper.reproduction.figures import require_matplotlib, write_figure
 from selfmark.paper.reproduction.jobs import run_jobs
@@ -137,7 +137,9 @@ def reproduce_tables(
 
 def select_experiments(names: Sequence[str]) -> list[Experiment]:
     """Load the named experiments, each once; "all" selects all experiments."""
-    selected = experiment_files.experiment_names() if list(names) == ["all"] else list(dict.fromkeys(names))
+    selected = (
+        experiment_files.list_experiment_names() if list(names) == ["all"] else list(dict.fromkeys(names))
+    )
     keyword = next((name for name in selected if name in ("all", "list")), None)
     if keyword is not None:
         raise InputError(
@@ -161,11 +163,11 @@ def preview_plan(
     lines = []
     if data is not None:
         datasets = DatasetCache(data, data)
-        for name, points in required_datasets(experiments):
+        for name, points in list_required_datasets(experiments):
             with_points = f" with {points} points" if points else ""
             lines.append(f"data  {name}{with_points}: {datasets.why_missing(name, points) or 'available'}")
     for training in plan.trainings.values():
-        minutes = cost.training_seconds(training) / 60
+        minutes = cost.estimate_training_seconds(training) / 60
         stages = "both stages" if training.stages > 1 else "Stage 1"
         settings = " ".join(f"{key}={value}" for key, value in sorted(training.settings.items()))
         lines.append(f"train {training.data}: {stages}, {settings}, {minutes:.1f} GPU min")
@@ -178,7 +180,7 @@ def preview_plan(
 
 def list_experiments() -> list[tuple[str, str, str]]:
     """Return name, place in the paper and title of every experiment."""
-    experiments = map(experiment_files.load_experiment, experiment_files.experiment_names())
+    experiments = map(experiment_files.load_experiment, experiment_files.list_experiment_names())
     return [(experiment.name, experiment.place, experiment.title) for experiment in experiments]
 
 
@@ -224,7 +226,7 @@ def _find_missing(
     Raises:
         InputError: A data set cannot be used and `allow_missing` is False, or no data set can be used.
     """
-    needed = required_datasets(experiments)
+    needed = list_required_datasets(experiments)
     reasons = {key: reason for key in needed if (reason := datasets.why_missing(*key))}
     if reasons and (not allow_missing or len(reasons) == len(needed)):
         hint = "" if allow_missing else "; use --allow-missing to leave out the cells that need it"
@@ -345,7 +347,7 @@ def _describe_regressor(experiment: Experiment, plan: ExperimentPlan) -> str:
 def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Workspace) -> tuple[str, ...]:
     """Return sentences about what was left out, and how the available data differs from the paper's data."""
     datasets, notes = workspace.datasets, []
-    for name, points in required_datasets([experiment]):
+    for name, points in list_required_datasets([experiment]):
         if not datasets.why_missing(name, points):
             notes += [f"{name}: {note}." for note in datasets.load(name, points).data.notes]
     for measurement in _find_measurements(experiment, plan):

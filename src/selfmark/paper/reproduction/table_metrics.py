@@ -89,7 +89,7 @@ def parse_metric(text: str) -> tuple[Metric, str]:
     return metric, argument
 
 
-def required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def list_required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the inputs that a metric needs: annotation fields to group errors by, and keypoint detectors."""
     metric, argument = parse_metric(text)
     fields = (argument.split("=")[0],) if metric.argument.startswith("FIELD") else ()
@@ -99,7 +99,7 @@ def required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 # --- functions that read a value ---------------------------------------------------------------------------
 
 
-def _error(direction: str) -> ReadValue:
+def _make_error_reader(direction: str) -> ReadValue:
     """Return a reader of Stage 2's error; for regressors fitted on samples, it is the mean over draws."""
 
     def read(results: Results, _: str) -> Value:
@@ -114,7 +114,7 @@ def _error(direction: str) -> ReadValue:
     return read
 
 
-def _curve(direction: str) -> ReadValue:
+def _make_curve_reader(direction: str) -> ReadValue:
     """Return a reader of a cumulative curve; for regressors fitted on samples, it is the mean over draws."""
 
     def read(results: Results, _: str) -> Value:
@@ -125,7 +125,7 @@ def _curve(direction: str) -> ReadValue:
     return read
 
 
-def _curve_spread(direction: str) -> ReadValue:
+def _make_spread_reader(direction: str) -> ReadValue:
     """Return a reader of a curve's standard deviation over draws; None if regressors are fitted only once."""
 
     def read(results: Results, _: str) -> Value:
@@ -136,12 +136,12 @@ def _curve_spread(direction: str) -> ReadValue:
     return read
 
 
-def _guessing_curve(direction: str) -> ReadValue:
+def _make_guessing_reader(direction: str) -> ReadValue:
     """Return a reader of the curve of guessing the mean shape; None in results of an earlier version."""
     return lambda results, _: results["headline"][direction].get("guessing_cumulative")
 
 
-def _stage1(entry: str) -> ReadValue:
+def _make_stage1_reader(entry: str) -> ReadValue:
     """Return a reader of Stage 1's error with the regressor of the headline."""
 
     def read(results: Results, _: str) -> Value:
@@ -153,18 +153,18 @@ def _stage1(entry: str) -> ReadValue:
     return read
 
 
-def _stage1_guessing(entry: str) -> ReadValue:
+def _make_stage1_guessing_reader(entry: str) -> ReadValue:
     """Return a reader of the error of guessing Stage 1's landmarks; None in results of an earlier version."""
     return lambda results, _: results["stage1"].get("guessing", {}).get(entry)
 
 
-def _forward_in_group(results: Results, argument: str) -> Value:
+def _read_forward_in_group(results: Results, argument: str) -> Value:
     field, _, value = argument.partition("=")
     group = results["by"][field].get(value)
     return None if group is None else group["forward"]
 
 
-def _hits_of_parts(section: str, limit: str) -> ReadValue:
+def _make_parts_reader(section: str, limit: str) -> ReadValue:
     """Return a reader that averages hit rates over the points of each body part, then over the parts.
 
     Args:
@@ -189,7 +189,7 @@ def _hits_of_parts(section: str, limit: str) -> ReadValue:
     return read
 
 
-def _hits(section: str, limit: str, entry: str) -> ReadValue:
+def _make_hits_reader(section: str, limit: str, entry: str) -> ReadValue:
     """Return a reader of hit rates: the rate of each point ("by_point"), or their mean ("average")."""
     return lambda results, _: _find_limit(results, section, limit, entry)
 
@@ -207,11 +207,11 @@ def _split_parts(argument: str) -> list[str]:
     return parts
 
 
-def _errors_by_round(results: Results, _: str) -> Value:
-    return [_stage1("forward")(entry, "") for entry in results["rounds"]]
+def _read_errors_by_round(results: Results, _: str) -> Value:
+    return [_make_stage1_reader("forward")(entry, "") for entry in results["rounds"]]
 
 
-def _entry(name: str) -> ReadValue:
+def _make_entry_reader(name: str) -> ReadValue:
     return lambda results, _: results[name]
 
 
@@ -220,43 +220,45 @@ _EYES, _PIXELS, _TORSO = "inter-ocular", " px at ", "torso"
 
 METRICS: dict[str, Metric] = {
     # Stage 2's error in percent of the normalizer, with the regressor of the headline.
-    "forward": Metric("detector", "number", _error("forward")),
-    "backward": Metric("detector", "number", _error("backward")),
+    "forward": Metric("detector", "number", _make_error_reader("forward")),
+    "backward": Metric("detector", "number", _make_error_reader("backward")),
     "backward_guessing": Metric("detector", "number", lambda results, _: results["guessing"]["backward"]),
-    "forward_in": Metric("detector", "number", _forward_in_group, "FIELD=VALUE"),
+    "forward_in": Metric("detector", "number", _read_forward_in_group, "FIELD=VALUE"),
     "landmarks": Metric("detector", "number", lambda results, _: float(len(results["landmarks"]))),
     # Stage 1's error, with missing landmarks filled in.
-    "stage1_forward": Metric("stage1", "number", _stage1("forward")),
-    "stage1_backward": Metric("stage1", "number", _stage1("backward")),
-    "stage1_backward_guessing": Metric("stage1", "number", _stage1_guessing("backward")),
+    "stage1_forward": Metric("stage1", "number", _make_stage1_reader("forward")),
+    "stage1_backward": Metric("stage1", "number", _make_stage1_reader("backward")),
+    "stage1_backward_guessing": Metric("stage1", "number", _make_stage1_guessing_reader("backward")),
     # Stage 1's error over the landmarks that were found, without filling in missing ones.
-    "stage1_backward_found": Metric("stage1", "number", _stage1("backward_found")),
-    "stage1_backward_found_guessing": Metric("stage1", "number", _stage1_guessing("backward_found")),
+    "stage1_backward_found": Metric("stage1", "number", _make_stage1_reader("backward_found")),
+    "stage1_backward_found_guessing": Metric(
+        "stage1", "number", _make_stage1_guessing_reader("backward_found")
+    ),
     "stage1_points": Metric("stage1", "number", lambda results, _: results["stage1"]["points_per_image"]),
     # Hit rates: percent of points that have a landmark within the limit.
-    "raw_accuracy": Metric("detector", "number", _hits_of_parts("raw", _PIXELS), "PART+PART"),
-    "raw_pck": Metric("detector", "number", _hits_of_parts("raw", _TORSO), "PART+PART"),
-    "regressed_accuracy": Metric("detector", "number", _hits_of_parts("regressed", _PIXELS), "PART+PART"),
-    "regressed_average": Metric("detector", "number", _hits("regressed", _PIXELS, "average")),
+    "raw_accuracy": Metric("detector", "number", _make_parts_reader("raw", _PIXELS), "PART+PART"),
+    "raw_pck": Metric("detector", "number", _make_parts_reader("raw", _TORSO), "PART+PART"),
+    "regressed_accuracy": Metric("detector", "number", _make_parts_reader("regressed", _PIXELS), "PART+PART"),
+    "regressed_average": Metric("detector", "number", _make_hits_reader("regressed", _PIXELS, "average")),
     # AP and AR over OKS, from 0 to 1; the argument is an entry of metrics.json, e.g. "AP 0.5".
     "oks": Metric("detector", "number", lambda results, entry: results["oks"].get(entry), "ENTRY"),
     # Percent of a generic detector's keypoints that lie on an annotated point; this needs no training.
     "precision": Metric("keypoints", "number", lambda results, name: results["precision"][name], "DETECTOR"),
     # Lines: mean error of the n best points, error after each round, hit rate of each point.
-    "forward_curve": Metric("detector", "line", _curve("forward")),
-    "forward_curve_spread": Metric("detector", "line", _curve_spread("forward")),
-    "forward_curve_guessing": Metric("detector", "line", _guessing_curve("forward")),
-    "backward_curve": Metric("detector", "line", _curve("backward")),
-    "backward_curve_spread": Metric("detector", "line", _curve_spread("backward")),
-    "backward_curve_guessing": Metric("detector", "line", _guessing_curve("backward")),
-    "forward_by_round": Metric("rounds", "line", _errors_by_round),
-    "raw_by_point": Metric("detector", "line", _hits("raw", _EYES, "by_point")),
+    "forward_curve": Metric("detector", "line", _make_curve_reader("forward")),
+    "forward_curve_spread": Metric("detector", "line", _make_spread_reader("forward")),
+    "forward_curve_guessing": Metric("detector", "line", _make_guessing_reader("forward")),
+    "backward_curve": Metric("detector", "line", _make_curve_reader("backward")),
+    "backward_curve_spread": Metric("detector", "line", _make_spread_reader("backward")),
+    "backward_curve_guessing": Metric("detector", "line", _make_guessing_reader("backward")),
+    "forward_by_round": Metric("rounds", "line", _read_errors_by_round),
+    "raw_by_point": Metric("detector", "line", _make_hits_reader("raw", _EYES, "by_point")),
     # Maps of descriptors: x, y and the annotated point of each descriptor.
-    "keypoint_map": Metric("keypoint map", "map", _entry("map")),
-    "descriptor_map": Metric("map", "map", _entry("map")),
+    "keypoint_map": Metric("keypoint map", "map", _make_entry_reader("map")),
+    "descriptor_map": Metric("map", "map", _make_entry_reader("map")),
     # Pictures, as names of files in the folder of metrics.json.
-    "keypoint_sheet": Metric("keypoint sheet", "picture", _entry("keypoint_sheet")),
-    "landmark_sheet": Metric("sheet", "picture", _entry("landmark_sheet")),
-    "pose_sheet": Metric("sheet", "picture", _entry("pose_sheet"), "FIELD"),
-    "matched_sheet": Metric("matched sheet", "picture", _entry("matched_sheet")),
+    "keypoint_sheet": Metric("keypoint sheet", "picture", _make_entry_reader("keypoint_sheet")),
+    "landmark_sheet": Metric("sheet", "picture", _make_entry_reader("landmark_sheet")),
+    "pose_sheet": Metric("sheet", "picture", _make_entry_reader("pose_sheet"), "FIELD"),
+    "matched_sheet": Metric("matched sheet", "picture", _make_entry_reader("matched_sheet")),
 }

@@ -22,13 +22,8 @@ from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.landmark_matching import hit_rates
 from selfmark.evaluation.nme import mean_error
 from selfmark.evaluation.normalizers import choose_normalizer
-from selfmark.evaluation.protocol import (
-    Examples,
-    backward_errors,
-    forward_errors,
-    guessing_errors,
-    match_annotated_points,
-)
+from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, guessing_errors
+from selfmark.evaluation.raw_landmarks import match_annotated_points
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops

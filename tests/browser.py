@@ -24,30 +24,30 @@ HOW_TO_INSTALL = (
 )
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# Images that did not load, and the widths of page and window.
+# Scripts that run in the page: the names of images that did not load, and the widths of page and window.
 _BROKEN_IMAGES = """() => [...document.images].filter(image => !image.complete || image.naturalWidth === 0)
     .map(image => image.alt || image.src.slice(0, 60))"""
 _WIDTHS = "() => [document.documentElement.scrollWidth, window.innerWidth]"
-# An injected script has run, or an injected element exists whose script will run.
+# True if an injected script has run, or if the page has an injected element whose script will run.
 _ATTACKED = "() => window.attacked !== undefined || document.querySelector('[onerror], [onload]') !== null"
 
 
 def find_chromium() -> str | None:
-    """Return the path of a working Chromium, of the system or else of Playwright."""
+    """Return the path of a Chromium that starts: the one of the system, otherwise that of Playwright."""
     for command in _COMMANDS:
         path = shutil.which(command)
-        if path is not None and _starts(path):  # Ubuntu's packages may be stubs that only ask for snap
+        if path is not None and _can_start(path):  # Ubuntu's packages may be stubs that only ask for snap
             return path
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         return None
     with sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-    return own if Path(own).exists() and _starts(own) else None
+        downloaded = playwright.chromium.executable_path
+    return downloaded if Path(downloaded).exists() and _can_start(downloaded) else None
 
 
-def _starts(path: str) -> bool:
+def _can_start(path: str) -> bool:
     try:
         return subprocess.run([path, "--version"], capture_output=True, timeout=30).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -84,7 +84,7 @@ class Visit:
     page: Any
     complaints: list[str] = field(default_factory=list)
 
-    def problems(self) -> list[str]:
+    def find_problems(self) -> list[str]:
         """Return everything that is wrong with the page now."""
         problems = [f"image does not load: {name}" for name in self.page.evaluate(_BROKEN_IMAGES)]
         width, window = self.page.evaluate(_WIDTHS)
@@ -137,7 +137,7 @@ def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) ->
         window.close()
 
 
-def screenshot(page: Any) -> np.ndarray:
+def take_screenshot(page: Any) -> np.ndarray:
     """Return a screenshot of the whole page, [H, W, 3] uint8 RGB."""
     encoded = np.frombuffer(page.screenshot(full_page=True), np.uint8)
     image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-# As in the command line: threads that spin for long slow down a busy machine. Must be set before torch is
-# imported.
+# OpenMP threads that spin for long while they wait slow down a busy machine. The command line sets the same
+# limit. It has an effect only if it is set before torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import signal
@@ -22,9 +22,9 @@ from selfmark import discovery
 from selfmark.cli import entry as cli
 from selfmark.demo.scene import Scene, generate_scene, write_scene
 from selfmark.discovery import discover
-from tests.browser import browser as browser  # shared: a process can only run one
+from tests.browser import browser as browser  # one for all tests: a process can run only one Playwright
 
-# A process in the background of a script ignores SIGINT, which some tests send.
+# A shell script makes its background processes ignore SIGINT, but some tests send this signal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -54,13 +54,13 @@ QUICK: dict[str, Any] = {
     "evaluation.num_samples": 6,  # too few for checks that need pretrained features, which take seconds
 }
 
-# Replaces the metrics of a run in tests that skip the checks at its end.
+# Replaces the result of the checks at the end of a run, in tests that skip these checks.
 SKIPPED_CHECKS: dict[str, Any] = {
     "unlabelled": {"trust": [], "verdict": "good", "expected_forward": 0.2},
     "verification": None,
     "advice": [],
 }
-# The same as QUICK for discovery with features; the encoder is trained from the second round on.
+# Like QUICK, for discovery with features. The second of the two rounds also trains the encoder.
 QUICK_FEATURES: dict[str, Any] = QUICK | {
     "features.name": "efficientnet-lite0",
     "features.sample": 500,
@@ -129,7 +129,7 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def labeled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same pictures with their true points: images/ and labels.json, with an extra field `pose`."""
+    """A folder with the pictures in images/; labels.json has their true points and an extra field `pose`."""
     folder = tmp_path_factory.mktemp("labeled")
     labels = write_scene(scene, folder)
     content = json.loads(labels.read_text())
@@ -144,14 +144,14 @@ def _shared_files_stay_unchanged(request: pytest.FixtureRequest) -> Iterator[Non
     """Fail if a test changes files that tests share."""
     shared = [name for name in ("photos", "quick_run") if name in request.fixturenames]
     folders: list[Path] = [request.getfixturevalue(name) for name in shared]
-    before = [_state(folder) for folder in folders]
+    before = [_list_files(folder) for folder in folders]
     yield
     for name, folder, state in zip(shared, folders, before, strict=True):
-        changed = sorted(path for path, _, _ in _state(folder) ^ state)
+        changed = sorted(path for path, _, _ in _list_files(folder) ^ state)
         assert not changed, f"{name} was changed ({', '.join(sorted(set(changed)))}): use a copy"
 
 
-def _state(folder: Path) -> set[tuple[str, int, int]]:
-    """Return the name, size and modification time of every file."""
+def _list_files(folder: Path) -> set[tuple[str, int, int]]:
+    """Return the name, size and modification time of every file in a folder and its subfolders."""
     files = ((path, path.lstat()) for path in folder.rglob("*") if not path.is_dir())
     return {(str(path.relative_to(folder)), status.st_size, status.st_mtime_ns) for path, status in files}

@@ -21,11 +21,12 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "selfmark.correspondence.recovery"])
 
 
-def in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def run_in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Call `function(group, *arguments)` in each of `size` processes.
 
     Returns:
-        The results in rank order; an error of selfmark is returned as the result, and None if a process died.
+        The results in rank order. The result of a process is the error if the function raised an error of
+        selfmark, and None if the process died.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -40,14 +41,14 @@ def in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> li
     for _, sender in pipes:
         sender.close()
     try:
-        return [_receive(receiver) for receiver, _ in pipes]
+        return [_receive_result(receiver) for receiver, _ in pipes]
     finally:
         for child in children:
             child.join(_TIMEOUT)
             child.kill()
 
 
-def _receive(receiver: Connection) -> Any:
+def _receive_result(receiver: Connection) -> Any:
     if not receiver.poll(_TIMEOUT):
         raise TimeoutError("a process returned no result")
     try:

@@ -24,7 +24,7 @@ def objects() -> AnnotatedObjects:
     return replace(annotated, mirror=(1, 0), source=Path("labels.json"))
 
 
-def test_defaults(objects: AnnotatedObjects) -> None:
+def test_omitted_fields_get_defaults(objects: AnnotatedObjects) -> None:
     assert np.isnan(objects.boxes).all()
     assert not objects.hidden.any()
     assert objects.visible.tolist() == [[True, True], [True, False], [True, True]]

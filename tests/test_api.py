@@ -43,7 +43,7 @@ def test_importing_submodules_hides_no_function() -> None:
         assert callable(getattr(selfmark, name))
 
 
-def test_evaluate(run: Path, labeled: Path, tmp_path: Path) -> None:
+def test_evaluate_returns_the_metrics_that_it_writes(run: Path, labeled: Path, tmp_path: Path) -> None:
     metrics = selfmark.evaluate(
         run,
         labeled / "images",
@@ -61,7 +61,9 @@ def test_evaluate(run: Path, labeled: Path, tmp_path: Path) -> None:
     assert len(unlabeled["unlabelled"]["trust"]) == 4
 
 
-def test_map_points(run: Path, labeled: Path, tmp_path: Path) -> None:
+def test_map_points_returns_and_stores_a_detector_of_the_labeled_points(
+    run: Path, labeled: Path, tmp_path: Path
+) -> None:
     picture = sorted((labeled / "images").iterdir())[0]
     mapped = selfmark.map_points(run, labeled / "labels.json", labeled / "images", device="cpu")
     assert "nose" in mapped.names

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "api.md"
 
 
-def _find(name: str) -> Any:
-    """Return the object with this dotted name: the longest prefix that is a module, then attributes."""
+def _import_object(name: str) -> Any:
+    """Import the longest prefix of a dotted name that is a module, and get the other parts as attributes."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
@@ -37,7 +37,7 @@ def test_every_documented_name_exists() -> None:
     documented = re.findall(r"^::: (\S+)$", page, flags=re.MULTILINE)
     assert "selfmark" in documented  # this entry lists the members of selfmark.__all__
     for name in documented:
-        _find(name)
+        _import_object(name)
     for name in re.findall(r"\bselfmark\.[A-Z]\w*", page):
         assert name.removeprefix("selfmark.") in selfmark.__all__
 
@@ -56,7 +56,7 @@ def test_examples_run(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     discover = selfmark.discover
 
     def discover_quickly(*arguments: Any, settings: dict[str, Any], **named: Any) -> Any:
-        """Discover as shown, in seconds instead of minutes."""
+        """Call `discover` with settings that take seconds instead of minutes."""
         return discover(*arguments, settings=QUICK | settings, preset="tiny", **named)
 
     monkeypatch.setattr(selfmark, "discover", discover_quickly, raising=False)

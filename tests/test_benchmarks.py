@@ -19,7 +19,7 @@ FOLDERS = (
 SCRIPTS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
 
 
-def _defined_names(path: Path) -> set[str]:
+def _list_defined_names(path: Path) -> set[str]:
     """Return the names that a script defines or imports at module level."""
     names: set[str] = set()
     for node in ast.parse(path.read_text()).body:
@@ -35,7 +35,7 @@ def _defined_names(path: Path) -> set[str]:
     return names
 
 
-def _used_names(path: Path) -> set[tuple[str, str]]:
+def _list_used_names(path: Path) -> set[tuple[str, str]]:
     """Return the names that a script uses from other scripts in its folder, as (module, name)."""
     siblings = {sibling.stem for sibling in path.parent.glob("*.py")}
     tree = ast.parse(path.read_text())
@@ -56,8 +56,8 @@ def _used_names(path: Path) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[str(path.relative_to(ROOT)) for path in SCRIPTS])
 def test_names_used_from_sibling_scripts_exist(path: Path) -> None:
-    for module, name in _used_names(path):
-        assert name in _defined_names(path.parent / f"{module}.py"), f"{module}.py has no '{name}'"
+    for module, name in _list_used_names(path):
+        assert name in _list_defined_names(path.parent / f"{module}.py"), f"{module}.py has no '{name}'"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[str(path.relative_to(ROOT)) for path in SCRIPTS])
@@ -66,11 +66,11 @@ def test_names_imported_from_the_package_exist(path: Path) -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("selfmark."):
             source = ROOT / "src" / str(node.module).replace(".", "/")
             if source.is_dir():
-                available = _defined_names(source / "__init__.py") | {
+                available = _list_defined_names(source / "__init__.py") | {
                     module.stem for module in source.iterdir()
                 }
             else:
-                available = _defined_names(source.with_suffix(".py"))
+                available = _list_defined_names(source.with_suffix(".py"))
             missing = {alias.name for alias in node.names} - available
             assert not missing, f"{node.module} has no {missing}"
 
@@ -78,5 +78,5 @@ def test_names_imported_from_the_package_exist(path: Path) -> None:
 def test_the_check_finds_imports_and_attributes(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("import two as other\nfrom two import a, b\nother.c()\n")
     (tmp_path / "two.py").write_text("a, (b, *d) = 1, (2, 3)\n\ndef c(): ...\n")
-    assert _used_names(tmp_path / "one.py") == {("two", "a"), ("two", "b"), ("two", "c")}
-    assert _defined_names(tmp_path / "two.py") == {"a", "b", "c", "d"}
+    assert _list_used_names(tmp_path / "one.py") == {("two", "a"), ("two", "b"), ("two", "c")}
+    assert _list_defined_names(tmp_path / "two.py") == {"a", "b", "c", "d"}

@@ -32,13 +32,19 @@ def test_two_rows_are_compared_as_in_a_paired_t_test(claims: ModuleType) -> None
 
 
 def test_the_spread_is_what_rows_and_seeds_do_not_explain(claims: ModuleType) -> None:
-    errors = np.random.default_rng(1).normal(0, 1, (4, 3)) + np.array([[0.0, 5.0, -2.0]])
+    rows, seeds = 4, 3
+    seed_effects = np.array([[0.0, 5.0, -2.0]])
+    errors = np.random.default_rng(1).normal(0, 1, (rows, seeds)) + seed_effects
     # Least squares with one coefficient per row and per seed.
-    design = np.array([[*np.eye(4)[row], *np.eye(3)[seed]] for row in range(4) for seed in range(3)])
+    design = np.array(
+        [[*np.eye(rows)[row], *np.eye(seeds)[seed]] for row in range(rows) for seed in range(seeds)]
+    )
     fitted = design @ np.linalg.lstsq(design, errors.ravel(), rcond=None)[0]
-    variance = float(((errors.ravel() - fitted) ** 2).sum()) / (3 * 2)
+    degrees_of_freedom = (rows - 1) * (seeds - 1)
+    variance = float(((errors.ravel() - fitted) ** 2).sum()) / degrees_of_freedom
     _, half_width = claims.compare_rows(errors, 2, 0)
-    assert half_width == pytest.approx(student_t.ppf(0.975, 6) * np.sqrt(2 * variance / 3))
+    standard_error = np.sqrt(2 * variance / seeds)
+    assert half_width == pytest.approx(student_t.ppf(0.975, degrees_of_freedom) * standard_error)
 
 
 def test_the_committed_pages_match_their_records(claims: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""The cost model: its formulas match counted traffic and a simulation, its tables those in docs/scale.md."""
+"""The cost model: formulas match counted traffic and a simulation; docs/scale.md has the current tables."""
 
 from __future__ import annotations
 
@@ -42,28 +42,26 @@ def test_the_page_matches_the_script(scripts: Path) -> None:
     assert page.count("<!-- table: ") == len(new_tables)
 
 
-def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """Sum the rows of `values` with a ring in which each row is a member.
+def _run_ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Sum the rows of `values` by messages in a ring; each row belongs to one member of the ring.
 
     Returns:
-        The sums as each member has them in the end, and how many numbers each member sent.
+        The sums that each member has in the end, and how many numbers each member sent.
     """
     members = len(values)
     chunks = values.reshape(members, members, -1).copy()
     sent = [0] * members
     for phase in range(2 * (members - 1)):
+        # In the first half of the phases members add up chunks, in the second half they pass on the sums.
+        is_adding = phase < members - 1
         messages = []
         for member in range(members):
-            chunk = (
-                (member - phase) % members
-                if phase < members - 1
-                else (member + 1 - (phase - members + 1)) % members
-            )
+            chunk = (member - phase) % members
             messages.append((member, chunk, chunks[member, chunk].copy()))
             sent[member] += len(chunks[member, chunk])
         for member, chunk, content in messages:
             target = (member + 1) % members
-            if phase < members - 1:
+            if is_adding:
                 chunks[target, chunk] += content
             else:
                 chunks[target, chunk] = content
@@ -72,7 +70,7 @@ def _ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
 
 def test_traffic_matches_a_real_ring(formulas: ModuleType) -> None:
     values = np.random.default_rng(0).normal(size=(8, 8 * 3))
-    result, sent = _ring_all_reduce(values)
+    result, sent = _run_ring_all_reduce(values)
     np.testing.assert_allclose(result, np.tile(values.sum(axis=0), (8, 1)))
     within_node, between_nodes = formulas.traffic(8, 24.0)
     assert sent == [pytest.approx(within_node)] * 8
@@ -84,15 +82,19 @@ def test_formula_equals_simulation_without_randomness(
     gpus: int, formulas: ModuleType, simulation: ModuleType
 ) -> None:
     without_randomness = replace(formulas.ASSUMPTIONS, jitter=0.0, stall_fraction=0.0, link_jitter=0.0)
-    simulated = simulation.simulate_steps(gpus, 0.01, 27e6, 5, without_randomness, np.random.default_rng(0))
-    assert simulated == pytest.approx(0.01 + formulas.all_reduce(gpus, 27e6, without_randomness), rel=1e-9)
+    compute, size = 0.01, 27e6  # seconds per step, bytes of gradients
+    simulated = simulation.simulate_steps(
+        gpus, compute, size, 5, without_randomness, np.random.default_rng(0)
+    )
+    predicted = compute + formulas.all_reduce(gpus, size, without_randomness)
+    assert simulated == pytest.approx(predicted, rel=1e-9)
 
 
 @pytest.mark.parametrize("gpus", [8, 64])
 def test_formula_is_within_six_percent_with_randomness(
     gpus: int, formulas: ModuleType, simulation: ModuleType
 ) -> None:
-    for compute, size in ((0.028, 27e6), (2e-4, 2e5)):
+    for compute, size in ((0.028, 27e6), (2e-4, 2e5)):  # seconds per step, bytes of gradients
         simulated = simulation.simulate_steps(
             gpus, compute, size, 400, formulas.ASSUMPTIONS, np.random.default_rng(1)
         )
@@ -101,7 +103,7 @@ def test_formula_is_within_six_percent_with_randomness(
 
 
 @pytest.mark.parametrize("count", [2, 8, 64, 1024])
-def test_expected_largest_of_many_samples(count: int, formulas: ModuleType) -> None:
+def test_the_expected_largest_sample_matches_drawn_samples(count: int, formulas: ModuleType) -> None:
     sampled = np.random.default_rng(2).normal(size=(3_000, count)).max(axis=1).mean()
     assert formulas.expected_largest(count) == pytest.approx(sampled, abs=0.06)
 
@@ -126,4 +128,5 @@ def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
             for gpus in (8, 64, 1024)
         ]
         assert costs == sorted(costs)
-        assert costs[0] > images * 35 / formulas.Rates().extract  # 35 recoveries describe all keypoints
+        recoveries = 35  # each describes the keypoints of all images
+        assert costs[0] > images * recoveries / formulas.Rates().extract

@@ -35,25 +35,26 @@ NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
 
 
 class _ColorNetwork(Psi):
-    """Replaces a trained network: landmark 0 is the reddest location, landmark 1 the greenest."""
+    """Stands in for a trained network: landmark 0 is the reddest location, landmark 1 the greenest."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.avg_pool2d(images[:, :2], 4)
 
 
-def _detector(**changes: Any) -> Detector:
+def _build_detector(**changes: Any) -> Detector:
     card = ModelCard(("red", "green"), (0, 1), (), Images(size=64), NETWORK, "parabola", False, {})
     return Detector(_ColorNetwork(NETWORK, 2), replace(card, **changes))
 
 
-def _picture(
+def _draw_picture(
     width: int, height: int, red: tuple[float, float], green: tuple[float, float], radius: float
 ) -> Any:
-    """Draw a red and a green dot with these centers on black."""
+    """Draw a red and a green dot with centers `red` and `green` on black."""
     y, x = np.mgrid[:height, :width]
     image = np.zeros((height, width, 3), np.uint8)
-    for channel, (cx, cy) in enumerate((red, green)):
-        image[..., channel] = 255 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * radius**2))
+    for channel, (center_x, center_y) in enumerate((red, green)):
+        squared_distance = (x - center_x) ** 2 + (y - center_y) ** 2
+        image[..., channel] = 255 * np.exp(-squared_distance / (2 * radius**2))
     return image
 
 
@@ -61,26 +62,26 @@ def _picture(
 def test_landmarks_are_in_pixels_of_the_given_image(width: int, height: int) -> None:
     red, green = (0.3 * width, 0.4 * height), (0.7 * width, 0.6 * height)
     scale = max(width, height) / 64
-    points = _detector()(_picture(width, height, red, green, 3 * scale))
+    points = _build_detector()(_draw_picture(width, height, red, green, 3 * scale))
     np.testing.assert_allclose(points.xy[0], [red, green], atol=0.8 * scale)
 
 
 def test_landmarks_of_a_box_are_in_pixels_of_the_whole_image(tmp_path: Path) -> None:
     path = tmp_path / "wide.png"
-    cv2.imwrite(str(path), _picture(300, 200, (210, 90), (240, 120), 3)[..., ::-1])
+    cv2.imwrite(str(path), _draw_picture(300, 200, (210, 90), (240, 120), 3)[..., ::-1])
     ref = ImageRef(path, box=(190, 70, 70, 70))
-    (prediction,) = _detector().predict([ref])
+    (prediction,) = _build_detector().predict([ref])
     np.testing.assert_allclose(prediction.landmarks.xy[0], [[210, 90], [240, 120]], atol=1.0)
     assert prediction.sizes.tolist() == [[300, 200]]
 
 
 def test_paths_arrays_and_lists_give_the_same_landmarks(tmp_path: Path) -> None:
-    pictures = [_picture(64, 64, (20 + i, 30), (40, 20 + i), 4) for i in range(3)]
+    pictures = [_draw_picture(64, 64, (20 + i, 30), (40, 20 + i), 4) for i in range(3)]
     paths = []
     for index, picture in enumerate(pictures):
         paths.append(tmp_path / f"{index}.png")
         cv2.imwrite(str(paths[-1]), picture[..., ::-1])
-    detector = _detector()
+    detector = _build_detector()
     from_arrays = detector(pictures)
     np.testing.assert_array_equal(from_arrays.xy, detector(paths).xy)
     np.testing.assert_array_equal(from_arrays.xy, detector(tmp_path).xy)
@@ -98,22 +99,24 @@ class _BiasedNetwork(Psi):
 
 
 def test_flip_test_averages_with_the_mirror_partner() -> None:
-    card = _detector().card
+    card = _build_detector().card
     images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
     flipping = Detector(_BiasedNetwork(NETWORK, 2), replace(card, mirror=(1, 0), flip_test=True))
     maps = flipping.psi(images.float() / 255)
     mirrored = flipping.psi(images.flip(-1).float() / 255).flip(-1)
     expected = torch.stack([(maps[:, 0] + mirrored[:, 1]) / 2, (maps[:, 1] + mirrored[:, 0]) / 2], dim=1)
-    flat = expected.flatten(2).argmax(dim=2)
-    cells = torch.stack([flat % 16, flat // 16], dim=-1)
-    located_cells = (flipping.locate(images).xy + 0.5) / 4 - 0.5  # a cell has 4 x 4 pixels
+    side = 16  # cells; a cell has 4 x 4 pixels
+    best = expected.flatten(2).argmax(dim=2)
+    cells = torch.stack([best % side, best // side], dim=-1)
+    located_cells = (flipping.locate(images).xy + 0.5) / 4 - 0.5
     assert (located_cells - cells).abs().max() <= 0.5
+    # Landmark 0 is its own partner. Landmark 1 has no partner, so its map is not averaged.
     unpaired = Detector(flipping.psi, replace(card, flip_test=True, unpaired=(1,)))
-    alone = (unpaired.psi(images.float() / 255)[:, 0] + mirrored[:, 0]) / 2, maps[:, 1]
-    for index, heat in enumerate(alone):
-        cell = heat.flatten(1).argmax(dim=1)
-        expected_xy = 4 * torch.stack([cell % 16, cell // 16], dim=-1) + 1.5
-        assert (unpaired.locate(images).xy[:, index] - expected_xy).abs().max() <= 2
+    expected_maps = (unpaired.psi(images.float() / 255)[:, 0] + mirrored[:, 0]) / 2, maps[:, 1]
+    for landmark, expected_map in enumerate(expected_maps):
+        best = expected_map.flatten(1).argmax(dim=1)
+        cell_centers = 4 * torch.stack([best % side, best // side], dim=-1) + 1.5
+        assert (unpaired.locate(images).xy[:, landmark] - cell_centers).abs().max() <= 2
     # The mirrored image gives the mirrored landmarks, with partners swapped.
     mirrored_xy = flipping.locate(images.flip(-1)).xy
     partner_xy = flipping.locate(images).xy[:, [1, 0]]
@@ -134,7 +137,7 @@ def test_save_and_load_give_the_same_points(tmp_path: Path) -> None:
         assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
 
 
-def _feature_detector(architecture: Architecture, encoder: Encoder) -> Detector:
+def _build_feature_detector(architecture: Architecture, encoder: Encoder) -> Detector:
     """Return a detector with random weights on an encoder."""
     torch.manual_seed(0)
     student = Student(width=16, depth=1)
@@ -142,7 +145,7 @@ def _feature_detector(architecture: Architecture, encoder: Encoder) -> Detector:
     if architecture == "zero-shot":
         psi = ZeroShotPsi(encoder, torch.randn(2, encoder.part_channels), Features(sharpness=10.0))
     changes = {"features": Features(name=encoder.info.name, sharpness=10.0), "student": student}
-    card = replace(_detector().card, architecture=architecture, **changes)
+    card = replace(_build_detector().card, architecture=architecture, **changes)
     return Detector(psi, replace(card, mirror=(1, 0), flip_test=True))
 
 
@@ -150,8 +153,10 @@ def _feature_detector(architecture: Architecture, encoder: Encoder) -> Detector:
 def test_detectors_on_encoders_are_saved_and_loaded(architecture: Architecture, tmp_path: Path) -> None:
     encoder = build_encoder("efficientnet-lite0")
     for value in encoder.state_dict().values():
-        value.add_(0.01 if value.is_floating_point() else 3)  # not what a new encoder has
-    detector = _feature_detector(architecture, encoder)
+        value.add_(
+            0.01 if value.is_floating_point() else 3
+        )  # so that the weights differ from a new encoder's
+    detector = _build_feature_detector(architecture, encoder)
     detector.save(tmp_path / "model")
     loaded = Detector.load(tmp_path)
     assert loaded.card == detector.card
@@ -175,20 +180,20 @@ def test_a_detector_on_an_onnx_model_contains_a_copy_of_it(
     source = tmp_path / "own.onnx"
     source.write_bytes(make_model())
     encoder = build_encoder(f"onnx:{source}")
-    detector = _feature_detector(architecture, encoder)
+    detector = _build_feature_detector(architecture, encoder)
     detector.save(tmp_path / "model")
     source.unlink()
     loaded = Detector.load(tmp_path)
     images = (random_images(3, 64) * 255).to(torch.uint8)
     assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
     assert detector_fingerprint(loaded) == detector_fingerprint(detector)
-    half = Detector(detector.psi, detector.card, runtime=Runtime(precision="bf16"))
-    assert (half.locate(images).xy - loaded.locate(images).xy).abs().median() < 0.5
-    other_encoder = build_encoder(f"onnx:{source}", make_model(["batch", 3, 32, 32]))
+    in_bfloat16 = Detector(detector.psi, detector.card, runtime=Runtime(precision="bf16"))
+    assert (in_bfloat16.locate(images).xy - loaded.locate(images).xy).abs().median() < 0.5
     other = Detector(loaded.psi, loaded.card)
     assert not isinstance(other.psi, Psi)
-    other.psi.encoder = other_encoder
-    assert detector_fingerprint(other) != detector_fingerprint(detector), "the weights are the same"
+    # The same weights on another ONNX model are another detector.
+    other.psi.encoder = build_encoder(f"onnx:{source}", make_model(["batch", 3, 32, 32]))
+    assert detector_fingerprint(other) != detector_fingerprint(detector)
     (tmp_path / "model" / "features.safetensors").unlink()
     with pytest.raises(InputError, match=r"model\.json: cannot read the ONNX model '.*own\.onnx'"):
         Detector.load(tmp_path)
@@ -197,7 +202,7 @@ def test_a_detector_on_an_onnx_model_contains_a_copy_of_it(
 def test_a_damaged_copy_of_an_onnx_model_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     make_model = pytest.importorskip("tests.features.onnx_models").make_model
-    detector = _feature_detector("encoder", build_encoder("onnx:own.onnx", make_model()))
+    detector = _build_feature_detector("encoder", build_encoder("onnx:own.onnx", make_model()))
     detector.save(tmp_path)
     path = tmp_path / "features.safetensors"
     path.write_bytes(path.read_bytes()[:-40])
@@ -206,7 +211,7 @@ def test_a_damaged_copy_of_an_onnx_model_is_reported(tmp_path: Path) -> None:
 
 
 def test_unknown_features_are_refused(tmp_path: Path) -> None:
-    _feature_detector("encoder", build_encoder("efficientnet-lite0")).save(tmp_path)
+    _build_feature_detector("encoder", build_encoder("efficientnet-lite0")).save(tmp_path)
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())
     values["features"]["name"] = "efficientnet-lite00"
@@ -227,7 +232,12 @@ def test_a_detector_of_a_run_has_its_runtime_settings(quick_run: Path, tmp_path:
         assert Detector.load(folder).runtime == changed.runtime
     detector, batches = Detector.load(run), []
     forward = detector.psi.forward
-    detector.psi.forward = lambda images: batches.append(len(images)) or forward(images)  # type: ignore
+
+    def record_batch(images: torch.Tensor) -> torch.Tensor:
+        batches.append(len(images))
+        return forward(images)
+
+    detector.psi.forward = record_batch  # type: ignore
     images = torch.zeros(5, 3, 64, 64, dtype=torch.uint8)
     assert detector.locate(images).xy.shape == (5, 4, 2)
     assert batches == [4, 4, 2], "two images and their mirror images per pass"
@@ -237,24 +247,27 @@ def test_a_detector_of_a_run_has_its_runtime_settings(quick_run: Path, tmp_path:
 
 def test_network_predictions_list_the_images_that_cannot_be_read(tmp_path: Path) -> None:
     for index in range(5):
-        picture = _picture(128, 128, (20 + 4 * index, 30), (90, 60), 6)
+        picture = _draw_picture(128, 128, (20 + 4 * index, 30), (90, 60), 6)
         cv2.imwrite(str(tmp_path / f"{index}.png"), picture[..., ::-1])
     (tmp_path / "2.png").write_bytes(b"not a picture")
     refs = [ImageRef(tmp_path / f"{index}.png") for index in range(5)]
     progress: list[tuple[int, int]] = []
-    crops: list[int] = []
-    prediction = _detector().predict_network_pixels(
-        refs, 2, lambda done, total: progress.append((done, total)), lambda pixels: crops.append(len(pixels))
+    batches: list[int] = []
+    prediction = _build_detector().predict_network_pixels(
+        refs,
+        2,
+        lambda done, total: progress.append((done, total)),
+        lambda pixels: batches.append(len(pixels)),
     )
     assert prediction.rows.tolist() == [0, 1, 3, 4]
     assert [line.partition(":")[0] for line in prediction.skipped] == [refs[2].name]
-    assert (progress[-1], crops) == ((5, 5), [2, 2])
+    assert (progress[-1], batches) == ((5, 5), [2, 2])
     assert prediction.sizes.tolist() == [[128, 128]] * 4
-    landmarks = np.concatenate([part.landmarks.xy for part in _detector().predict(refs)])
+    landmarks = np.concatenate([part.landmarks.xy for part in _build_detector().predict(refs)])
     original = to_original(prediction.xy, prediction.regions[:, None], 64)
     np.testing.assert_allclose(original, landmarks, atol=1e-4)
     with pytest.raises(InputError, match=r"none of the images could be read \(0 of 1\); first: .*2\.png"):
-        _detector().predict_network_pixels([refs[2]])
+        _build_detector().predict_network_pixels([refs[2]])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +286,7 @@ def test_network_predictions_list_the_images_that_cannot_be_read(tmp_path: Path)
     ],
 )
 def test_an_impossible_model_card_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    _detector().save(tmp_path)
+    _build_detector().save(tmp_path)
     path = tmp_path / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(InputError, match=words):
@@ -281,7 +294,7 @@ def test_an_impossible_model_card_is_refused(changes: dict[str, Any], words: str
 
 
 def test_weights_that_do_not_match_the_card_are_refused(tmp_path: Path) -> None:
-    _detector().save(tmp_path)
+    _build_detector().save(tmp_path)
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"K": 3, "names": ["a", "b", "c"], "mirror": [0, 1, 2]}))
@@ -290,7 +303,7 @@ def test_weights_that_do_not_match_the_card_are_refused(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    _detector().save(tmp_path)
+    _build_detector().save(tmp_path)
     tensors, metadata = read_tensors(tmp_path / "weights.safetensors")
     next(iter(tensors.values())).view(-1)[-1] = float("nan")
     write_tensors(tensors, metadata, tmp_path / "weights.safetensors")
@@ -308,11 +321,11 @@ def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
 
 def test_arrays_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(InputError, match=r"\[H, W, 3\] uint8"):
-        _detector()(np.zeros((10, 10), np.uint8))
+        _build_detector()(np.zeros((10, 10), np.uint8))
 
 
 def test_the_demo_detector_finds_the_toy_animal() -> None:
-    """On new pictures, points predicted from its landmarks are much better than the mean shape."""
+    """On new pictures, true points predicted from the landmarks are much better than the mean shape."""
     scene = generate_scene(80, 96, seed=11)
     landmarks = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
     truth = scene.xy.reshape(80, -1).astype(np.float64)

@@ -27,25 +27,25 @@ from selfmark.tracking.regions import Regions
 from tests.conftest import QUICK
 
 
-def _options(output: Path | None, **changes: Any) -> RunOptions:
+def _build_options(output: Path | None, **changes: Any) -> RunOptions:
     return RunOptions(output=output, preset="tiny", device="cpu", **{"settings": QUICK, **changes})
 
 
-def _resume(output: Path, **changes: Any) -> RunOptions:
+def _build_resume_options(output: Path, **changes: Any) -> RunOptions:
     return RunOptions(output=output, resume=True, device="cpu", **changes)
 
 
 @pytest.fixture
 def run_folder(photos: Path, tmp_path: Path) -> Path:
     """A run that was just created."""
-    with open_run(RunInputs([photos]), _options(tmp_path / "run"), None):
+    with open_run(RunInputs([photos]), _build_options(tmp_path / "run"), None):
         pass
     return tmp_path / "run"
 
 
 def test_a_new_run_is_created_and_locked(photos: Path, tmp_path: Path) -> None:
     events: list[Event] = []
-    with open_run(RunInputs([photos]), _options(tmp_path / "run"), events.append) as opened:
+    with open_run(RunInputs([photos]), _build_options(tmp_path / "run"), events.append) as opened:
         assert opened.is_new
         assert opened.device == torch.device("cpu")
         assert opened.run.config == override(preset("tiny"), QUICK)
@@ -66,14 +66,14 @@ def test_a_run_is_named_after_its_first_input(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with open_run(RunInputs([photos]), _options(None), None) as opened:
+    with open_run(RunInputs([photos]), _build_options(None), None) as opened:
         assert opened.run.path == Path("runs") / photos.stem
 
 
 def test_a_run_is_not_created_twice(run_folder: Path, photos: Path) -> None:
     with (
         pytest.raises(InputError, match="already contains a run: add --resume"),
-        open_run(RunInputs([photos]), _options(run_folder), None),
+        open_run(RunInputs([photos]), _build_options(run_folder), None),
     ):
         pass
 
@@ -82,14 +82,14 @@ def test_a_folder_with_other_files_is_refused(photos: Path, tmp_path: Path) -> N
     (tmp_path / "letter.txt").write_text("Dear reader")
     with (
         pytest.raises(InputError, match="is not an empty folder"),
-        open_run(RunInputs([photos]), _options(tmp_path), None),
+        open_run(RunInputs([photos]), _build_options(tmp_path), None),
     ):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
 def test_a_run_is_resumed_with_its_own_images_and_settings(run_folder: Path) -> None:
-    with open_run(RunInputs([]), _resume(run_folder), None) as opened:
+    with open_run(RunInputs([]), _build_resume_options(run_folder), None) as opened:
         assert not opened.is_new
         assert opened.run.config == override(preset("tiny"), QUICK)
 
@@ -100,13 +100,13 @@ def test_a_refined_run_is_not_resumed(run_folder: Path) -> None:
     write_card(replace(card, provenance={REFINED: {}}), run_folder / "model")
     with (
         pytest.raises(InputError, match=r"was refined, and resuming would replace it: .* --undo"),
-        open_run(RunInputs([]), _resume(run_folder), None),
+        open_run(RunInputs([]), _build_resume_options(run_folder), None),
     ):
         pass
 
 
 def test_a_run_can_be_resumed_with_its_images_given_again(run_folder: Path, photos: Path) -> None:
-    with open_run(RunInputs([photos]), _resume(run_folder), None) as opened:
+    with open_run(RunInputs([photos]), _build_resume_options(run_folder), None) as opened:
         assert not opened.is_new
 
 
@@ -115,20 +115,20 @@ def test_a_run_cannot_be_resumed_on_other_images(run_folder: Path, tmp_path: Pat
     cv2.imwrite(str(tmp_path / "others" / "new.png"), np.zeros((64, 64, 3), np.uint8))
     with (
         pytest.raises(InputError, match="was started on other images"),
-        open_run(RunInputs([tmp_path / "others"]), _resume(run_folder), None),
+        open_run(RunInputs([tmp_path / "others"]), _build_resume_options(run_folder), None),
     ):
         pass
 
 
 def test_only_some_settings_may_change_when_a_run_is_resumed(run_folder: Path) -> None:
     changes = {"runtime.batch": 2, "optimizer.lr": 1e-3}
-    with open_run(RunInputs([]), _resume(run_folder, settings=changes), None) as opened:
+    with open_run(RunInputs([]), _build_resume_options(run_folder, settings=changes), None) as opened:
         assert opened.run.config.runtime.batch == 2
     assert Run.open(run_folder).config.optimizer.lr == 1e-3
     assert Run.open(run_folder).events()[-1]["event"] == "changed"
     with (
         pytest.raises(InputError, match=r"'M' cannot change when a run is resumed.*only runtime, optimizer"),
-        open_run(RunInputs([]), _resume(run_folder, settings={"M": 9}), None),
+        open_run(RunInputs([]), _build_resume_options(run_folder, settings={"M": 9}), None),
     ):
         pass
     unchanged = Run.open(run_folder).config
@@ -152,7 +152,10 @@ def test_only_some_settings_may_change_when_a_run_is_resumed(run_folder: Path) -
 def test_other_options_are_refused_when_a_run_is_resumed(
     inputs: RunInputs, options: dict[str, Any], problem: str, run_folder: Path
 ) -> None:
-    with pytest.raises(InputError, match=problem), open_run(inputs, _resume(run_folder, **options), None):
+    with (
+        pytest.raises(InputError, match=problem),
+        open_run(inputs, _build_resume_options(run_folder, **options), None),
+    ):
         pass
 
 
@@ -160,11 +163,11 @@ def test_the_same_options_may_be_given_again_when_a_run_is_resumed(photos: Path,
     inputs = RunInputs([photos], 3, Regions(crop=(4, 4, 40, 40)))
     options = {"landmarks": 5, "recipe": "side-view", "verify": False}
     settings = {name: value for name, value in QUICK.items() if name != "K"}
-    with open_run(inputs, _options(tmp_path / "run", settings=settings, **options), None):
+    with open_run(inputs, _build_options(tmp_path / "run", settings=settings, **options), None):
         pass
-    again = _resume(tmp_path / "run", preset="tiny", **options)
-    for given in (inputs, inputs._replace(inputs=[])):
-        with open_run(given, again, None) as opened:
+    again = _build_resume_options(tmp_path / "run", preset="tiny", **options)
+    for repeated in (inputs, inputs._replace(inputs=[])):
+        with open_run(repeated, again, None) as opened:
             assert opened.run.config.K == 5
     with pytest.raises(InputError, match=r"--crop .* uses 4,4,40,40, not 4,4,40,41"):
         open_run(inputs._replace(regions=Regions(crop=(4, 4, 40, 41))), again, None).__enter__()
@@ -174,22 +177,22 @@ def test_a_locked_run_is_refused(run_folder: Path) -> None:
     with (
         Run.open(run_folder).lock(),
         pytest.raises(InputError, match="another process is working on"),
-        open_run(RunInputs([]), _resume(run_folder), None),
+        open_run(RunInputs([]), _build_resume_options(run_folder), None),
     ):
         pass
 
 
 def test_an_error_releases_the_lock(run_folder: Path) -> None:
-    with pytest.raises(KeyError), open_run(RunInputs([]), _resume(run_folder), None):
+    with pytest.raises(KeyError), open_run(RunInputs([]), _build_resume_options(run_folder), None):
         raise KeyError
-    with open_run(RunInputs([]), _resume(run_folder), None):
+    with open_run(RunInputs([]), _build_resume_options(run_folder), None):
         pass
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="is not a run folder"),
-        open_run(RunInputs([]), _resume(tmp_path), None),
+        open_run(RunInputs([]), _build_resume_options(tmp_path), None),
     ):
         pass
 
@@ -213,7 +216,7 @@ def test_incomplete_requests_are_refused(
 
 
 def test_bad_settings_leave_no_folder(photos: Path, tmp_path: Path) -> None:
-    options = _options(tmp_path / "run", settings={"augment.rotaton": 3})
+    options = _build_options(tmp_path / "run", settings={"augment.rotaton": 3})
     with (
         pytest.raises(InputError, match=r"Did you mean 'augment\.rotation'\?"),
         open_run(RunInputs([photos]), options, None),
@@ -226,7 +229,7 @@ def test_processes_restarted_by_torchrun_resume_the_run(
     run_folder: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    with open_run(RunInputs([photos]), _options(run_folder), None) as opened:
+    with open_run(RunInputs([photos]), _build_options(run_folder), None) as opened:
         assert not opened.is_new
         assert opened.run.config == override(preset("tiny"), QUICK)
 
@@ -255,17 +258,18 @@ def test_the_end_of_a_run_uses_the_images_in_memory(
         detector = discover(photos, output=tmp_path / "run", preset="tiny", settings=QUICK, device="cpu")
     run = Run.open(tmp_path / "run")
     metrics, page = run.path / "metrics.json", run.path / "report" / "index.html"
-    before = metrics.read_text(), _pictures(page)
+    from_memory = metrics.read_text(), _list_pictures(page)
     check_run(run, detector, load_store(run.refs(), run.config.images, float("inf"), None))
     shutil.rmtree(run.path / "predictions")  # the cached landmarks and positions of the report
     build_report(RunModels.of(run, detector))
-    assert (metrics.read_text(), _pictures(page)) == before
-    # The pictures are fewer than evaluation.min_images: file, log and page say so.
+    assert (metrics.read_text(), _list_pictures(page)) == from_memory
+    # There are fewer pictures than evaluation.min_images. The metrics, the log and the report say so.
     advice = f"landmarks discovered from only {len(run.refs())} images are uncertain: use 30 or more"
-    assert advice in json.loads(before[0])["advice"]
+    assert advice in json.loads(from_memory[0])["advice"]
     assert advice in [event["text"] for event in run.events() if event["event"] == "advice"]
     assert advice in page.read_text()
 
 
-def _pictures(page: Path) -> list[str]:
+def _list_pictures(page: Path) -> list[str]:
+    """Return the lines of a report that contain an embedded picture."""
     return [line for line in page.read_text().splitlines() if "data:image" in line]

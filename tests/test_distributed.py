@@ -20,7 +20,7 @@ from selfmark.discovery import discover
 from selfmark.run.folder import Run
 from tests.conftest import QUICK, QUICK_FEATURES
 
-# Batches divisible by two and three processes, and no noise, which each process draws separately.
+# Two and three processes divide these batches evenly. There is no noise: each process would draw its own.
 SHARED = QUICK | {
     "runtime.batch": 6,
     "stage2.batch": 6,
@@ -30,14 +30,15 @@ SHARED = QUICK | {
 }
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     root = Path(__file__).parent.parent
     return os.environ | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def _command(
+def _build_command(
     photos: Path, output: Path, processes: int, *options: str, values: dict[str, Any] = SHARED
 ) -> list[str]:
+    """Return the torchrun command of a discovery with the settings `values` in `processes` processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -48,22 +49,23 @@ def _command(
 
 
 def _discover(photos: Path, output: Path, processes: int, values: dict[str, Any] = SHARED) -> Run:
-    command = _command(photos, output, processes, values=values)
-    result = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+    command = _build_command(photos, output, processes, values=values)
+    result = subprocess.run(command, env=_build_environment(), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
     return Run.open(output)
 
 
 @pytest.fixture(scope="module")
 def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
-    """The same discovery with one, two and three processes; one needs no torchrun."""
+    """The same discovery with one, two and three processes; torchrun starts two and three."""
     folder = tmp_path_factory.mktemp("distributed")
     discover(photos, output=folder / "1", preset="tiny", settings=SHARED, device="cpu")
     several = {processes: _discover(photos, folder / str(processes), processes) for processes in (2, 3)}
     return {1: Run.open(folder / "1")} | several
 
 
-def _losses(run: Run) -> dict[str, Any]:
+def _read_losses(run: Run) -> dict[str, Any]:
+    """Return the total losses in the log of a run, by stage."""
     curves: dict[str, list[float]] = {}
     for event in run.events():
         if event["event"] == "train":
@@ -73,11 +75,12 @@ def _losses(run: Run) -> dict[str, Any]:
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_losses_are_close_to_those_of_one_process(runs: dict[int, Run], processes: int) -> None:
-    single, several = _losses(runs[1]), _losses(runs[processes])
+    single, several = _read_losses(runs[1]), _read_losses(runs[processes])
     assert single.keys() == several.keys() == {"warm-up", "round", "stage 2"}
     for stage in single:
         assert len(single[stage]) == len(several[stage])
-    # The first step has the same weights and pairs, but each process averages over its part of the batch.
+    # The first step has the same weights and pairs. The losses still differ slightly, because each process
+    # averages over its part of the batch.
     np.testing.assert_allclose(several["warm-up"], single["warm-up"], rtol=0.1)
     np.testing.assert_allclose(several["warm-up"].mean(), single["warm-up"].mean(), rtol=0.05)
 
@@ -97,7 +100,7 @@ def test_only_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     events = [event["event"] for event in runs[processes].events()]
     assert events.count("start") == events.count("plan") == events.count("done") == 1
     iterations = [event["iteration"] for event in runs[processes].events() if event["event"] == "train"]
-    assert len(iterations) == len([e for e in runs[1].events() if e["event"] == "train"])
+    assert len(iterations) == len([event for event in runs[1].events() if event["event"] == "train"])
     assert (runs[processes].path / "report" / "index.html").exists()
 
 
@@ -105,8 +108,8 @@ def test_all_processes_verify_the_number_of_landmarks_that_one_chose(photos: Pat
     output = tmp_path / "run"
     options = ["-k", "auto", "--verify", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]"]
     result = subprocess.run(
-        _command(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1"),
-        env=_environment(),
+        _build_command(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1"),
+        env=_build_environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -114,7 +117,7 @@ def test_all_processes_verify_the_number_of_landmarks_that_one_chose(photos: Pat
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
     run = Run.open(output)
     (event,) = [event for event in run.events() if event["event"] == "landmark_count"]
-    assert event["images"] == 21  # of both processes, without the held-out images
+    assert event["images"] == 21, "the 24 images of both processes without the 3 held-out ones"
     assert event["K"] == run.config.K
     verification = run.read_verification()
     assert verification is not None
@@ -128,8 +131,8 @@ def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path:
     output = tmp_path / "run"
     longer = "--set=rounds.iterations=40"
     job = subprocess.Popen(
-        _command(photos, output, 2, longer),
-        env=_environment(),
+        _build_command(photos, output, 2, longer),
+        env=_build_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -157,8 +160,10 @@ def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path:
 def test_a_signal_saves_the_state_of_all_processes(receiver: str, photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     job = subprocess.Popen(
-        _command(photos, output, 2, "--set=warmup.iterations=4000", "--set=runtime.checkpoint_every=10000"),
-        env=_environment(),
+        _build_command(
+            photos, output, 2, "--set=warmup.iterations=4000", "--set=runtime.checkpoint_every=10000"
+        ),
+        env=_build_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -188,7 +193,7 @@ def test_a_signal_saves_the_state_of_all_processes(receiver: str, photos: Path, 
 def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     """The same discovery with features, with one and two processes."""
     folder = tmp_path_factory.mktemp("features")
-    # Each process draws its own sample of the cells, so that both use all of them.
+    # Each process draws its own sample of the cells. The sample is large enough to contain all of them.
     values = QUICK_FEATURES | {"features.sample": 10_000, "features.max_unexplained_start": 1e9}
     discover(photos, output=folder / "1", preset="tiny", settings=values, device="cpu")
     return {1: Run.open(folder / "1"), 2: _discover(photos, folder / "2", 2, values)}
@@ -210,15 +215,15 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
     previews = [event["step"] for event in both.events() if event["event"] == "preview"]
     assert previews[0] == "zero-shot"
     assert len(set(previews)) == len(previews), "only one process writes a preview"
-    rows = load_file(both.path / "points" / "student-1.safetensors")["xy"]
-    assert rows.shape == (24, 4, 2)
+    landmarks = load_file(both.path / "points" / "student-1.safetensors")["xy"]
+    assert landmarks.shape == (24, 4, 2)
     assert (both.path / "report" / "index.html").exists()
 
 
 def test_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:
     result = subprocess.run(
-        _command(tmp_path / "nowhere", tmp_path / "run", 2),
-        env=_environment(),
+        _build_command(tmp_path / "nowhere", tmp_path / "run", 2),
+        env=_build_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -58,8 +58,8 @@ SHORT = [
 ]
 
 
-def _commands() -> list[str]:
-    """Return every `selfmark` command in the code blocks of the docs, once each."""
+def _list_commands() -> list[str]:
+    """Return the different `selfmark` commands in the code blocks of the docs."""
     commands = []
     for page in PAGES:
         for block in re.findall(r"```(?:bash|console|sh)\n(.*?)```", page.read_text(), flags=re.DOTALL):
@@ -71,7 +71,7 @@ def _commands() -> list[str]:
 
 
 def test_the_docs_show_the_main_commands() -> None:
-    shown = {command.split()[1] for command in _commands()}
+    shown = {command.split()[1] for command in _list_commands()}
     assert {
         "check",
         "discover",
@@ -153,7 +153,7 @@ def _write_corrected_labels(scene: Scene, path: Path) -> None:
 
 
 def _write_datasets(folder: Path) -> None:
-    """Write miniature data sets and, for one of them, boxes and points as detectors would find them."""
+    """Write miniature data sets, and boxes and points for CelebA as detectors would find them."""
     face_miniatures.make_celeba(folder / "celeba", images=16, fit_images=12)
     face_miniatures.make_aflw(folder / "aflw_release-2")
     face_miniatures.make_ls3d(folder / "ls3d", train=4, test=6)
@@ -168,7 +168,7 @@ def _write_datasets(folder: Path) -> None:
 
 
 def _write_birds(root: Path, scene: Scene) -> None:
-    """Write the pictures in the layout of CUB-200-2011: one species, two of three images for training."""
+    """Write the pictures of a scene in the layout of CUB-200-2011: one species, two thirds for training."""
     (root / "images" / "001.Toy_Bird").mkdir(parents=True)
     (root / "parts").mkdir()
     lists: dict[str, list[str]] = {
@@ -189,7 +189,7 @@ def _write_birds(root: Path, scene: Scene) -> None:
         (root / name).write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("command", _commands())
+@pytest.mark.parametrize("command", _list_commands())
 def test_every_documented_command_runs(
     command: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +237,7 @@ def test_every_documented_command_runs(
 
 
 def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:
-    """Outside a cluster, it is an ordinary shell script."""
+    """Outside a cluster, the batch script is an ordinary shell script."""
     paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT / "src")}
     options = [*SHORT, "--preset=tiny", "-k", "4", "--set=M=24", "--device=cpu"]
@@ -252,6 +252,7 @@ def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:
 
 
 def _correct_a_landmark(run: Path, image: Path) -> None:
+    """Move landmark 0 of an image, as a user does on the page of `selfmark correct`."""
     card = read_card(run / "model")
     predicted = [[(30.0, 30.0)] * len(card.names)]
     CorrectionFile(run).edit([MovePoint(0, 0, 31.0, 32.0)], card, [ImageRef(image)], [(64, 64)], predicted)
@@ -276,7 +277,7 @@ def _open_and_close_page(words: list[str], farewell: str) -> None:
 
 
 def _load_script(name: str) -> ModuleType:
-    """Import a script of the docs folder, which writes a page or a picture."""
+    """Import a script of the docs folder that writes a page or a picture."""
     specification = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
@@ -310,8 +311,8 @@ def test_the_demo_picture_is_up_to_date() -> None:
     assert saved is not None
     assert saved.shape == redrawn.shape
     # JPEG blurs edges slightly; a disc at another position changes dozens of pixels completely.
-    differs = np.abs(saved.astype(int) - redrawn).max(axis=-1) > 100
-    assert differs.mean() < 5e-4, "run: python docs/make_demo.py"
+    is_changed = np.abs(saved.astype(int) - redrawn).max(axis=-1) > 100
+    assert is_changed.mean() < 5e-4, "run: python docs/make_demo.py"
 
 
 def test_the_readme_picture_can_be_redrawn(workspace: Path, tmp_path: Path) -> None:
@@ -341,7 +342,7 @@ def test_pictures_of_features_can_be_redrawn(workspace: Path, tmp_path: Path) ->
     assert np.abs(rows[0] - rows[1]).mean() < 10
 
 
-def _script_calls() -> list[str]:
+def _list_script_calls() -> list[str]:
     """Return the documented commands that call a script of this repository with options."""
     blocks = [
         block for page in PAGES for block in re.findall(r"```.*?\n(.*?)```", page.read_text(), re.DOTALL)
@@ -351,7 +352,7 @@ def _script_calls() -> list[str]:
 
 
 def test_scripts_accept_their_documented_options() -> None:
-    calls = _script_calls()
+    calls = _list_script_calls()
     assert len(calls) >= 4
     for command in calls:
         call = re.search(r"python ((?:-m )?\S+)(.*)", command)
@@ -373,7 +374,7 @@ def test_examples_use_only_the_public_api() -> None:
             assert names <= set(public_names), page.name
 
 
-def _anchors(page: Path) -> set[str]:
+def _list_anchors(page: Path) -> set[str]:
     """Return the anchors that code hosts derive from the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -386,7 +387,7 @@ def test_links_between_pages_work() -> None:
             if "://" in target:
                 continue
             path = page.parent / target
-            if not path.exists() or (anchor and anchor not in _anchors(path)):
+            if not path.exists() or (anchor and anchor not in _list_anchors(path)):
                 broken.append(f"{page.name}: {target}#{anchor}")
     assert broken == []
 

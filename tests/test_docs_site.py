@@ -20,7 +20,7 @@ pytest.importorskip("material")
 pytest.importorskip("mkdocstrings")
 
 
-def _build(root: Path, output: Path) -> subprocess.CompletedProcess[str]:
+def _build_site(root: Path, output: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(root / "mkdocs.yml")]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(
@@ -31,13 +31,13 @@ def _build(root: Path, output: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("site")
-    result = _build(ROOT, output)
+    result = _build_site(ROOT, output)
     assert result.returncode == 0, result.stderr
     return output
 
 
 class _Resources(HTMLParser):
-    """Addresses that a browser fetches when it opens a page."""
+    """Collects the addresses that a browser fetches when it opens a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_files_from_outside_docs_are_part_of_the_site(site: Path) -> None:
 
 
 def test_broken_links_and_anchors_fail_the_build(tmp_path: Path) -> None:
-    """The same configuration, with three links that lead nowhere."""
+    """Build a copy of the site to which three broken links were added."""
     root = tmp_path / "repository"
     shutil.copytree(ROOT / "docs", root / "docs")
     shutil.copytree(ROOT / "examples", root / "examples")
@@ -86,7 +86,7 @@ def test_broken_links_and_anchors_fail_the_build(tmp_path: Path) -> None:
     (root / "src").symlink_to(ROOT / "src")
     with (root / "docs" / "faq.md").open("a", encoding="utf-8") as page:
         page.write("\n[a](missing.md) [b](../missing.txt) [c](../README.md#missing)\n")
-    result = _build(root, tmp_path / "site")
+    result = _build_site(root, tmp_path / "site")
     assert result.returncode != 0
     for target in ("missing.md", "../missing.txt", "project/readme.md#missing"):
         assert f"'{target}'" in result.stderr

@@ -19,7 +19,7 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings(name: str) -> None:
+def test_examples_in_docstrings_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name.removesuffix(".__init__")))
     assert result.attempted > 0
     assert result.failed == 0

@@ -1,4 +1,4 @@
-"""Images of the discovery with features: which are used, how they are turned, and points in them."""
+"""Images of a discovery with features: which are used, how they are turned, and how their points move."""
 
 from __future__ import annotations
 
@@ -34,26 +34,25 @@ CPU = torch.device("cpu")
 SIDE = 64
 
 
-def _run(folder: Path, **changes: Any) -> Run:
+def _create_run(folder: Path, **changes: Any) -> Run:
     settings = {name.replace("__", "."): value for name, value in changes.items()}
     settings = {"features.name": "efficientnet-lite0", "images.size": SIDE, "network.depth": 1} | settings
     Run.create(folder, override(preset("tiny"), settings), [], [])
     return Run.open(folder)
 
 
-def _store(count: int) -> ImageStore:
-    rows = np.zeros((count, 4))
-    number = np.full(count, -1)
+def _build_store(count: int) -> ImageStore:
+    still = np.full(count, -1)
     return ImageStore(
-        (random_images(count, SIDE) * 255).byte(),
-        tuple(ImageRef(Path(f"{row}.png")) for row in range(count)),
-        np.full((count, 2), SIDE),
-        rows,
-        rows.astype(np.float32),
-        number,
-        number,
-        number,
-        (),
+        pixels=(random_images(count, SIDE) * 255).byte(),
+        refs=tuple(ImageRef(Path(f"{row}.png")) for row in range(count)),
+        sizes=np.full((count, 2), SIDE),
+        regions=np.zeros((count, 4)),
+        bounds=np.zeros((count, 4), np.float32),
+        video=still,
+        frame=still,
+        track=still,
+        skipped=(),
     )
 
 
@@ -71,7 +70,7 @@ def _store(count: int) -> ImageStore:
         ("not-upright", 0.95, 0.5, "any", 180),
     ],
 )
-def test_the_orientation_is_found_out_and_stored(
+def test_the_orientation_is_measured_and_stored(
     setting: str,
     accuracy: float,
     consistency: float,
@@ -80,15 +79,15 @@ def test_the_orientation_is_found_out_and_stored(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = _run(tmp_path / "run", features__orientation=setting)
+    run = _create_run(tmp_path / "run", features__orientation=setting)
     fit = feature_images.fit_template
     monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_: accuracy)
     monkeypatch.setattr(
         feature_images, "fit_template", lambda *args: fit(*args)._replace(consistency=consistency)
     )
-    # The directions of all images are not needed to decide, and never if images are not turned.
+    # The decision needs no directions of single images, so the function that finds them is removed.
     monkeypatch.delattr(feature_images, "match_template")
-    settle_orientation(run, TinyEncoder(), select_images(run, _store(8), CPU).feed)
+    settle_orientation(run, TinyEncoder(), select_images(run, _build_store(8), CPU).feed)
     stored = Run.open(run.path).config
     assert (stored.features.orientation, stored.augment.rotation) == (orientation, rotation)
     assert run.events()[-1]["orientation"] == orientation
@@ -98,28 +97,29 @@ def test_the_orientation_is_found_out_and_stored(
 def test_a_given_orientation_is_not_checked(
     orientation: str, rotation: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run(tmp_path / "run", features__orientation=orientation, augment__rotation=12.0)
+    run = _create_run(tmp_path / "run", features__orientation=orientation, augment__rotation=12.0)
     monkeypatch.delattr(feature_images, "measure_uprightness")
-    settle_orientation(run, TinyEncoder(), select_images(run, _store(8), CPU).feed)
+    settle_orientation(run, TinyEncoder(), select_images(run, _build_store(8), CPU).feed)
     stored = Run.open(run.path).config
     assert (stored.features.orientation, stored.augment.rotation) == (orientation, rotation)
 
 
 def test_directions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = _run(tmp_path / "run", runtime__predict_batch=3)
-    feed = select_images(run, _store(8), CPU).feed
+    run = _create_run(tmp_path / "run", runtime__predict_batch=3)
+    feed = select_images(run, _build_store(8), CPU).feed
     found = find_directions(run, TinyEncoder(), feed)
     assert found.angle.shape == (8,)
-    monkeypatch.delattr(feature_images, "describe_rotations")  # It would fail if it were called.
+    monkeypatch.delattr(feature_images, "describe_rotations")  # a call would fail
     again = find_directions(Run.open(run.path), TinyEncoder(), feed)
-    assert all(torch.equal(*pair) for pair in zip(found, again, strict=True))
+    for value, loaded in zip(found, again, strict=True):
+        assert torch.equal(value, loaded)
 
 
 # --- turned images -----------------------------------------------------------------------------------------
 
 
 def test_at_most_max_images_are_used(tmp_path: Path) -> None:
-    run, store = _run(tmp_path / "run", features__max_images=8), _store(20)
+    run, store = _create_run(tmp_path / "run", features__max_images=8), _build_store(20)
     images = select_images(run, store, CPU)
     assert len(images.rows) == len(images.feed) == 8
     assert torch.equal(images.feed.pixels, store.pixels[images.rows])
@@ -129,7 +129,7 @@ def test_at_most_max_images_are_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gigabytes", [16.0, 1e-6])
 def test_quarter_turns_move_every_pixel(gigabytes: float, tmp_path: Path) -> None:
-    run, store = _run(tmp_path / "run", runtime__store_gigabytes=gigabytes), _store(8)
+    run, store = _create_run(tmp_path / "run", runtime__store_gigabytes=gigabytes), _build_store(8)
     images = select_images(run, store, CPU)
     turns = torch.arange(8) % 4
     turned = turn_images(run, images, turns * math.pi / 2)
@@ -141,12 +141,13 @@ def test_quarter_turns_move_every_pixel(gigabytes: float, tmp_path: Path) -> Non
 
 
 def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None:
-    run, store = _run(tmp_path / "run", features__max_images=8), _store(12)
-    images = turn_images(run, select_images(run, store, CPU), torch.linspace(-3, 3, 8))
+    run, store = _create_run(tmp_path / "run", features__max_images=8), _build_store(12)
+    angles = torch.linspace(-3, 3, 8)  # radians
+    images = turn_images(run, select_images(run, store, CPU), angles)
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(0, 12, (200,), generator=generator).sort().values
     xy = torch.rand(200, 2, generator=generator) * SIDE - 0.5
-    points = Keypoints(xy, index, torch.arange(200.0))
+    points = Keypoints(xy, index, torch.arange(200.0))  # the score identifies a point
     turned = turn_keypoints(points, images)
     center = (SIDE - 1) / 2
     expected = []
@@ -154,7 +155,8 @@ def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None
         if int(index[number]) not in images.rows.tolist():
             continue
         used = images.rows.tolist().index(int(index[number]))
-        angle = float(torch.linspace(-3, 3, 8)[used])
+        angle = float(angles[used])
+        # Multiplication of complex numbers turns a point about the center of the image.
         moved = complex(x - center, y - center) * complex(math.cos(angle), math.sin(angle))
         if max(abs(moved.real), abs(moved.imag)) < SIDE / 2:
             expected.append((number, used, moved.real + center, moved.imag + center))
@@ -169,7 +171,7 @@ def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None
 
 
 def test_upright_images_stay_as_they_are(tmp_path: Path) -> None:
-    run, store = _run(tmp_path / "run"), _store(8)
+    run, store = _create_run(tmp_path / "run"), _build_store(8)
     images = select_images(run, store, CPU)
     points = Keypoints(torch.rand(5, 2) * 60, torch.tensor([0, 1, 1, 4, 7]), torch.ones(5))
     turned = turn_keypoints(points, images)

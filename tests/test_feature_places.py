@@ -1,4 +1,4 @@
-"""Whether the place of a part describes it: decided by landmarks with and without places."""
+"""The decision whether features include the place of a part in the image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RED, BLUE = (
 )
 
 
-def _open_run(folder: Path, **changes: Any) -> Run:
+def _create_run(folder: Path, **changes: Any) -> Run:
     settings = {name.replace("__", "."): value for name, value in changes.items()}
     settings = {
         "features.name": "efficientnet-lite0",
@@ -38,7 +38,7 @@ def _open_run(folder: Path, **changes: Any) -> Run:
 
 
 def _draw_faces(is_mirrored_at_random: bool) -> UsedImages:
-    """Draw gray objects with two equal eyes and a mouth beside the middle, at random places."""
+    """Draw a gray square with two equal eyes and an off-center mouth in each image, at a random position."""
     random = np.random.default_rng(0)
     pixels = torch.zeros(IMAGES, 3, SIDE, SIDE, dtype=torch.uint8)
     for image in pixels:
@@ -55,7 +55,7 @@ def _draw_faces(is_mirrored_at_random: bool) -> UsedImages:
 
 
 def test_places_are_used_where_they_tell_equal_parts_apart(tmp_path: Path) -> None:
-    run = _open_run(tmp_path / "run")
+    run = _create_run(tmp_path / "run")
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))
     event = run.events()[-1]
     assert event["unexplained_with_places"] < event["unexplained_without"]
@@ -66,7 +66,7 @@ def test_places_are_used_where_they_tell_equal_parts_apart(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("ratio", "places"), [(0.01, "ignored"), (100.0, "used")])
 def test_the_ratio_of_the_errors_decides(ratio: float, places: str, tmp_path: Path) -> None:
-    run = _open_run(tmp_path / "run", features__max_place_ratio=ratio, features__min_place_spread=1_000)
+    run = _create_run(tmp_path / "run", features__max_place_ratio=ratio, features__min_place_spread=1_000)
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=True))
     assert run.config.features.places == places
     assert run.config.features.used_place_weight == (0.5 if places == "used" else 0.0)
@@ -78,14 +78,14 @@ def test_landmarks_that_spread_further_need_not_be_easier_to_predict(
 ) -> None:
     """Without places, the landmark of both eyes lies between them; with places there is one on each eye."""
     changes = {"features__max_place_ratio": 0.01, "features__max_spread_ratio": 1.0}
-    run = _open_run(tmp_path / "run", features__min_place_spread=min_spread, **changes)
+    run = _create_run(tmp_path / "run", features__min_place_spread=min_spread, **changes)
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))
     assert run.events()[-1]["spread_factor"] > 1.1
     assert run.config.features.places == places
 
 
 def test_places_are_ignored_where_objects_face_any_direction(tmp_path: Path) -> None:
-    run = _open_run(tmp_path / "run", features__orientation="any")
+    run = _create_run(tmp_path / "run", features__orientation="any")
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))
     assert run.config.features.places == "ignored"
     assert run.events() == []
@@ -93,14 +93,14 @@ def test_places_are_ignored_where_objects_face_any_direction(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("places", ["used", "ignored"])
 def test_a_given_setting_is_kept(places: str, tmp_path: Path) -> None:
-    run = _open_run(tmp_path / "run", features__places=places)
+    run = _create_run(tmp_path / "run", features__places=places)
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))
     assert run.config.features.places == places
     assert run.events() == []
 
 
 def test_the_number_of_landmarks_may_still_be_open(tmp_path: Path) -> None:
-    run = _open_run(tmp_path / "run", K=0, auto_k__candidates=(2, 3, 5))
+    run = _create_run(tmp_path / "run", K=0, auto_k__candidates=(2, 3, 5))
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))
     assert run.config.features.places in {"used", "ignored"}
     assert run.config.K == 0

@@ -12,7 +12,9 @@ from selfmark.config import preset, to_dict
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/fidelity.md").read_text(encoding="utf-8")
+# A setting and its value in the text, like `loss.margin` = `0.8`.
 _SETTING = re.compile(r"`([a-z0-9_]+(?:\.[a-zA-Z0-9_]+)?|K|M)` = `([^`]+)`")
+# First cell of a row on the page -> name of the recorded run.
 _RUNS = {
     "`repeated`": "tiny, repeated borders",
     "`black`": "tiny, black borders",
@@ -28,8 +30,8 @@ _RUNS = {
 }
 
 
-def _recorded_rows() -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the rows of the recorded runs by run and reading; the detector's own reading is ""."""
+def _read_recorded_rows() -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the rows of the recorded runs by (run, reading); "" is the reading that the detector uses."""
     content = json.loads((ROOT / "docs/results/paper_variants.json").read_text(encoding="utf-8"))
     rows = {}
     for run in content["runs"]:
@@ -52,14 +54,15 @@ def test_every_setting_of_the_page_has_its_value_in_the_preset() -> None:
 
 
 def test_errors_of_the_page_are_those_of_the_recorded_runs() -> None:
-    recorded, num_compared = _recorded_rows(), 0
+    recorded, num_compared = _read_recorded_rows(), 0
     for line in PAGE[PAGE.index("## What the differences change") :].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         run = _RUNS.get(re.sub(r", (validation|test)$", "", cells[0]))
         if run is None:
             continue
         own = recorded[run, ""]
-        if "of" in cells[1]:
+        is_table_of_partners = "of" in cells[1]  # its second cell is like "3 of 10"
+        if is_table_of_partners:
             not_mirrored, all_mirrored = recorded[run, "not mirrored"], recorded[run, "all mirrored"]
             errors = [f"{row['forward']:.2f}" for row in (not_mirrored, all_mirrored, own)]
             assert cells[1:] == [own["without_partner"], *errors[:2], f"**{errors[2]}**"], line

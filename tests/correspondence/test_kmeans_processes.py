@@ -15,7 +15,7 @@ from selfmark.correspondence.recovery import gather_labels, recover_corresponden
 from selfmark.points import LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from tests.correspondence.test_recovery import make_known_landmarks
-from tests.processes import in_processes
+from tests.processes import run_in_processes
 
 
 def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> torch.Tensor:
@@ -83,7 +83,7 @@ def single() -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=[2, 3])
 def several(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return in_processes(request.param, _compute_all)
+    return run_in_processes(request.param, _compute_all)
 
 
 @pytest.mark.parametrize("uneven", [False, True])

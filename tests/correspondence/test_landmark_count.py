@@ -26,7 +26,7 @@ from selfmark.correspondence.landmark_count import (
 from selfmark.correspondence.recovery import DescribedPoints
 from selfmark.points import Keypoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-from tests.processes import in_processes
+from tests.processes import run_in_processes
 
 CANDIDATES = (4, 6, 8, 10, 12, 14, 16, 20, 24)
 SETTINGS = AutoK(candidates=CANDIDATES, splits=3)
@@ -223,7 +223,7 @@ def test_several_processes_sample_the_same_images_as_one() -> None:
     expected = _sample(SINGLE_PROCESS, described, 50)
     assert expected["images"] == 50
     assert sorted(set(expected["index"])) == list(range(50))
-    assert in_processes(3, _sample, described, 50) == [expected] * 3
+    assert run_in_processes(3, _sample, described, 50) == [expected] * 3
 
 
 def test_all_images_are_used_if_there_are_few() -> None:

@@ -24,7 +24,7 @@ from selfmark.model.heatmaps import heat_centroids
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from tests.features.random_images import random_images
 from tests.features.tiny_encoder import TinyEncoder
-from tests.processes import in_processes
+from tests.processes import run_in_processes
 
 DIMENSIONS, GRID = 24, 16
 SETTINGS = Features(foreground_clusters=16, restarts=4)
@@ -282,7 +282,7 @@ def _find_in_shard(group: ProcessGroup) -> tuple[Tensor, Tensor]:
 
 def test_several_processes_find_the_same_parts_as_one() -> None:
     foreground, centroids = _find_in_shard(SINGLE_PROCESS)
-    shards = in_processes(2, _find_in_shard)
+    shards = run_in_processes(2, _find_in_shard)
     assert torch.equal(torch.cat([shard for shard, _ in shards]), foreground)
     for _, own in shards:
         torch.testing.assert_close(own, centroids, atol=1e-5, rtol=0)

@@ -66,7 +66,7 @@ def find_problems(visited: Visit) -> list[str]:
     visited.page.evaluate("() => { for (const image of document.images) image.loading = 'eager'; }")
     visited.page.wait_for_load_state("networkidle")
     visited.page.wait_for_function("() => [...document.images].every(image => image.complete)")
-    return visited.problems()
+    return visited.find_problems()
 
 
 # --- from the page to exports -----------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_no_code_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path)
     assert ATTACK not in page.read_text(encoding="utf-8")
     with visit(browser, page, bypass_csp=True) as visited:
         assert not visited.was_attacked()
-        assert visited.problems() == []
+        assert visited.find_problems() == []
 
 
 def test_names_that_are_not_utf8_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from selfmark.model.colors import palette, to_rgb
 from selfmark.report import write_report
 from tests import browser as chromium
-from tests.browser import crop_screenshot, screenshot, visit
+from tests.browser import crop_screenshot, take_screenshot, visit
 from tests.report.example import S, evaluated_data, example_data
 
 INJECTION = '"><img src=x onerror="window.attacked=1"><script>window.attacked=1</script>'
@@ -41,12 +41,12 @@ def _bounding_boxes(page: Any, selector: str) -> list[dict[str, float]]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_loads_without_problems(browser: Any, report: Path, width: int, scheme: str) -> None:
     with visit(browser, report, width, color_scheme=scheme) as seen:
-        assert seen.problems() == []
+        assert seen.find_problems() == []
         # Opening all details causes no problems either.
         for summary in seen.page.query_selector_all("summary"):
             summary.click()
         assert seen.page.is_visible(".settings")
-        assert seen.problems() == []
+        assert seen.find_problems() == []
         blocks = _bounding_boxes(seen.page, BLOCKS)
         assert len(blocks) > 20
         assert all(box is not None and box["height"] > 20 and box["width"] > 100 for box in blocks)
@@ -54,7 +54,7 @@ def test_the_page_loads_without_problems(browser: Any, report: Path, width: int,
 
 def test_a_report_without_an_evaluation_loads_without_problems(browser: Any, tmp_path: Path) -> None:
     with visit(browser, write_report(example_data(), tmp_path), 360) as seen:
-        assert seen.problems() == []
+        assert seen.find_problems() == []
 
 
 def test_a_wide_table_scrolls_in_its_own_box(browser: Any, report: Path) -> None:
@@ -75,7 +75,7 @@ def test_problems_of_a_page_are_found(browser: Any, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     with visit(browser, page) as seen:
-        problems = "\n".join(seen.problems())
+        problems = "\n".join(seen.find_problems())
     for expected in (
         "image does not load: torn",
         "image does not load: elsewhere",
@@ -100,7 +100,7 @@ def test_user_text_is_not_executed(browser: Any, tmp_path: Path, clean: bool) ->
     with visit(browser, path, bypass_csp=True) as seen:
         assert seen.was_attacked() is not clean
         assert seen.page.inner_text("h1") == INJECTION
-        assert (seen.problems() == []) is clean
+        assert (seen.find_problems() == []) is clean
 
 
 def test_the_content_security_policy_stops_injected_code(browser: Any, tmp_path: Path) -> None:
@@ -108,13 +108,13 @@ def test_the_content_security_policy_stops_injected_code(browser: Any, tmp_path:
     path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
     with visit(browser, path) as seen:
         assert seen.page.evaluate("() => window.attacked === undefined")
-        assert any("Content Security Policy" in problem for problem in seen.problems())
+        assert any("Content Security Policy" in problem for problem in seen.find_problems())
 
 
 def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> None:
     data = evaluated_data()
     with visit(browser, report) as seen:
-        picture, box = screenshot(seen.page), _bounding_boxes(seen.page, ".examples img")[0]
+        picture, box = take_screenshot(seen.page), _bounding_boxes(seen.page, ".examples img")[0]
     assert box["width"] > 200
     first = crop_screenshot(picture, box).astype(int)
     for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
@@ -127,7 +127,7 @@ def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) -> None:
     with visit(browser, report, color_scheme=scheme) as seen:
-        picture = screenshot(seen.page)
+        picture = take_screenshot(seen.page)
         assert (picture[2, 2].max() < 60) if scheme == "dark" else (picture[2, 2].min() > 240)
         figures = seen.page.query_selector_all("svg[role=img]")
         assert len(figures) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
@@ -174,11 +174,11 @@ def test_print_shows_everything(browser: Any, report: Path) -> None:
             box is not None and box["height"] > 15
             for box in _bounding_boxes(seen.page, f"{BLOCKS}, .settings")
         )
-        assert seen.problems() == []
+        assert seen.find_problems() == []
         # Words of the summaries that are clicked to open details.
         summaries = {"Compare", "all", "landmarks", "in", "one", "table", "Show", "settings"}
         assert before - set(seen.page.inner_text("main").split()) <= summaries
-        assert screenshot(seen.page)[-2, 2].min() > 240  # paper is white
+        assert take_screenshot(seen.page)[-2, 2].min() > 240  # paper is white
         is_kept_together = seen.page.eval_on_selector_all(
             "figure, .card, tr", "all => all.every(item => getComputedStyle(item).breakInside === 'avoid')"
         )

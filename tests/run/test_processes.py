@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from selfmark.errors import InputError, TrainingError
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-from tests.processes import in_processes
+from tests.processes import run_in_processes
 
 
 def _exchange(group: ProcessGroup) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _exchange(group: ProcessGroup) -> dict[str, Any]:
 
 
 def test_collective_operations_of_three_processes() -> None:
-    results = in_processes(3, _exchange)
+    results = run_in_processes(3, _exchange)
     assert [result.pop("rank") for result in results] == [(0, 3, True), (1, 3, False), (2, 3, False)]
     assert [result.pop("shard") for result in results] == [slice(0, 3), slice(3, 6), slice(6, 10)]
     assert (
@@ -92,7 +92,7 @@ def _kill_rank_1(group: ProcessGroup) -> list[float]:
 
 
 def test_a_lost_peer_is_reported() -> None:
-    survivor, lost = in_processes(2, _kill_rank_1)
+    survivor, lost = run_in_processes(2, _kill_rank_1)
     assert lost is None
     assert isinstance(survivor, TrainingError)
     assert "another process of this job has ended" in str(survivor)

@@ -158,7 +158,7 @@ def test_one_page_shows_all_views(browser: Any, folder: Path) -> None:
         page.click("#views button:last-child")
         page.wait_for_selector("#picture-link", state="hidden")
         assert page.inner_text("#stage") == "not started yet"
-        assert visited.problems() == []
+        assert visited.find_problems() == []
     state = RunState(second)
     assert f"-o {run} --resume" in state.to_json()["resume"], "all views are resumed together"
 
@@ -199,9 +199,9 @@ def test_the_page_shows_a_training_and_its_end(browser: Any, folder: Path, tmp_p
         page.wait_for_function("() => document.getElementById('picture').src.includes('detector')")
         page.wait_for_function("() => document.getElementById('picture').complete")
         assert not visited.was_attacked()
-        assert visited.problems() == []
+        assert visited.find_problems() == []
         page.set_viewport_size({"width": 380, "height": 800})
-        assert visited.problems() == []
+        assert visited.find_problems() == []
 
 
 def test_the_server_does_not_import_torch() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.detector import Detector
-from selfmark.errors import escape_control_characters
+from selfmark.errors import InputError, escape_control_characters
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.export.onnx_detector import load_detector
 from selfmark.mapping.learning import learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
+from selfmark.multiview.view_detector import load_view_detector
 from selfmark.run.devices import select_device
 
 
@@ -20,7 +21,8 @@ def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime:
     """Load the detector of a run.
 
     Args:
-        folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark.
+        folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark. A run
+            with views gives the landmarks of all views.
         device: `auto`, `cpu`, `cuda`, ...
         mapped: detect your own points, learned by `map_points`, instead of the landmarks.
         runtime: `torch`; or `onnx` or `onnx-int8` to run the files of `selfmark export` on the CPU.
@@ -28,6 +30,11 @@ def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime:
     Returns:
         The detector; call it with images to get their landmarks.
     """
+    views = load_view_detector(Path(folder), (), lambda part: load_detector(part, runtime, device))
+    if views is not None:
+        if mapped:
+            raise InputError(f"{folder} has a run for each view; mapped points belong to one of them")
+        return views
     detector = load_detector(folder, runtime, device)
     return MappedDetector(detector, load_mapping(folder, detector)) if mapped else detector
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from selfmark.config import Runtime, used_image_settings
 from selfmark.errors import DamagedFile, InputError, TrainingError
-from selfmark.image_ref import ImageRef
+from selfmark.image_ref import Box, ImageRef
 from selfmark.images.crop import compute_crop_regions, extract_crop, to_original
 from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops
@@ -258,13 +258,16 @@ class Detector:
             self.names,
         )
 
-    def _predict_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]]) -> Landmarks:
+    def _predict_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]], box: Box | None = None) -> Landmarks:
+        """Find the landmarks of RGB arrays [H, W, 3], or of the same box in all of them."""
         for array in arrays:
             if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
                 raise InputError(f"an image array must be [H, W, 3] uint8, not {array.shape} {array.dtype}")
         size = self.card.images.size
         sizes = np.array([(array.shape[1], array.shape[0]) for array in arrays], dtype=np.int64)
-        regions = compute_crop_regions(sizes, np.full((len(arrays), 4), np.nan), self.card.images)
+        regions = compute_crop_regions(
+            sizes, np.tile(box or [np.nan] * 4, (len(arrays), 1)), self.card.images
+        )
         pixels = np.stack([extract_crop(a, region, size) for a, region in zip(arrays, regions, strict=True)])
         return self._to_landmarks(self.locate(torch.from_numpy(pixels).permute(0, 3, 1, 2)), regions)
 

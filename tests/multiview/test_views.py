@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+import selfmark as selfmark_package
 from selfmark.annotations import build_annotated_objects
 from selfmark.demo.scene import Scene
 from selfmark.detector import Detector
@@ -116,6 +117,21 @@ def test_two_views_in_one_table(run: Path, mirrored: Path, tmp_path: Path) -> No
         assert (ours[..., 1] >= box[1] - 0.5).all()
         assert (ours[..., 1] <= box[1] + box[3] - 0.5).all(), "within the view"
     assert len(list((tmp_path / "out" / "drawn").iterdir())) == 12
+
+
+def test_a_run_with_views_is_loaded_in_python(run: Path, mirrored: Path, tmp_path: Path) -> None:
+    detector = selfmark_package.load(run)
+    files = sorted(mirrored.iterdir())[:3]
+    points = detector([str(path) for path in files])
+    assert points.xy.shape == (3, 8, 2)
+    arrays = [cv2.imread(str(path))[..., ::-1] for path in files]
+    np.testing.assert_allclose(detector(arrays).xy, points.xy, atol=1e-3)
+    with pytest.raises(InputError, match=r"'bottom' .* is not inside image 1, which has 64 x 64 pixels"):
+        detector([arrays[0], arrays[0][:64]])
+    detector.save(tmp_path / "copy")
+    np.testing.assert_array_equal(selfmark_package.load(tmp_path / "copy")(arrays).xy, detector(arrays).xy)
+    with pytest.raises(InputError, match="has a run for each view"):
+        selfmark_package.load(run, mapped=True)
 
 
 def _write_labels(mirrored: Path, path: Path) -> None:

@@ -68,15 +68,25 @@ def require_inside(views: Sequence[View], refs: Iterable[ImageRef]) -> None:
     """Raise if a view is not entirely inside an image or video; ignore unreadable files."""
     for path, is_video in dict.fromkeys((ref.path, ref.frame is not None) for ref in refs):
         size = _read_image_size(path, is_video)
-        if size is None:
-            continue
-        for view in views:
-            x, y, width, height = view.box
-            if x < 0 or y < 0 or x + width > size[0] or y + height > size[1]:
-                raise InputError(
-                    f"the view '{view.name}' ({x:g},{y:g},{width:g},{height:g}) is not inside {path}, which "
-                    f"has {size[0]} x {size[1]} pixels"
-                )
+        if size is not None:
+            require_views_inside(views, size, str(path))
+
+
+def require_views_inside(views: Sequence[View], size: tuple[int, int], name: str) -> None:
+    """Raise if a view is not entirely inside an image.
+
+    Args:
+        views: the views.
+        size: width and height of the image, pixels.
+        name: name of the image, for the message.
+    """
+    for view in views:
+        x, y, width, height = view.box
+        if x < 0 or y < 0 or x + width > size[0] or y + height > size[1]:
+            raise InputError(
+                f"the view '{view.name}' ({x:g},{y:g},{width:g},{height:g}) is not inside {name}, which has "
+                f"{size[0]} x {size[1]} pixels"
+            )
 
 
 def write_views(views: Sequence[View], folder: Path) -> None:

@@ -7,17 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from selfmark.detector import Detector, Prediction
 from selfmark.errors import InputError
-from selfmark.image_ref import ImageRef
+from selfmark.image_ref import Box, ImageRef
 from selfmark.images.crop import to_original
 from selfmark.images.store import iterate_crops
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import palette
-from selfmark.multiview.view_boxes import View, read_views, require_inside
+from selfmark.multiview.view_boxes import (
+    View,
+    read_views,
+    require_inside,
+    require_views_inside,
+    write_views,
+)
 from selfmark.points import Landmarks
+from selfmark.run.guarded_files import make_folders
 
 
 class ViewDetector(Detector):
@@ -52,6 +60,28 @@ class ViewDetector(Detector):
             for name, tensor in detector.stored_tensors().items()
         }
 
+    def save(self, folder: Path) -> None:
+        """Write views.json, and the model of each view in a folder of its own."""
+        make_folders(folder)
+        write_views(self.views, folder)
+        for view, detector in zip(self.views, self._detectors, strict=True):
+            detector.save(folder / view.name)
+
+    def _predict_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]], box: Box | None = None) -> Landmarks:
+        for number, array in enumerate(arrays):
+            require_views_inside(self.views, (array.shape[1], array.shape[0]), f"image {number}")
+        landmarks = [
+            detector._predict_arrays(arrays, view.box)
+            for view, detector in zip(self.views, self._detectors, strict=True)
+        ]
+        return self._join([part.xy for part in landmarks], [part.score for part in landmarks])
+
+    def _join(
+        self, xy: Sequence[npt.NDArray[np.float32]], score: Sequence[npt.NDArray[np.float32]]
+    ) -> Landmarks:
+        """Return the landmarks of all views as those of one object."""
+        return Landmarks(np.concatenate(xy, axis=1), np.concatenate(score, axis=1), self.card.names)
+
     def parts(self, run: Path, refs: Sequence[ImageRef]) -> list[tuple[Path, Detector, list[ImageRef]]]:
         """Return, for each view, its run folder, its detector, and the images cropped to its box."""
         return [
@@ -85,7 +115,7 @@ class ViewDetector(Detector):
             yield Prediction(
                 tuple(replace(ref, box=None) for ref in crops.refs[::num_views]),
                 crops.sizes[::num_views],
-                Landmarks(np.concatenate(xy, axis=1), np.concatenate(score, axis=1), self.card.names),
+                self._join(xy, score),
             )
 
 

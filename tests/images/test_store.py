@@ -16,6 +16,7 @@ from PIL import Image
 from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
+from selfmark.images import crop_readers, read_crops
 from selfmark.images import store as store_module
 from selfmark.images.crop import compute_crop_regions, extract_crop, keypoint_bounds
 from selfmark.images.decode import DecodedImage, Pixels, read_image
@@ -198,7 +199,7 @@ def test_crops_of_large_jpegs_are_aligned(tmp_path: Path, orientation: int, size
 
 def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     factors: list[int] = []
-    real = store_module.decode_image
+    real = read_crops.decode_image
 
     def record_factor(
         path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]
@@ -207,7 +208,7 @@ def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pyte
         factors.append(decoded.factor)
         return decoded
 
-    monkeypatch.setattr(store_module, "decode_image", record_factor)
+    monkeypatch.setattr(read_crops, "decode_image", record_factor)
     images = Images(size=64, margin=0.0)
     for name, options in (("a.jpg", {}), ("a.png", {}), ("b.jpg", {"format": "MPO"})):
         Image.fromarray(dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
@@ -241,7 +242,7 @@ def test_each_file_is_decoded_once(
     video = write_video(tmp_path / "a.avi", 6, "MJPG")
     still, second_still = write_images(tmp_path, 2)
     reads: list[Path] = []
-    real_image, real_frames = store_module.decode_image, store_module.read_frames
+    real_image, real_frames = read_crops.decode_image, store_module.read_frames
 
     def count_image(
         path: Path, limit: float, max_reduction: Callable[[tuple[int, int]], float]
@@ -254,7 +255,7 @@ def test_each_file_is_decoded_once(
         reads.append(path)
         return real_frames(path, frames)
 
-    monkeypatch.setattr(store_module, "decode_image", count_image)
+    monkeypatch.setattr(read_crops, "decode_image", count_image)
     monkeypatch.setattr(store_module, "read_frames", count_frames)
     boxes = [(0.0, 0.0, 20.0, 20.0), (10.0, 5.0, 20.0, 20.0), (12.0, 8.0, 9.0, 20.0)]
     refs = [ImageRef(still, box=box) for box in boxes]
@@ -284,7 +285,7 @@ def test_a_long_video_is_not_read_all_at_once(tmp_path: Path, monkeypatch: pytes
         batch = next(batches)
         assert batch.frame.tolist() == list(range(8 * number, 8 * number + 8))
         assert batch.pixels[:, 0, 0, 0].tolist() == batch.frame.tolist()
-        assert num_read <= 8 * (number + 1) + store_module._PREFETCH
+        assert num_read <= 8 * (number + 1) + crop_readers.PREFETCH
     batches.close()  # also ends the threads
     assert threading.active_count() == before
 

@@ -8,6 +8,9 @@ therefore contain 0.5.
 
 from __future__ import annotations
 
+import math
+import threading
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -132,8 +135,39 @@ def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
         window = np.asarray(cv2.resize(window, (columns, rows), interpolation=cv2.INTER_AREA), dtype=np.uint8)
     # What remains is a shift with a scale of about 1, or an enlargement. OpenCV's warpAffine is not used for
     # it, because some versions round positions to 1/32 of a source pixel.
-    sampled = _interpolate(_interpolate(window, y_positions).swapaxes(0, 1), x_positions)
-    return np.ascontiguousarray((sampled + 0.5).astype(np.uint8).swapaxes(0, 1))
+    numbers = _SCRATCH.array("window", window.shape)
+    numbers[:] = window
+    in_rows = _interpolate(numbers, y_positions, "rows")
+    transposed = _SCRATCH.array("transposed", (in_rows.shape[1], in_rows.shape[0], 3))
+    cv2.transpose(in_rows, transposed)
+    sampled = _interpolate(transposed, x_positions, "columns")
+    sampled += np.float32(0.5)
+    return np.asarray(cv2.transpose(sampled.astype(np.uint8)), dtype=np.uint8)
+
+
+class _Scratch(threading.local):
+    """Arrays of one thread that are used again for each crop.
+
+    New arrays of this size are new pages of memory, which take longer to get than the interpolation.
+    """
+
+    _MAX_VALUES = 1 << 20  # of an array that is kept, 4 MB
+
+    def __init__(self) -> None:
+        self._kept: dict[str, npt.NDArray[np.float32]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return an array with arbitrary values, valid until the next call with the same name."""
+        size = math.prod(shape)
+        if size > self._MAX_VALUES:
+            return np.empty(shape, np.float32)
+        values = self._kept.get(name)
+        if values is None or len(values) < size:
+            values = self._kept[name] = np.empty(size, np.float32)
+        return values[:size].reshape(shape)
+
+
+_SCRATCH = _Scratch()
 
 
 def _fill_missing_boxes(sizes: npt.ArrayLike, boxes: npt.ArrayLike) -> Floats:
@@ -166,15 +200,19 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
     return slice(first, last), count, (centers - first) * (count / (last - first)) - 0.5
 
 
-def _interpolate(values: npt.NDArray[np.number], positions: Floats) -> npt.NDArray[np.float32]:
-    """Interpolate [A, B, 3] linearly at fractional positions along the first axis; repeat its end values."""
+def _interpolate(values: npt.NDArray[np.float32], positions: Floats, name: str) -> npt.NDArray[np.float32]:
+    """Interpolate [A, B, 3] linearly at fractional positions along the first axis; its ends are repeated.
+
+    The result is a scratch array `name`.
+    """
     last = len(values) - 1
     positions = np.clip(positions, 0, last)
-    lower = positions.astype(np.int64)
-    numbers = np.asarray(values, dtype=np.float32, order="C")
-    below = numbers.take(lower, axis=0)
-    above = numbers.take(np.minimum(lower + 1, last), axis=0)
-    # below + weight * (above - below), in place: allocating arrays would take longer than the arithmetic.
+    lower = positions.astype(np.intp)
+    shape = (len(positions), *values.shape[1:])
+    # With mode="clip", indices beyond the end mean the last row, and `out` is written without a copy.
+    below = values.take(lower, axis=0, out=_SCRATCH.array(f"{name} below", shape), mode="clip")
+    above = values.take(lower + 1, axis=0, out=_SCRATCH.array(name, shape), mode="clip")
+    # below + weight * (above - below)
     above -= below
     above *= (positions - lower).astype(np.float32)[:, None, None]
     above += below

@@ -1,17 +1,14 @@
 """Load images as the network sees them, cropped and resized to squares: all at once or batch by batch.
 
-A few threads decode the originals and keep only the crops, so that memory does not grow with the size of the
-originals.
+A few threads or processes decode the originals and keep only the crops, so that memory does not grow with the
+size of the originals.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,14 +19,14 @@ import torch
 from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.images.crop import compute_crop_regions, extract_crop, keypoint_bounds
-from selfmark.images.decode import DecodedImage, Pixels, UnreadableImage, decode_image
+from selfmark.images.crop import keypoint_bounds
+from selfmark.images.crop_readers import Job, run_jobs
+from selfmark.images.decode import DecodedImage
+from selfmark.images.read_crops import Crop, Outcome, crop_all, stack_boxes
+from selfmark.images.reading_process import StillImage
 from selfmark.images.video import read_frames
 from selfmark.run.guarded_files import allocate, create_file, make_folders, remove_file
 
-_WORKERS = min(8, os.cpu_count() or 1)
-_PREFETCH = 4 * _WORKERS  # images that are read before they are needed; video frames wait in full size
-_MIN_OVERSAMPLING = 2  # minimum pixels per network pixel, along each axis, of a JPEG decoded at reduced size
 _LOAD_BATCH = 64  # crops to copy into the store at a time
 
 
@@ -121,11 +118,10 @@ def load_store(
     pixels = allocate_pixels((len(refs), 3, images.size, images.size), store_gigabytes, scratch)
     parts: list[ImageStore] = []
     done = kept = 0
-    for part in iterate_crops(refs, images, _LOAD_BATCH):
-        pixels[kept : kept + len(part)] = part.pixels
+    for part in _iterate_crops(refs, images, _LOAD_BATCH, pixels):
         kept += len(part)
         done += len(part) + len(part.skipped)
-        parts.append(replace(part, pixels=pixels[kept - len(part) : kept]))
+        parts.append(part)
         if on_progress is not None:
             on_progress(done, len(refs))
     skipped = tuple(item for part in parts for item in part.skipped)
@@ -153,51 +149,74 @@ def iterate_crops(refs: Sequence[ImageRef], images: Images, batch: int) -> Itera
     and its frame numbers ascend. Each store lists the images skipped since the previous store. A video has
     the same number in all stores.
     """
+    return _iterate_crops(refs, images, batch, None)
+
+
+def _iterate_crops(
+    refs: Sequence[ImageRef], images: Images, batch: int, pixels: torch.Tensor | None
+) -> Iterator[ImageStore]:
+    """Yield stores as `iterate_crops` does, with pixels in new tensors or in the rows of one tensor.
+
+    Args:
+        refs: the images.
+        images: size of the crops, crop rule and limits.
+        batch: images per store.
+        pixels: tensor [N, 3, S, S] for the pixels of all images; None allocates a tensor for each store.
+    """
+    first = 0
+
+    def assemble() -> ImageStore:
+        nonlocal first
+        rows = slice(first, first + len(kept))
+        first = rows.stop
+        shape = (len(kept), 3, images.size, images.size)
+        target = torch.empty(shape, dtype=torch.uint8) if pixels is None else pixels[rows]
+        return _assemble(kept, skipped, videos, target)
+
     videos: dict[str, int] = {}
     for ref in refs:
         if ref.source_frame is not None:
             videos.setdefault(ref.source_frame[0], len(videos))
-    kept: list[tuple[ImageRef, _Crop]] = []
+    kept: list[tuple[ImageRef, Crop]] = []
     skipped: list[SkippedImage] = []
-    for ref, outcome in zip(refs, _restore_order(_run_jobs(_plan_jobs(refs, images))), strict=True):
+    files = _group_by_file(refs)
+    num_stills = sum(not is_video for _, is_video in files)
+    results = run_jobs(_plan_jobs(files, refs, images), num_stills, images)
+    for ref, outcome in zip(refs, _restore_order(results), strict=True):
         if isinstance(outcome, str):
             skipped.append(SkippedImage(ref.name, outcome))
         else:
             kept.append((ref, outcome))
         if len(kept) == batch:
-            yield _assemble(kept, skipped, videos, images.size)
+            yield assemble()
             kept, skipped = [], []
     if kept or skipped:
-        yield _assemble(kept, skipped, videos, images.size)
+        yield assemble()
 
 
 # --- from references to crops ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Crop:
-    pixels: Pixels  # [S, S, 3]
-    size: tuple[int, int]  # width and height of the original
-    region: npt.NDArray[np.float64]  # [4] x, y, w, h
-
-
-_Outcome = _Crop | str  # a crop, or the reason why the image was skipped
-_Job = tuple[list[int], Callable[[], list[_Outcome]]]  # indices of references, and a function that crops them
-
-
-def _plan_jobs(refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
-    """Yield one job per still image and per video frame, in the order in which files first occur."""
+def _group_by_file(refs: Sequence[ImageRef]) -> dict[tuple[Path, bool], list[int]]:
+    """Return the indices of the references to each file, and whether it is a video."""
     files: dict[tuple[Path, bool], list[int]] = {}
     for position, ref in enumerate(refs):
         files.setdefault((ref.path, ref.frame is not None), []).append(position)
+    return files
+
+
+def _plan_jobs(
+    files: dict[tuple[Path, bool], list[int]], refs: Sequence[ImageRef], images: Images
+) -> Iterator[Job]:
+    """Yield one job per still image and per video frame, in the order in which files first occur."""
     for (path, is_video), positions in files.items():
         if is_video:
             yield from _video_jobs(path, positions, refs, images)
         else:
-            yield positions, partial(_read_crops, path, [refs[position] for position in positions], images)
+            yield Job(positions, StillImage(path, [refs[position] for position in positions]))
 
 
-def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images) -> Iterator[_Job]:
+def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images) -> Iterator[Job]:
     """Yield one job per frame of a video, which is read once from start to end.
 
     At the end, yield jobs that report the frames that could not be read.
@@ -210,82 +229,23 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
         for frame, image in read_frames(path, list(remaining)):
             indices = remaining.pop(frame)
             original = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
-            yield indices, partial(_crop_all, original, [refs[index] for index in indices], images)
+            yield Job(indices, partial(crop_all, original, [refs[index] for index in indices], images))
     except InputError:
         reason = "the video cannot be read"
     for indices in remaining.values():
-        yield indices, partial(_fail_all, len(indices), reason)
+        yield Job(indices, partial(_fail_all, len(indices), reason))
 
 
-def _read_crops(path: Path, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
-    """Decode a still image and crop it for every reference to it."""
-
-    def max_reduction(size: tuple[int, int]) -> float:
-        if max(size) < 2 * _MIN_OVERSAMPLING * images.size:  # Small originals are not reduced.
-            return 1.0
-        sides = compute_crop_regions([size] * len(refs), _stack_boxes(refs), images)[:, 2:]
-        return float(sides.min()) / (_MIN_OVERSAMPLING * images.size)
-
-    try:
-        original = decode_image(path, images.max_megapixels, max_reduction)
-    except UnreadableImage as error:
-        return _fail_all(len(refs), str(error))
-    return _crop_all(original, refs, images)
-
-
-def _crop_all(original: DecodedImage, refs: Sequence[ImageRef], images: Images) -> list[_Outcome]:
-    """Crop one decoded original for every reference to it."""
-    size = original.size
-    regions = compute_crop_regions([size] * len(refs), _stack_boxes(refs), images)
-    return [
-        _Crop(extract_crop(original.pixels, region / original.factor, images.size), size, region)
-        if _has_overlap(ref, size)
-        else "the box is empty or outside the image"
-        for ref, region in zip(refs, regions, strict=True)
-    ]
-
-
-def _fail_all(count: int, reason: str) -> list[_Outcome]:
+def _fail_all(count: int, reason: str) -> list[Outcome]:
     return [reason] * count
 
 
-def _stack_boxes(refs: Sequence[ImageRef]) -> npt.NDArray[np.float64]:
-    """Return the boxes [N, 4] of references, NaN where there is none."""
-    rows = [(np.nan,) * 4 if ref.box is None else ref.box for ref in refs]
-    return np.array(rows, dtype=np.float64).reshape(-1, 4)
+# --- order and memory ------------------------------------------------------------------------------
 
 
-def _has_overlap(ref: ImageRef, size: tuple[int, int]) -> bool:
-    """Return True if the reference has no box, or if its box has an area and overlaps the image."""
-    if ref.box is None:
-        return True
-    x, y, width, height = ref.box
-    overlaps = x < size[0] and y < size[1] and x + width > 0 and y + height > 0
-    return overlaps and width > 0 and height > 0
-
-
-# --- threads, order, memory ------------------------------------------------------------------------
-
-
-def _run_jobs(jobs: Iterable[_Job]) -> Iterator[tuple[list[int], list[_Outcome]]]:
-    """Run jobs in threads, a limited number at a time, and yield their results in the order of the jobs."""
-    pool = ThreadPoolExecutor(_WORKERS)
-    pending: deque[tuple[list[int], Future[list[_Outcome]]]] = deque()
-    try:
-        for positions, work in jobs:
-            pending.append((positions, pool.submit(work)))
-            if len(pending) >= _PREFETCH:
-                first, future = pending.popleft()
-                yield first, future.result()
-        for first, future in pending:
-            yield first, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _restore_order(results: Iterable[tuple[list[int], list[_Outcome]]]) -> Iterator[_Outcome]:
+def _restore_order(results: Iterable[tuple[list[int], list[Outcome]]]) -> Iterator[Outcome]:
     """Yield outcomes in the order of the references, each as soon as all earlier ones are available."""
-    waiting: dict[int, _Outcome] = {}
+    waiting: dict[int, Outcome] = {}
     position = 0
     for positions, outcomes in results:
         waiting.update(zip(positions, outcomes, strict=True))
@@ -295,23 +255,32 @@ def _restore_order(results: Iterable[tuple[list[int], list[_Outcome]]]) -> Itera
 
 
 def _assemble(
-    kept: Sequence[tuple[ImageRef, _Crop]], skipped: Sequence[SkippedImage], videos: dict[str, int], size: int
+    kept: Sequence[tuple[ImageRef, Crop]],
+    skipped: Sequence[SkippedImage],
+    videos: dict[str, int],
+    pixels: torch.Tensor,
 ) -> ImageStore:
-    """Build a store from references with their crops; `videos` numbers the videos by name."""
+    """Build a store from references with their crops.
+
+    Args:
+        kept: references and crops.
+        skipped: images that could not be used.
+        videos: number of each video.
+        pixels: [N, 3, S, S], is filled with the crops.
+    """
     refs = tuple(ref for ref, _ in kept)
     source_frames = [ref.source_frame for ref in refs]
     crops = [crop for _, crop in kept]
-    pixels = np.empty((len(kept), 3, size, size), np.uint8)
-    for row, crop in zip(pixels, crops, strict=True):
-        row[:] = crop.pixels.transpose(2, 0, 1)
+    for row, crop in zip(pixels.numpy(), crops, strict=True):
+        row[:] = crop.pixels
     sizes = np.array([crop.size for crop in crops], dtype=np.int64).reshape(-1, 2)
     regions = np.array([crop.region for crop in crops], dtype=np.float64).reshape(-1, 4)
     return ImageStore(
-        pixels=torch.from_numpy(pixels),
+        pixels=pixels,
         refs=refs,
         sizes=sizes,
         regions=regions,
-        bounds=keypoint_bounds(sizes, _stack_boxes(refs), regions, size),
+        bounds=keypoint_bounds(sizes, stack_boxes(refs), regions, pixels.shape[-1]),
         video=np.array([-1 if source is None else videos[source[0]] for source in source_frames], np.int64),
         frame=np.array([-1 if source is None else source[1] for source in source_frames], np.int64),
         track=np.array([-1 if ref.track is None else ref.track for ref in refs], dtype=np.int64),

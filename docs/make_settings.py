@@ -18,7 +18,7 @@ _COMMENT = re.compile(r"#\s*(.*)$")
 
 
 def field_comments(kind: type[Any]) -> dict[str, str]:
-    """Return the comment of each field of a dataclass: behind the field or, if it is long, above it."""
+    """Return the comment of each field of a dataclass: on its line or, if the comment is long, above it."""
     comments: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(kind).splitlines():
@@ -44,8 +44,8 @@ def page() -> str:
         'From Python, use `selfmark.discover("photos/", settings={"M": 50, "flip.test": False})`. Each run',
         "saves its settings in `config.yaml`.",
         "",
-        "A number outside the range in the column *allowed* is refused. In a list, the range holds for every",
-        "number.",
+        "selfmark refuses a number outside the range in the column *allowed*. For a list, the range applies",
+        "to each of its numbers.",
         "",
     ]
     presets = config.PRESETS

@@ -36,7 +36,8 @@ def _introduction(quality: Quality) -> str:
         minute for ablation in ABLATIONS for minute in collect_values(quality, ablation.name, "minutes")
     ]
     length = (
-        f" A run takes {min(minutes):.1f} to {max(minutes):.1f} minutes on the machine named in quality.json."
+        f" A run takes {min(minutes):.1f} to {max(minutes):.1f} minutes on the hardware named in "
+        "quality.json."
         if minutes
         else ""
     )
@@ -55,12 +56,12 @@ def _introduction(quality: Quality) -> str:
         f"{schedule}.{length} Unless a table says otherwise, the runs use SuperPoint, K = 30 and M = 100. "
         f"Errors are percentages of the square root of the box's area, with ridge {RIDGE:g} and regressors "
         "fitted on all training images. Lower is better. Training and test images are cropped by their "
-        "labels, which look machine-made ([Conditions](quality.md#conditions)). *Guessing* is the backward "
-        "error of always predicting the mean landmarks, for Stage 2. For Stage 1, it was not recorded. "
-        "There, landmarks that were not found are filled in. All errors are on test images. "
-        "[Claims of the paper](claims.md) repeats most tables with three seeds, on four data sets, with a "
-        "smaller network.\n\n"
-        "The paper's numbers are for other data sets, so only their order can be compared. "
+        "labels, which look machine-made ([Conditions](quality.md#conditions)). All errors are on test "
+        "images. *Guessing* is the backward error of always predicting the mean landmarks of Stage 2; that "
+        "of Stage 1 was not recorded. In Stage 1, landmarks that were not found are filled in. "
+        "[Claims of the paper](claims.md) repeats most tables with three seeds, on more kinds of images, "
+        "with a smaller network.\n\n"
+        "The paper's numbers are for other data sets, so compare only the order of the rows. "
         f"{noise}\n\n"
         f"{reproduction_command('ROW is the name in the second column of each table')}"
     )
@@ -273,9 +274,9 @@ def _real_points(quality: Quality) -> str:
             "## Fraction of real points among the first keypoints",
             "As in the paper's synthetic initialization, every image starts from 15 points, and K = 15. "
             "Real points are annotated points (eyes, eyebrows, nose, mouth, chin), moved by up to 3 px in an "
-            "image of 256 px; the other points are random. The detector's confidence in a point reflects "
-            "how often the point occurs in the training data. Therefore the confidence threshold is 0.02 "
-            "here instead of 0.15, at which the rows with random points detect nothing.",
+            "image of 256 px; the other points are random. The network's confidence in a point reflects "
+            "how often such points occur in the training data. Therefore the confidence threshold is 0.02 "
+            "here; with the usual 0.15, the network finds nothing in the rows with random points.",
             table(["real points", "row", *_ERRORS], rows),
             _noise(means_by_label(quality, names), means_by_label(quality, names, stage=2), guessing),
         ]

@@ -59,12 +59,13 @@ def _introduction(records: Sequence[Record]) -> str:
         f"features) with a longer schedule: {SCHEDULE['warmup.iterations']:,} iterations of warm-up, four "
         f"rounds of {SCHEDULE['rounds.iterations']:,}, and {SCHEDULE['stage2.iterations']:,} of Stage 2. "
         "They start from SuperPoint, with K = 30 and M = 100 (flies: K = 16, M = 50, rotations by up to 180 "
-        "degrees). [Ablations](ablations.md) has the same with the larger network of `fast`, on faces with "
-        "one seed.\n\n"
-        "Errors are forward errors in percent, ridge 0.01: of the box's side for faces and birds, of the "
-        "distance between the eyes for AFLW, of the length that flies-dpk names for flies. They are measured "
-        "on validation images, a fixed fifth of the training images; test images were not read. Images for "
-        f"training and validation: {sizes}. Means are followed by the sample deviation over seeds.{left}\n\n"
+        "degrees). [Ablations](ablations.md) has the same tables with the larger network of `fast`, on faces "
+        "and with one seed.\n\n"
+        "Errors are forward errors with ridge 0.01, in percent of the square root of the area of the box "
+        "around the object (faces, birds, flies) or of the distance between the eyes (AFLW). They are "
+        "measured on validation images, a fixed fifth of the training images; test images were not read. "
+        f"Numbers of training and validation images: {sizes}. Cells with several seeds are mean ± sample "
+        f"standard deviation.{left}\n\n"
         "To recompute a row, pass its name (such as `cub-same-equivariance`, see `claim_experiments.py`) "
         "with the data sets in `DATA` and the weights of the detectors in `WEIGHTS`:\n\n"
         "```\nPYTHONPATH=src python benchmarks/quality/run.py --data-folder DATA --weights-folder WEIGHTS "
@@ -89,9 +90,9 @@ def _verdicts(records: Sequence[Record]) -> str:
         [
             "## Verdicts",
             "The gain is the forward error of the row that the paper finds worse, minus that of the row that "
-            "it finds better, with a 95 % interval. The interval comes from a two-way analysis of variance "
-            "over the rows and seeds of each ablation. A gain whose interval contains zero is not measurable "
-            "with three seeds.",
+            "it finds better, with a 95 % confidence interval. A positive gain agrees with the paper. The "
+            "interval comes from a two-way analysis of variance over the rows and seeds of each ablation. If "
+            "it contains zero, three seeds show no measurable effect.",
             "\n".join(lines),
             _conclusion(records),
         ]
@@ -189,7 +190,7 @@ def _stages(records: Sequence[Record]) -> str:
         [
             "## Stage 1 and Stage 2",
             table(["data", "landmarks found, Stage 1", "Stage 1", "Stage 2", "guessing"], lines),
-            f"With twice as many iterations of Stage 2, faces have {longer}: Stage 2 stands still.",
+            f"With twice as many iterations of Stage 2, faces have {longer}: longer training does not help.",
         ]
     )
 
@@ -229,10 +230,10 @@ def _real_points(records: Sequence[Record]) -> str:
     return "\n\n".join(
         [
             "## Fraction of real points among the first keypoints",
-            "As in the paper's synthetic initialization, every image starts from 15 points, K = 15: "
-            "annotated points, moved by up to 3 px of 256, and random points. The paper shows curves without "
-            "numbers. Its text says that 20 % still work, and that more than 40 % reduce the error only "
-            "slightly.",
+            "As in the paper's synthetic initialization, every image starts from 15 points, and K = 15. Real "
+            "points are annotated points, moved by up to 3 px in an image of 256 px; the others are random. "
+            "The paper shows curves without numbers. Its text says that 20 % real points still work, and "
+            "that more than 40 % reduce the error only slightly.",
             _error_table(records, "real points", REAL_POINT_ROWS, (FACES,)),
         ]
     )
@@ -260,9 +261,10 @@ def _paper_settings(records: Sequence[Record]) -> str:
         [
             "## Settings of the preset `paper`",
             "The presets `tiny` and `fast` differ from `paper` in these settings. Each row changes one group "
-            "of them to the values of `paper`, on faces. The change is relative to the run without it "
-            f"({format_mean(errors['base'])}), with a 95 % interval; positive means worse. All rows share "
-            "one spread over seeds, except `all`, whose seeds differ much more.",
+            "of them to the values of `paper`, on faces. The change is relative to the error with none of "
+            f"them ({format_mean(errors['base'])}), with a 95 % confidence interval; positive means worse. "
+            "The interval uses one spread over seeds for all rows, except for `all`, whose seeds differ much "
+            "more.",
             "\n".join(lines),
         ]
     )
@@ -312,9 +314,11 @@ def _readings(records: Sequence[Record]) -> str:
     return "\n\n".join(
         [
             "## Reading a heatmap",
-            "The same networks of Stage 2, read in four ways. *Hits* are annotated points within 6 px (of "
-            "128) of the raw landmark that is matched to them, in percent. *Spread* is how far landmarks "
-            "move from image to image, divided by how far the annotated points move.",
+            "The heatmaps of the same networks of Stage 2 are read in four ways: the highest *cell*, a "
+            "*quarter* of a cell toward its higher neighbor, the peak of a *parabola*, or the *centroid*. "
+            "*Hits* are annotated points within 6 px (in an image of 128 px) of the raw landmark that is "
+            "matched to them, in percent. *Spread* is how far landmarks move from image to image, divided "
+            "by how far the annotated points move.",
             table([*header, "hits", "spread"], lines),
             _describe_readings(records),
         ]

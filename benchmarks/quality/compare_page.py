@@ -39,16 +39,16 @@ points within 6 px (of 128) of the raw landmark that is matched to them.
 
 Read the rows with care:
 
-- One seed each, on one H200 that several trainings shared. The number of iterations is planned for the
-  budget, here 2 minutes, before the training. Other trainings that start later make it take longer. Minutes
-  are therefore wall-clock minutes on a shared GPU, and differences of a few tenths of a percent mean nothing.
+- Each row is one seed, so differences of a few tenths of a percent mean nothing.
+- Several trainings shared one H200. Before a training, the number of iterations is planned for the budget,
+  here 2 minutes. If other trainings start later, it takes longer. The table shows wall-clock minutes.
 - Methods of other papers used images of 128 x 128 pixels, as their papers do, and EfficientNet-Lite0
   instead of VGG16 for perceptual losses. They are new implementations of ours, trained for far less time
   than in their papers.
 - `self-training` and `zero-shot` use features that were learned from labeled ImageNet photographs. A row
   without a budget is the default command with its own schedule.
-- The verdict is judged without labels. It was calibrated on detectors of `self-training` and is too
-  optimistic for other methods: some that are called usable are hardly better than guessing."""
+- The verdict uses no labels. It was calibrated on detectors of `self-training` and is too optimistic for
+  other methods: some that are called usable are hardly better than guessing."""
 
 
 def compare_page(rows: Sequence[Row]) -> str:
@@ -72,7 +72,9 @@ def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
     constant = [row["method"] for row in finished if row["guessing_backward"] < _MIN_MOTION]
     if constant:
         names = " and ".join(f"`{name}`" for name in constant)
-        sentences.append(f"The landmarks of {names} stayed at the same place of every image: it failed.")
+        sentences.append(
+            f"The landmarks of {names} stayed at the same place in every image: training failed."
+        )
     sentences += [f"`{row['method']}`: {row['failure']}." for row in failed]
     sentences += [f"`{row['method']}`: {row['note']}." for row in rows if row.get("note")]
     sentences.append(_describe_sharing(rows))
@@ -100,8 +102,8 @@ def _cells(row: Row) -> list[str]:
 
 def _describe_sharing(rows: Sequence[Row]) -> str:
     """Say how many runs were on the GPU at the same time."""
-    shared = sorted({row["runs_at_once"] for row in rows})
-    return f"Up to {' or '.join(map(str, shared))} runs were on the GPU at the same time."
+    shared = [row["runs_at_once"] for row in rows]
+    return f"Up to {max(shared)} runs were on the GPU at the same time."
 
 
 def _describe_rank(finished: Sequence[Row]) -> str:

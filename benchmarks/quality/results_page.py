@@ -52,8 +52,9 @@ def _introduction(quality: Quality) -> str:
     return (
         "# Results\n\n"
         "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
-        "`benchmarks/quality/run.py` computes each row with `selfmark discover` and `selfmark evaluate` on "
-        f"{' and '.join(machines) or 'no machine yet'}.\n\n"
+        "This page has the errors of runs without [features](../features.md). `benchmarks/quality/run.py` "
+        "computes each row with `selfmark discover` and `selfmark evaluate`. Hardware: "
+        f"{'; '.join(machines) or 'no machine yet'}.\n\n"
         "- Errors are percentages of a length that depends on the data set ([Conditions](#conditions)). "
         "Regressors are fitted on all labeled training images, without random draws. The headline numbers of "
         "this project use ridge 0.01.\n"
@@ -61,9 +62,9 @@ def _introduction(quality: Quality) -> str:
         "program uses 0.001 for forward errors on CelebA, and 0.1 for forward errors on LS3D and for all "
         "backward errors.\n"
         "- Several seeds are given as mean ± sample standard deviation.\n"
-        "- The mean shape columns give the error of the same guess for every image: the mean annotated "
-        "points (forward) or the mean landmarks (backward). Compare a backward error with the guess, because "
-        f"landmarks that hardly move are easy to predict.{_missing_guesses(quality)}\n"
+        "- The mean shape columns give the error of *guessing*: predicting the mean annotated points "
+        "(forward) or the mean landmarks (backward) for every image. Compare a backward error with that of "
+        f"guessing, because landmarks that hardly move are easy to predict.{_missing_guesses(quality)}\n"
         "- Minutes are the time of `discover`. The last column says how many runs shared the machine, for "
         "each seed.\n\n"
         f"{reproduction_command('ROW is the name in the first column')}"
@@ -98,9 +99,10 @@ def _conditions() -> str:
         lines.append("| " + " | ".join([*cells, choice]) + " |")
     return (
         "## Conditions\n\n"
-        "Labels crop the images where this table says so, fit regressors and measure errors. Discovery does "
-        "not use them otherwise. In crops by labels, objects have about the same place and size, which makes "
-        "the task and guessing easier. No images were set aside for choosing settings.\n\n" + "\n".join(lines)
+        "Labels are used to fit regressors and to measure errors. Discovery uses them only where this "
+        "table says that images are cropped by labels. In such crops, objects have about the same place "
+        "and size, which makes both discovery and guessing easier. No images were set aside for choosing "
+        "settings.\n\n" + "\n".join(lines)
     )
 
 
@@ -239,9 +241,9 @@ def _videos(quality: Quality) -> str:
             "## Videos with and without temporal pairs",
             "These numbers are for consecutive frames that were not used in training. Optical flow predicts "
             "where the image content under a landmark moves. The table shows how far the landmark in the "
-            "next frame is from that position, relative to the side of the network image, how often it "
-            "jumps, and how many landmarks lie on the animal (by brightness). `flies-tiny-far` pairs frames "
-            "up to 30 frames apart; the other rows with temporal pairs, up to 5.",
+            "next frame is from that position, in percent of the side of the network's input; how often it "
+            "jumps; and how many landmarks lie on the animal, judged by brightness. `flies-tiny-far` pairs "
+            "frames up to 30 frames apart, the other rows with temporal pairs up to 5.",
             table(["row", *_MOTION.values()], rows),
             *sentences,
         ]

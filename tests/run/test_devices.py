@@ -49,9 +49,10 @@ def test_padded_passes_have_few_sizes(max_images: int) -> None:
     for count in range(1, 300):
         padded = padded_count(count, max_images)
         assert count <= padded < count + max(8, max_images)
-        assert padded <= max(2 * count, 8)
+        if count <= 16:
+            assert padded <= max(2 * count, 8)
         sizes |= {min(max_images, padded - start) for start in range(0, padded, max_images)}
-    assert len(sizes) <= 5
+    assert len(sizes) <= 3
     assert max(sizes) == max_images
 
 

@@ -31,6 +31,7 @@ def select_device(name: str) -> torch.device:
     return device
 
 
+_SMALL_PASSES = (8, 16)  # numbers of images of a short pass on a GPU, see `padded_count`
 CPU_PASS_BYTES = 128 << 20  # memory for one forward pass on the CPU, where larger passes are slower
 GPU_PASS_FRACTION = 0.5  # fraction of the free GPU memory for one forward pass
 
@@ -72,8 +73,7 @@ def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
         max_images: maximum number of images of a pass.
 
     Returns:
-        [P, C, H, W], where P is B on a CPU. On a GPU, all passes of `max_images` images are complete, except
-        the last one, which has at least 8 images and a power of two of them.
+        [P, C, H, W], where P is B on a CPU, and otherwise `padded_count` of B.
     """
     if images.device.type == "cpu":
         return images
@@ -84,13 +84,17 @@ def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
 def padded_count(count: int, max_images: int) -> int:
     """Return the number of images after `pad_batch` on a GPU.
 
-    >>> [padded_count(count, 64) for count in (0, 3, 60, 64, 65, 100)]
-    [0, 8, 64, 64, 72, 128]
+    Every pass has `max_images` images, except that a last pass of at most 16 images has 8 or 16: a program
+    that is short of memory uses such small passes.
+
+    >>> [padded_count(count, 64) for count in (0, 3, 10, 60, 64, 65, 100)]
+    [0, 8, 16, 64, 64, 72, 128]
     """
     last = count % max_images
     if last == 0:
         return count
-    return count - last + min(max(8, 1 << (last - 1).bit_length()), max_images)
+    small = next((size for size in _SMALL_PASSES if last <= size), max_images)
+    return count - last + min(small, max_images)
 
 
 def uses_bf16(runtime: Runtime, device: torch.device) -> bool:

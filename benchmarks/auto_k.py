@@ -1,17 +1,18 @@
-"""Test `-k auto` where the right K is known, and compare its choice with other K: docs/results/auto_k.json.
+"""Measure how well `-k auto` chooses the number of landmarks K. Results: docs/results/auto_k.json.
 
     python benchmarks/auto_k.py mixtures --out mixtures.json
     python benchmarks/auto_k.py toy RUN --out toy.json
     python benchmarks/auto_k.py sweep DATA --folder runs/ --out sweep.json
     python benchmarks/auto_k.py speed --out speed.json
 
-- `mixtures` uses descriptors drawn around a known number of centers, with clutter.
-- `toy` uses the descriptors that Stage 1 of a demo run (`selfmark demo`) gives to the toy animal's 20 true
-  points.
-- `sweep` chooses K on an unzipped data set (images/train, images/test, train.json, test.json) after a short
-  warm-up. It then evaluates the clusters that each K makes from the same descriptors, like Stage 1: forward
-  and backward error with gaps completed.
-- `speed` measures the time of the choice alone, on descriptors of 2,000 images.
+- `mixtures` chooses K for random descriptors around a known number of centers, with clutter.
+- `toy` chooses K for the 20 true points of the toy animal. RUN is the run folder of `selfmark demo`, whose
+  Stage 1 network describes these points.
+- `sweep` runs a short warm-up on an unzipped data set (images/train, images/test, train.json, test.json) and
+  chooses K. It then clusters the same descriptors with each candidate K and measures the forward and backward
+  errors of the clusters, as `selfmark evaluate` does for Stage 1 (missing clusters are completed). `--folder`
+  is the run folder.
+- `speed` measures how long choosing K takes for the descriptors of 2,000 images.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ MIXTURES = (
     {"K": 0, "spread": 1.0, "clutter": 16},
 )
 SWEEP: dict[str, Any] = {  # the preset tiny with smaller images, so that two CPU cores need only minutes
-    "K": 0,
+    "K": 0,  # choose K from the images
     "M": 48,
     "images.size": SIZE,
     "network.depth": 3,
@@ -81,9 +82,9 @@ def main() -> None:
     """Run one part of the benchmark and write its result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=("mixtures", "toy", "sweep", "speed"))
-    parser.add_argument("input", type=Path, nargs="?")
+    parser.add_argument("input", type=Path, nargs="?", help="run folder for toy, data set for sweep")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--folder", type=Path, help="run folder of the sweep; resumed if it exists")
     parser.add_argument(
         "--max-images", type=int, default=400, help="maximum number of training and of test images in a sweep"
     )
@@ -104,17 +105,17 @@ def main() -> None:
     write_json({"part": arguments.part, **versions, **result}, arguments.out)
 
 
-# --- known answers -------------------------------------------------------------------------------------
+# --- data with a known K -------------------------------------------------------------------------------
 
 
 def generate_mixture(
     K: int, spread: float, clutter: int, seed: int, images: int = 300, D: int = 64
 ) -> DescribedPoints:
-    """Generate points of K landmarks, each in 60 to 100 percent of the images, plus clutter.
+    """Generate points of K landmarks, each visible in 60 to 100 percent of the images, plus clutter.
 
     Args:
-        K: Number of landmarks. The descriptors of each lie around a random direction.
-        spread: Length of the noise that is added to a direction.
+        K: Number of landmarks. The descriptors of a landmark lie around a random direction.
+        spread: Expected length of the noise vector that is added to the unit vector of a direction.
         clutter: Number of clutter points in every image.
         seed: Seed of the random generator.
         images: Number of images.
@@ -140,11 +141,11 @@ def choose_for_mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
     """Choose K for all mixtures with several seeds."""
     rows = []
     for settings in MIXTURES:
-        counts = [_count(generate_mixture(**settings, seed=seed), 300, seed, device) for seed in range(seeds)]
-        best = [max(trial.score for trial in count.trials) for count in counts]
-        rows.append(
-            {**settings, "chosen": [count.K for count in counts], "best_score": [round(b, 3) for b in best]}
-        )
+        counts = [
+            _choose_k(generate_mixture(**settings, seed=seed), 300, seed, device) for seed in range(seeds)
+        ]
+        best = [round(max(trial.score for trial in count.trials), 3) for count in counts]
+        rows.append({**settings, "chosen": [count.K for count in counts], "best_score": best})
         print(rows[-1], flush=True)
     return {"candidates": AutoK().candidates, "rows": rows}
 
@@ -153,32 +154,32 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
     """Choose K for the true points of the toy animal."""
     scene = generate_scene(TRAIN_IMAGES, SIZE, TRAIN_SEED)
     stage1 = Stage1.load(Run.open(run), device)
-    last = stage1.config.map_size - 1
-    views: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    last_column = stage1.config.map_size - 1
+    plain: list[torch.Tensor] = []  # descriptors in the images, [batch, 20, D] each
+    mirrored: list[torch.Tensor] = []  # descriptors in the mirror images
     with torch.no_grad():
         for start in range(0, len(scene.images), 50):
             pixels = torch.from_numpy(scene.images[start : start + 50]).permute(0, 3, 1, 2).to(device)
-            maps, mirrored = stage1.phi.forward_with_mirror(pixels.float() / 255)
+            maps, mirrored_features = stage1.phi.forward_with_mirror(pixels.float() / 255)
             xy = torch.from_numpy(scene.xy[start : start + 50]).float().clamp(0, SIZE - 1).to(device)
             cells = to_cells(xy)
-            views[0].append(stage1.phi.describe(maps.features, cells))
-            flipped = torch.stack([last - cells[..., 0], cells[..., 1]], dim=-1)
-            views[1].append(stage1.phi.describe(mirrored, flipped))
+            plain.append(stage1.phi.describe(maps.features, cells))
+            flipped = torch.stack([last_column - cells[..., 0], cells[..., 1]], dim=-1)
+            mirrored.append(stage1.phi.describe(mirrored_features, flipped))
     visible = torch.from_numpy(scene.visible).to(device)
     image = torch.nonzero(visible)[:, 0]
-    points = Keypoints(
-        torch.zeros(len(image), 2, device=device), image, torch.ones(len(image), device=device)
+    points = Keypoints(  # counting landmarks uses neither positions nor scores
+        torch.zeros(len(image), 2, device=device),
+        image,
+        torch.ones(len(image), device=device),
+        torch.cat(plain)[visible],
     )
-    described = [torch.cat(view)[visible] for view in views]
-    points = Keypoints(points.xy, points.image_index, points.score, described[0])
-    counts = [
-        _count(DescribedPoints(points, described[1]), len(scene.images), seed, device)
-        for seed in range(seeds)
-    ]
+    described = DescribedPoints(points, torch.cat(mirrored)[visible])
+    counts = [_choose_k(described, len(scene.images), seed, device) for seed in range(seeds)]
     return {"true_points": len(NAMES), "chosen": [count.K for count in counts], "first": _to_dict(counts[0])}
 
 
-def _count(described: DescribedPoints, images: int, seed: int, device: torch.device) -> LandmarkCount:
+def _choose_k(described: DescribedPoints, images: int, seed: int, device: torch.device) -> LandmarkCount:
     sample, images = sample_images(described, images, AutoK().max_images, device, SINGLE_PROCESS)
     generator = torch.Generator(device).manual_seed(seed)
     return count_landmarks(sample, images, AutoK(), preset("tiny").correspondence, generator)
@@ -198,14 +199,19 @@ def _to_dict(count: LandmarkCount) -> dict[str, Any]:
 
 
 class Part(NamedTuple):
-    """Training or test images: detected points with descriptors, and annotated points."""
+    """Detected and annotated points of the training or the test images."""
 
     described: DescribedPoints
     truth: AnnotatedObjects
-    regions: FloatArray  # [N, 4] x, y, w, h of the network images in the originals
+    regions: FloatArray  # [N, 4] x, y, w, h of the crops in pixels of the original images
 
-    def examples(self, landmarks: FloatArray, size: int) -> Examples:
-        """Return landmarks [N, K, 2] and annotated points in network images with this side."""
+    def to_examples(self, landmarks: FloatArray, size: int) -> Examples:
+        """Combine landmarks [N, K, 2] in network pixels with the annotated points.
+
+        Args:
+            landmarks: Positions in network images.
+            size: Side of a network image in pixels.
+        """
         return build_examples(self.truth, landmarks, self.regions, choose_normalizer(self.truth), size)
 
 
@@ -228,17 +234,17 @@ def sweep(data: Path, folder: Path, max_images: int, device: torch.device) -> di
     for K in [trial["K"] for trial in chosen["trials"]]:
         generator = torch.Generator(device).manual_seed(0)
         centroids = fit_centroids(train.described, K, run.config.correspondence, generator)
-        positions = (_cluster_positions(train, centroids), _cluster_positions(test, centroids))
-        size, mean_positions = run.config.images.size, mean_landmarks(positions[0])
+        train_xy, test_xy = _locate_clusters(train, centroids), _locate_clusters(test, centroids)
+        size, mean_positions = run.config.images.size, mean_landmarks(train_xy)
         measured = stage1_errors(
-            train.examples(positions[0], size), test.examples(positions[1], size), run.config.evaluation
+            train.to_examples(train_xy, size), test.to_examples(test_xy, size), run.config.evaluation
         )
         headline = next(row for row in measured["errors"] if row["regressor"] == "ridge 0.01")
         mean_shape = {
             name: float(value)
             for name, value in mean_shape_errors(
-                train.examples(fill_with_mean(positions[0], mean_positions), size),
-                test.examples(fill_with_mean(positions[1], mean_positions), size),
+                train.to_examples(fill_with_mean(train_xy, mean_positions), size),
+                test.to_examples(fill_with_mean(test_xy, mean_positions), size),
             ).items()
         }
         rows.append(
@@ -267,8 +273,8 @@ def _load_part(
     return Part(described, truth, store.regions)
 
 
-def _cluster_positions(part: Part, centroids: torch.Tensor) -> FloatArray:
-    """Return the position of each cluster in each image, [N, K, 2], NaN for gaps."""
+def _locate_clusters(part: Part, centroids: torch.Tensor) -> FloatArray:
+    """Return the position of each cluster in each image, [N, K, 2] in network pixels, NaN where missing."""
     points = part.described.points
     assert points.descriptor is not None
     label = assign_clusters(points.descriptor, points.image_index, centroids, "nearest")
@@ -314,11 +320,12 @@ def _sample_paths(folder: Path, max_images: int) -> list[Path]:
 
 
 def measure_speed(device: torch.device) -> dict[str, Any]:
-    """Measure the time of the choice."""
+    """Measure how long choosing K takes."""
     described = generate_mixture(16, 1.5, 8, seed=0, images=2000)
+    # A real run also has descriptors of the mirror images. Their values do not change the time.
     mirrored = DescribedPoints(described.points, described.points.descriptor)
     started, cpu = time.perf_counter(), time.process_time()
-    count = _count(mirrored, 2000, 0, device)
+    count = _choose_k(mirrored, 2000, 0, device)
     return {
         "images": 2000,
         "looked_at": count.images,

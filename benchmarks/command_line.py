@@ -1,9 +1,9 @@
-"""Measure how long the command line takes to report a wrong path.
+"""Measure how long the command line takes to show its help and to report a wrong path.
 
     python benchmarks/command_line.py --out docs/results/command_line.json
 
-Each command runs in a new process several times, in turn with the others. `value` is the median CPU time of
-the process and `wall` the shortest time that passed; other programs lengthen the second far more.
+The commands take turns. Each runs several times, every time in a new process. `value` is the median CPU time,
+which depends little on other programs. `wall` is the shortest wall-clock time.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ COMMANDS = {
 
 
 def run_once(words: list[str]) -> tuple[float, float]:
-    """Run a command; return the seconds of CPU time and the seconds that passed."""
+    """Run a command; return its CPU time and its wall-clock time in seconds."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run([sys.executable, "-m", "selfmark", *words], check=False, capture_output=True)
-    passed, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, passed
+    wall_seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall_seconds
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
             "name": name,
             "command": " ".join(["selfmark", *COMMANDS[name]]),
             "value": round(statistics.median(cpu for cpu, _ in values), 3),
-            "wall": round(min(passed for _, passed in values), 3),
+            "wall": round(min(wall for _, wall in values), 3),
             "unit": "s",
         }
         for name, values in seconds.items()
@@ -60,8 +60,8 @@ def main() -> None:
     write_json(
         {
             "script": "benchmarks/command_line.py",
-            "commit": provenance.commit(),
-            "hardware": provenance.processor(),
+            "commit": provenance.read_commit(),
+            "hardware": provenance.describe_processor(),
             "python": platform.python_version(),
             "rows": rows,
         },

@@ -2,13 +2,13 @@
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/command_times.py DATA --out times.json
 
-DATA contains flies-dpk.zip and faces-yt68.zip, or the unzipped folders. Each command runs in a new process,
-alone on the machine, with a compilation cache that is empty at the start. The time includes the start of
-Python and the imports. Rows:
+DATA contains flies-dpk.zip and faces-yt68.zip, or the unzipped folders. Each command runs in a new process.
+The time includes the start of Python and the imports. The commands share one compilation cache, which is
+empty at the start. Run the script alone on the machine. Rows:
 
-discover_small_s      the default command on the 60 training images of flies-dpk, with its verification
-discover_yt68_fast_s  the preset `fast`, without features, on the training images of faces-yt68
-zero_shot_3000_s      `--method zero-shot` on 3,000 of these images
+discover_small_s      the default command on 60 training images of flies-dpk, with its verification
+discover_yt68_fast_s  `--preset fast` (no features) on all 3,095 training images of faces-yt68
+zero_shot_3000_s      `--method zero-shot` on the first 3,000 of these images
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def main() -> None:
         for name in arguments.only:
             rows.append(measure(name, arguments.data, Path(work), environment, arguments.settings))
             print(rows[-1], flush=True)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else provenance.processor()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else provenance.describe_processor()
     result = {
         "script": "benchmarks/command_times.py",
         "hardware": device,
         "torch": torch.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "seed": 0,
         "rows": rows,
     }
@@ -67,7 +67,15 @@ def main() -> None:
 def measure(
     name: str, data: Path, work: Path, environment: dict[str, str], settings: list[str]
 ) -> dict[str, Any]:
-    """Run one command; return its time and the seconds of each part of the run."""
+    """Run one command; return its wall-clock time and the seconds of each part of the run.
+
+    Args:
+        name: key of `COMMANDS`.
+        data: folder of the zipped or unzipped data sets.
+        work: folder for unzipped data and for the run.
+        environment: environment variables of the process.
+        settings: settings that differ from the default, as `name=value`.
+    """
     dataset, K, max_images, options = COMMANDS[name]
     folder = working_copy(dataset, data, work)
     images = [str(ref.path) for ref in list_images([folder / "images" / "train"])[:max_images]]

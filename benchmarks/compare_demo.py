@@ -1,8 +1,8 @@
-"""Measure how long `selfmark compare` takes for all methods on the demo's images.
+"""Measure how long `selfmark compare` takes for all methods on the demo's training images.
 
     PYTHONPATH=src:benchmarks python benchmarks/compare_demo.py [--work FOLDER] [--out FILE]
 
-CPU time is recorded beside wall time, because other programs may use the cores.
+The result has wall-clock time and CPU time, because other programs may use the cores.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def main() -> None:
         "cpu_minutes": round(cpu_seconds / 60, 1),
         "load": round(os.getloadavg()[2], 1),
         "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20, 2),
-        "hardware": provenance.processor(),
+        "hardware": provenance.describe_processor(),
         "versions": {"torch": rows[0]["torch"], "python": sys.version.split()[0]},
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "rows": rows,
     }
     write_json(record, arguments.out)

@@ -1,6 +1,6 @@
-"""Closed formulas for the cost of a run, as pure functions of a few rates and stated assumptions.
+"""Estimate the cost of a run with closed formulas: pure functions of a few rates and stated assumptions.
 
-`cost_model.py` prints the results as tables, and `cost_simulation.py` checks them.
+`cost_model.py` prints the results as tables, and `cost_simulation.py` checks them by simulation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 @dataclass(frozen=True)
 class Rates:
-    """Throughput of one GPU. A benchmark measures each rate and writes a row of the same name."""
+    """Speed of one GPU. A benchmark measures each of these numbers and writes a row of the same name."""
 
     stage1_16_pairs: float = 3_200.0  # images/s; training, 32 images per step
     stage1_64_pairs: float = 4_500.0  # images/s; training, 128 images per step
@@ -22,7 +22,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Numbers of the method (preset `paper`) and properties of the machines that were not measured."""
+    """Properties of the method (preset `paper`), and properties of the machines that were not measured."""
 
     parameters: float = 6.77e6  # values; weights of the network, one gradient each
     gradient_bytes: int = 4  # B; float32; bfloat16 would halve the traffic
@@ -62,16 +62,16 @@ ASSUMPTIONS = Assumptions()
 
 
 def count_views(images: float, minimum: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return how many images a stage processes, counting repeats."""
+    """Return how many images a stage processes, counting each image as often as it is used."""
     return max(minimum, assumptions.views_per_image * images)
 
 
-def step_compute(batch: float, rates: Rates) -> float:
-    """Return the seconds one GPU needs for a step on `batch` images.
+def compute_step_seconds(batch: float, rates: Rates) -> float:
+    """Return the seconds that one GPU needs for a step on `batch` images.
 
-    The model is a fixed time plus a time per image, fitted to two measured batch sizes.
+    A step takes a fixed time plus a time per image. Both follow from two measured batch sizes.
 
-    >>> round(step_compute(128, Rates()) * 4500)
+    >>> round(compute_step_seconds(128, Rates()) * 4500)
     128
     """
     small, large = 32 / rates.stage1_16_pairs, 128 / rates.stage1_64_pairs
@@ -79,20 +79,20 @@ def step_compute(batch: float, rates: Rates) -> float:
     return max(small - 32 * per_image, 0.0) + per_image * batch
 
 
-def expected_largest(count: int) -> float:
+def compute_expected_largest(count: int) -> float:
     """Return the expected largest of `count` standard normal samples, by Blom's approximation."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-def slowest_gpu_factor(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return the time of the slowest GPU relative to a typical one; every step waits for the slowest."""
+def compute_slowest_gpu_factor(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> float:
+    """Return how much longer the slowest GPU takes than a typical one. Every step waits for the slowest."""
     stalls = 1 - (1 - assumptions.stall_fraction) ** gpus
-    return 1 + (1 - stalls) * assumptions.jitter * expected_largest(gpus) + stalls * assumptions.stall
+    return 1 + (1 - stalls) * assumptions.jitter * compute_expected_largest(gpus) + stalls * assumptions.stall
 
 
-def all_reduce(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return the seconds to sum `size` bytes over all GPUs with rings in the nodes and between them."""
-    gpus_per_node, nodes = layout(gpus, assumptions)
+def estimate_all_reduce(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
+    """Return the seconds to sum `size` bytes over all GPUs, with rings inside the nodes and between them."""
+    gpus_per_node, nodes = split_into_nodes(gpus, assumptions)
     within_part = size / gpus_per_node
     between_part = within_part / nodes
     within = 2 * (gpus_per_node - 1) * (within_part / assumptions.nvlink + assumptions.hop_nvlink)
@@ -100,23 +100,23 @@ def all_reduce(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -
     return within + between
 
 
-def traffic(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> tuple[float, float]:
-    """Return the bytes one GPU sends to sum `size` bytes: inside its node, and to other nodes."""
-    gpus_per_node, nodes = layout(gpus, assumptions)
+def count_sent_bytes(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> tuple[float, float]:
+    """Return the bytes that one GPU sends inside its node and to other nodes to sum `size` bytes."""
+    gpus_per_node, nodes = split_into_nodes(gpus, assumptions)
     return 2 * (gpus_per_node - 1) / gpus_per_node * size, 2 * (nodes - 1) / nodes * size / gpus_per_node
 
 
-def layout(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> tuple[int, int]:
+def split_into_nodes(gpus: int, assumptions: Assumptions = ASSUMPTIONS) -> tuple[int, int]:
     """Return the number of GPUs per node and the number of nodes."""
     return min(gpus, assumptions.node), max(1, gpus // assumptions.node)
 
 
-def gradient_size(assumptions: Assumptions = ASSUMPTIONS) -> float:
+def count_gradient_bytes(assumptions: Assumptions = ASSUMPTIONS) -> float:
     """Return the bytes of all gradients of the network."""
     return assumptions.parameters * assumptions.gradient_bytes
 
 
-def sums_size(clusters: int, assumptions: Assumptions = ASSUMPTIONS) -> float:
+def count_sum_bytes(clusters: int, assumptions: Assumptions = ASSUMPTIONS) -> float:
     """Return the bytes of the float64 sums and counts exchanged in one K-means iteration."""
     return clusters * (assumptions.descriptor + 1) * 8.0
 
@@ -134,46 +134,51 @@ class Training:
 def plan_training(
     gpus: int, num_views: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS
 ) -> Training:
-    """Plan a stage that processes `num_views` images.
+    """Plan a stage that processes `num_views` images, counting repeats.
 
-    The minimum number of steps limits the total batch. GPUs that would get fewer than 2 images are left idle.
+    The total batch is limited by the memory of the GPUs and by the minimum number of steps. GPUs that would
+    get fewer than 2 images per step stay idle.
     """
     total_batch = min(gpus * assumptions.max_batch, num_views / assumptions.min_steps)
     busy = max(1, min(gpus, int(total_batch // 2)))
     steps, batch = num_views / total_batch, total_batch / busy
-    step = step_compute(batch, rates) * slowest_gpu_factor(busy, assumptions) + all_reduce(
-        busy, gradient_size(assumptions), assumptions
-    )
+    step = compute_step_seconds(batch, rates) * compute_slowest_gpu_factor(
+        busy, assumptions
+    ) + estimate_all_reduce(busy, count_gradient_bytes(assumptions), assumptions)
     return Training(steps, batch, busy, steps * step)
 
 
-def independent_work(gpus: int, images: float, rate: float, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return the seconds for work split evenly without communication: the time of the slowest GPU."""
-    return images / rate / gpus * (1 + assumptions.speed_spread * expected_largest(gpus))
+def estimate_independent_work(
+    gpus: int, images: float, rate: float, assumptions: Assumptions = ASSUMPTIONS
+) -> float:
+    """Return the seconds until the slowest GPU is done with an equal part of work without communication."""
+    return images / rate / gpus * (1 + assumptions.speed_spread * compute_expected_largest(gpus))
 
 
-def kmeans_fit(gpus: int, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return the seconds to fit both K-means of one recovery on a sample of fixed size."""
-    iterations = assumptions.restarts * assumptions.iterations  # of each K-means
+def estimate_kmeans_fit(gpus: int, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
+    """Return the seconds to fit both K-means of one recovery (with K and with M) on the sample."""
+    iterations = assumptions.restarts * assumptions.iterations  # of one of the two K-means
     compute = max(rates.recovery_fit_200k / gpus, 2 * iterations * assumptions.iteration_floor)
     seeding = (
         2
         * (assumptions.K + assumptions.M)
-        * all_reduce(gpus, assumptions.restarts * assumptions.descriptor * 4.0, assumptions)
+        * estimate_all_reduce(gpus, assumptions.restarts * assumptions.descriptor * 4.0, assumptions)
     )
     exchange = sum(
-        iterations * all_reduce(gpus, sums_size(clusters, assumptions), assumptions)
+        iterations * estimate_all_reduce(gpus, count_sum_bytes(clusters, assumptions), assumptions)
         for clusters in (assumptions.K, assumptions.M)
     )
-    return compute * slowest_gpu_factor(gpus, assumptions) + seeding + exchange
+    return compute * compute_slowest_gpu_factor(gpus, assumptions) + seeding + exchange
 
 
-def assignment(gpus: int, images: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
+def estimate_assignment(
+    gpus: int, images: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS
+) -> float:
     """Return the seconds to assign the descriptors of all images to clusters."""
-    return independent_work(gpus, images, 200_000 / rates.recovery_assign_200k, assumptions)
+    return estimate_independent_work(gpus, images, 200_000 / rates.recovery_assign_200k, assumptions)
 
 
-def seconds_by_part(
+def estimate_seconds_by_part(
     images: float, gpus: int, rates: Rates, on_demand: bool, assumptions: Assumptions = ASSUMPTIONS
 ) -> dict[str, float]:
     """Return the seconds of each part of a run.
@@ -189,18 +194,18 @@ def seconds_by_part(
     stage2 = count_views(images, assumptions.min_views_stage2, assumptions)
     labeled = stage1 + stage2 if on_demand else images * assumptions.recoveries
     return {
-        "reading images": independent_work(gpus, images, assumptions.decode, assumptions),
-        "first keypoints": independent_work(gpus, images, assumptions.first_keypoints, assumptions),
+        "reading images": estimate_independent_work(gpus, images, assumptions.decode, assumptions),
+        "first keypoints": estimate_independent_work(gpus, images, assumptions.first_keypoints, assumptions),
         "Stage 1 training": plan_training(gpus, stage1, rates, assumptions).seconds,
-        "describing keypoints": independent_work(gpus, labeled, rates.extract, assumptions),
-        "K-means, fitting": assumptions.recoveries * kmeans_fit(gpus, rates, assumptions),
-        "K-means, assigning": assignment(gpus, labeled, rates, assumptions),
+        "describing keypoints": estimate_independent_work(gpus, labeled, rates.extract, assumptions),
+        "K-means, fitting": assumptions.recoveries * estimate_kmeans_fit(gpus, rates, assumptions),
+        "K-means, assigning": estimate_assignment(gpus, labeled, rates, assumptions),
         "Stage 2 training": plan_training(gpus, stage2, rates, assumptions).seconds,
     }
 
 
-def round_formula(gpus: int, images: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
-    """Return the seconds of one round according to the formulas in `seconds_by_part`."""
-    seconds = seconds_by_part(images, gpus, rates, on_demand=False, assumptions=assumptions)
+def estimate_round(gpus: int, images: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
+    """Return the seconds of one round: one recovery and the training that follows it."""
+    seconds = estimate_seconds_by_part(images, gpus, rates, on_demand=False, assumptions=assumptions)
     in_round = ("Stage 1 training", "describing keypoints", "K-means, fitting", "K-means, assigning")
     return sum(seconds[name] for name in in_round) / assumptions.recoveries

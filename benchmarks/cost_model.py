@@ -1,15 +1,14 @@
-"""Write the tables of docs/scale.md: the estimated cost of runs that are too large to try.
+"""Write the tables of docs/scale.md, which estimate the cost of runs that are too large to try.
 
     python benchmarks/cost_model.py                         # print the tables
     python benchmarks/cost_model.py --write docs/scale.md   # update the page
 
-The rates of one GPU come from docs/results/speed.json and docs/results/recovery.json. Rates that are missing
-there are assumed, and the first table says which. The formulas are in `cost_formulas.py`, and the simulation
-that checks them is in `cost_simulation.py`.
+The rates of one GPU come from docs/results/speed.json and docs/results/recovery.json. A rate that is missing
+there is assumed. The first table shows the origin of each rate. The formulas are in `cost_formulas.py`, and
+the simulation that checks them is in `cost_simulation.py`.
 
-In these tables, a recovery is one correspondence recovery (Sec. 3.3 of the paper): the keypoints of all
-images are described, filtered with K clusters and labeled with M clusters. A run has one recovery per round
-and one at the end.
+A recovery is one correspondence recovery (Sec. 3.3 of the paper): the keypoints of all images are described,
+filtered with K clusters and labeled with M clusters. A run has one recovery per round and one at the end.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from cost_formulas import (
     ASSUMPTIONS,
     Assumptions,
     Rates,
-    all_reduce,
+    compute_slowest_gpu_factor,
+    compute_step_seconds,
+    count_gradient_bytes,
+    count_sent_bytes,
+    count_sum_bytes,
     count_views,
-    gradient_size,
-    kmeans_fit,
+    estimate_all_reduce,
+    estimate_kmeans_fit,
+    estimate_round,
+    estimate_seconds_by_part,
     plan_training,
-    round_formula,
-    seconds_by_part,
-    slowest_gpu_factor,
-    step_compute,
-    sums_size,
-    traffic,
 )
 from cost_simulation import simulate_round, simulate_steps
 
@@ -46,7 +45,7 @@ SIZES = {"10 million": 10_000_000, "1 billion": 1_000_000_000}
 GPUS = (8, 64, 1024)
 SIMULATED = (8, 64)
 SEED = 0
-# Compared variants, and whether a recovery labels only the images of the next round. As built, it labels all
+# Name of each variant, and whether a recovery labels only the images of the next round. selfmark labels all
 # images; labeling on demand is not implemented.
 LABELS_ON_DEMAND = {"as built": False, "labeling on demand": True}
 ROOT = Path(__file__).parent.parent
@@ -61,26 +60,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", type=Path, help="Markdown page whose tables are replaced")
     arguments = parser.parse_args()
-    new_tables = tables()
+    new_tables = build_tables()
     if arguments.write is None:
         print("\n\n".join(f"{name}\n\n{table}" for name, table in new_tables.items()))
     else:
         arguments.write.write_text(insert_tables(arguments.write.read_text(), new_tables))
 
 
-def tables() -> dict[str, str]:
+def build_tables() -> dict[str, str]:
     """Return all tables of the page as Markdown, by name."""
     rates, origins = read_rates(ROOT / "docs" / "results")
     return {
-        "rates": _rates(rates, origins),
-        "assumptions": _assumptions(),
-        "storage": _storage(),
-        "gradients": _gradients(rates),
-        "sums": _sums(),
-        "gpu hours": _gpu_hours(rates),
-        "wall clock": _wall_clock(rates),
-        "kmeans": _kmeans(rates),
-        "simulation": _simulation(rates),
+        "rates": _build_rates_table(rates, origins),
+        "assumptions": _build_assumptions_table(),
+        "storage": _build_storage_table(),
+        "gradients": _build_gradients_table(rates),
+        "sums": _build_sums_table(),
+        "gpu hours": _build_gpu_hours_table(rates),
+        "wall clock": _build_wall_clock_table(rates),
+        "kmeans": _build_kmeans_table(rates),
+        "simulation": _build_simulation_table(rates),
     }
 
 
@@ -95,7 +94,7 @@ def insert_tables(page: str, new_tables: dict[str, str]) -> str:
 
 
 def read_rates(results: Path) -> tuple[Rates, dict[str, str]]:
-    """Return the measured rates, or the assumed ones where none is measured, and the origin of each."""
+    """Return the rates and the origin of each: measured if a result file has it, otherwise assumed."""
     known = {item.name: (item.default, "assumed") for item in fields(Rates)}
     for file in ("recovery.json", "speed.json"):
         path = results / file
@@ -115,23 +114,23 @@ def read_rates(results: Path) -> tuple[Rates, dict[str, str]]:
 # --- one function per table -------------------------------------------------------------------------
 
 
-def _rates(rates: Rates, origins: dict[str, str]) -> str:
+def _build_rates_table(rates: Rates, origins: dict[str, str]) -> str:
     rows = [
         [f"`{name}`", f"{getattr(rates, name):,.4g}", unit, meaning, origins[name]]
-        for name, (unit, meaning) in _comments(Rates).items()
+        for name, (unit, meaning) in _read_comments(Rates).items()
     ]
-    return _table(["rate of one GPU", "value", "unit", "meaning", "origin"], rows)
+    return _format_table(["rate of one GPU", "value", "unit", "meaning", "origin"], rows)
 
 
-def _assumptions() -> str:
+def _build_assumptions_table() -> str:
     rows = [
         [f"`{name}`", f"{getattr(ASSUMPTIONS, name):,.6g}", unit, meaning]
-        for name, (unit, meaning) in _comments(Assumptions).items()
+        for name, (unit, meaning) in _read_comments(Assumptions).items()
     ]
-    return _table(["assumption", "value", "unit", "meaning"], rows)
+    return _format_table(["assumption", "value", "unit", "meaning"], rows)
 
 
-def _storage() -> str:
+def _build_storage_table() -> str:
     # float32 descriptors of the image and its mirror image
     descriptor_bytes = 2 * ASSUMPTIONS.points * ASSUMPTIONS.descriptor * 4
     bytes_per_image = {
@@ -141,95 +140,111 @@ def _storage() -> str:
         "labeled points of a round": ASSUMPTIONS.points * ASSUMPTIONS.label_bytes,
     }
     rows = [
-        [name, _bytes(size), *[_bytes(size * images) for images in SIZES.values()]]
+        [name, _format_bytes(size), *[_format_bytes(size * images) for images in SIZES.values()]]
         for name, size in bytes_per_image.items()
     ]
     for gpus in GPUS:
         per_gpu = [descriptor_bytes * images / gpus for images in SIZES.values()]
-        available = 0.7 * ASSUMPTIONS.gpu_memory  # the rest is left to everything else on the GPU
-        cells = [f"{_bytes(size)}{'' if size < available else ', too much'}" for size in per_gpu]
+        available = 0.7 * ASSUMPTIONS.gpu_memory  # 30 % is for weights, activations and buffers
+        cells = [f"{_format_bytes(size)}{'' if size < available else ', too much'}" for size in per_gpu]
         rows.append([f"descriptors of one recovery, per GPU, on {gpus:,} GPUs", "", *cells])
-    return _table(["data", "one image", *[f"{name} images" for name in SIZES]], rows)
+    return _format_table(["data", "one image", *[f"{name} images" for name in SIZES]], rows)
 
 
-def _gradients(rates: Rates) -> str:
+def _build_gradients_table(rates: Rates) -> str:
     rows = []
     for gpus in GPUS:
-        step = traffic(gpus, gradient_size())
-        run = [sum(step) * _steps(gpus, images, rates) for images in SIZES.values()]
+        step = count_sent_bytes(gpus, count_gradient_bytes())
+        run = [sum(step) * _count_steps(gpus, images, rates) for images in SIZES.values()]
         rows.append(
-            [f"{gpus:,}", *_format_traffic(step), _time(all_reduce(gpus, gradient_size())), *map(_bytes, run)]
+            [
+                f"{gpus:,}",
+                *_format_traffic(step),
+                _format_time(estimate_all_reduce(gpus, count_gradient_bytes())),
+                *map(_format_bytes, run),
+            ]
         )
     runs = [f"per run on {name} images" for name in SIZES]
-    return _table(["GPUs", "per step, in the node", "per step, to other nodes", "time per step", *runs], rows)
+    return _format_table(
+        ["GPUs", "per step, in the node", "per step, to other nodes", "time per step", *runs], rows
+    )
 
 
-def _sums() -> str:
-    """Return the table of the cluster sums that GPUs exchange in K-means."""
+def _build_sums_table() -> str:
+    """Build the table of the cluster sums that GPUs exchange in K-means."""
     rows = []
     for gpus in GPUS:
-        sent = [traffic(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
+        sent = [
+            count_sent_bytes(gpus, count_sum_bytes(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)
+        ]
         run = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * ASSUMPTIONS.recoveries * sum(map(sum, sent))
         rows.append(
             [
                 f"{gpus:,}",
                 *_format_traffic(sent[1]),  # with M clusters
-                _time(all_reduce(gpus, sums_size(ASSUMPTIONS.M))),
-                _bytes(run),
+                _format_time(estimate_all_reduce(gpus, count_sum_bytes(ASSUMPTIONS.M))),
+                _format_bytes(run),
             ]
         )
     names = ["GPUs", "per iteration with M, in the node", "to other nodes", "time", "per run"]
-    return _table(names, rows)
+    return _format_table(names, rows)
 
 
-def _gpu_hours(rates: Rates) -> str:
+def _build_gpu_hours_table(rates: Rates) -> str:
     columns = [
-        seconds_by_part(images, GPUS[0], rates, on_demand)
+        estimate_seconds_by_part(images, GPUS[0], rates, on_demand)
         for images in SIZES.values()
         for on_demand in LABELS_ON_DEMAND.values()
     ]
-    rows = [[name, *[_hours(column[name] * GPUS[0]) for column in columns]] for name in columns[0]]
-    rows.append(["**total**", *[f"**{_hours(sum(column.values()) * GPUS[0])}**" for column in columns]])
+    rows = [[name, *[_format_hours(column[name] * GPUS[0]) for column in columns]] for name in columns[0]]
+    rows.append(
+        ["**total**", *[f"**{_format_hours(sum(column.values()) * GPUS[0])}**" for column in columns]]
+    )
     names = [f"{name}, {variant}" for name in SIZES for variant in LABELS_ON_DEMAND]
-    return _table([f"GPU hours, on {GPUS[0]} GPUs", *names], rows)
+    return _format_table([f"GPU hours, on {GPUS[0]} GPUs", *names], rows)
 
 
-def _wall_clock(rates: Rates) -> str:
+def _build_wall_clock_table(rates: Rates) -> str:
     rows = []
     for name, images in SIZES.items():
         for variant, on_demand in LABELS_ON_DEMAND.items():
-            runs = [seconds_by_part(images, gpus, rates, on_demand) for gpus in GPUS]
-            rows.append([f"{name} images, {variant}", *[_time(sum(seconds.values())) for seconds in runs]])
+            runs = [estimate_seconds_by_part(images, gpus, rates, on_demand) for gpus in GPUS]
+            rows.append(
+                [f"{name} images, {variant}", *[_format_time(sum(seconds.values())) for seconds in runs]]
+            )
         plans = [
             plan_training(gpus, count_views(images, ASSUMPTIONS.min_views_stage1), rates) for gpus in GPUS
         ]
-        rows.append([f"{name} images: Stage 1 alone", *[_time(plan.seconds) for plan in plans]])
+        rows.append([f"{name} images: Stage 1 alone", *[_format_time(plan.seconds) for plan in plans]])
         rows.append(
             [
                 f"{name} images: steps x images per GPU in Stage 1",
                 *[
-                    f"{plan.steps:,.0f} x {plan.batch:.0f}{_idle(plan.busy, gpus)}"
+                    f"{plan.steps:,.0f} x {plan.batch:.0f}{_format_idle(plan.busy, gpus)}"
                     for plan, gpus in zip(plans, GPUS, strict=True)
                 ],
             ]
         )
-    return _table(["wall clock", *[f"{gpus:,} GPUs" for gpus in GPUS]], rows)
+    return _format_table(["wall clock", *[f"{gpus:,} GPUs" for gpus in GPUS]], rows)
 
 
-def _kmeans(rates: Rates) -> str:
+def _build_kmeans_table(rates: Rates) -> str:
     rows = []
     for gpus in (1, *GPUS):
-        exchange = [all_reduce(gpus, sums_size(clusters)) for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)]
+        exchange = [
+            estimate_all_reduce(gpus, count_sum_bytes(clusters))
+            for clusters in (ASSUMPTIONS.K, ASSUMPTIONS.M)
+        ]
         exchanging = ASSUMPTIONS.restarts * ASSUMPTIONS.iterations * sum(exchange)
-        rows.append([f"{gpus:,}", _time(kmeans_fit(gpus, rates)), _time(exchanging)])
-    return _table(["GPUs", "fitting with K and M, one recovery", "time spent exchanging sums"], rows)
+        rows.append([f"{gpus:,}", _format_time(estimate_kmeans_fit(gpus, rates)), _format_time(exchanging)])
+    return _format_table(["GPUs", "fitting with K and M, one recovery", "time spent exchanging sums"], rows)
 
 
-def _simulation(rates: Rates) -> str:
+def _build_simulation_table(rates: Rates) -> str:
     rows = []
     for gpus in SIMULATED:
         rng = np.random.default_rng(SEED)
-        compute = step_compute(ASSUMPTIONS.max_batch, rates)
+        compute = compute_step_seconds(ASSUMPTIONS.max_batch, rates)
         # recovery_fit_200k is the duration of all iterations of both K-means (with K and with M) on one GPU.
         iteration = max(
             rates.recovery_fit_200k / gpus / (2 * ASSUMPTIONS.restarts * ASSUMPTIONS.iterations),
@@ -238,45 +253,47 @@ def _simulation(rates: Rates) -> str:
         cases = [
             (
                 "a training step",
-                compute * slowest_gpu_factor(gpus) + all_reduce(gpus, gradient_size()),
-                simulate_steps(gpus, compute, gradient_size(), 500, ASSUMPTIONS, rng),
+                compute * compute_slowest_gpu_factor(gpus)
+                + estimate_all_reduce(gpus, count_gradient_bytes()),
+                simulate_steps(gpus, compute, count_gradient_bytes(), 500, ASSUMPTIONS, rng),
             ),
             (
                 "a K-means iteration with M",
-                iteration * slowest_gpu_factor(gpus) + all_reduce(gpus, sums_size(ASSUMPTIONS.M)),
-                simulate_steps(gpus, iteration, sums_size(ASSUMPTIONS.M), 500, ASSUMPTIONS, rng),
+                iteration * compute_slowest_gpu_factor(gpus)
+                + estimate_all_reduce(gpus, count_sum_bytes(ASSUMPTIONS.M)),
+                simulate_steps(gpus, iteration, count_sum_bytes(ASSUMPTIONS.M), 500, ASSUMPTIONS, rng),
             ),
             (
                 "a round on 10 million images",
-                round_formula(gpus, SIZES["10 million"], rates),
+                estimate_round(gpus, SIZES["10 million"], rates),
                 simulate_round(gpus, SIZES["10 million"], rates, ASSUMPTIONS, rng),
             ),
         ]
         for operation, formula, simulated in cases:
             # Adding 0.0 turns -0.0 into 0.0.
             difference = f"{round(100 * (formula / simulated - 1), 1) + 0.0:+.1f} %"
-            rows.append([f"{gpus}", operation, _time(formula), _time(simulated), difference])
-    return _table(["GPUs", "operation", "formula", "simulated", "error of the formula"], rows)
+            rows.append([f"{gpus}", operation, _format_time(formula), _format_time(simulated), difference])
+    return _format_table(["GPUs", "operation", "formula", "simulated", "error of the formula"], rows)
 
 
-def _steps(gpus: int, images: float, rates: Rates) -> float:
+def _count_steps(gpus: int, images: float, rates: Rates) -> float:
     minima = (ASSUMPTIONS.min_views_stage1, ASSUMPTIONS.min_views_stage2)
     return sum(plan_training(gpus, count_views(images, minimum), rates).steps for minimum in minima)
 
 
 def _format_traffic(sent: tuple[float, float]) -> tuple[str, str]:
     """Format the bytes sent inside a node and to other nodes."""
-    return _bytes(sent[0]), _bytes(sent[1]) if sent[1] else "none"
+    return _format_bytes(sent[0]), _format_bytes(sent[1]) if sent[1] else "none"
 
 
-def _idle(busy: int, gpus: int) -> str:
+def _format_idle(busy: int, gpus: int) -> str:
     return "" if busy == gpus else f" ({gpus - busy} idle)"
 
 
 # --- formatting --------------------------------------------------------------------------------------
 
 
-def _comments(kind: type[Any]) -> dict[str, tuple[str, str]]:
+def _read_comments(kind: type[Any]) -> dict[str, tuple[str, str]]:
     """Return the unit and the meaning of each field from the comment on its line: `# unit; meaning`."""
     comments = re.findall(
         r"^    (\w+): [^#\n]+#\s*([^;]+); (.+)$", inspect.getsource(kind), flags=re.MULTILINE
@@ -284,22 +301,22 @@ def _comments(kind: type[Any]) -> dict[str, tuple[str, str]]:
     return {name: (unit, meaning) for name, unit, meaning in comments}
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _format_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _bytes(size: float) -> str:
-    unit, scale = next(((u, s) for u, s in _BYTES.items() if size >= s), ("B", 1.0))
-    return f"{size / scale:.3g} {unit}"
+def _format_bytes(size: float) -> str:
+    unit = next((unit for unit, unit_bytes in _BYTES.items() if size >= unit_bytes), "B")
+    return f"{size / _BYTES[unit]:.3g} {unit}"
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     unit = next(unit for unit, minimum in _MIN_SECONDS.items() if seconds >= minimum)
     return f"{seconds / _SECONDS_PER_UNIT[unit]:.3g} {unit}"
 
 
-def _hours(seconds: float) -> str:
+def _format_hours(seconds: float) -> str:
     return f"{seconds / 3600:,.3g}" if seconds < 3.6e6 else f"{seconds / 3600:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""Event-by-event simulation of steps on many GPUs that checks the formulas in `cost_formulas.py`."""
+"""Simulate steps on many GPUs message by message, to check the formulas in `cost_formulas.py`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy.typing as npt
 from cost_formulas import (
     Assumptions,
     Rates,
+    compute_step_seconds,
+    count_gradient_bytes,
+    count_sum_bytes,
     count_views,
-    gradient_size,
-    layout,
     plan_training,
-    step_compute,
-    sums_size,
+    split_into_nodes,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -25,14 +25,18 @@ def simulate_exchange(
 ) -> FloatArray:
     """Simulate an all-reduce message by message and return when each GPU has the sum.
 
-    A GPU sends its next part to its neighbor as soon as it has sent the previous one and received what it
-    needs. It waits for no other GPU. The formulas ignore this timing; they only count bytes and messages.
+    A GPU sends its next part to its neighbor as soon as it has sent the previous part and received one from
+    its other neighbor. It waits for no other GPU. The formulas ignore this timing: they only count bytes and
+    messages.
 
     Args:
         ready: Time at which each GPU can start, [nodes, GPUs per node], in seconds.
         size: Bytes to sum.
         assumptions: Bandwidths, latencies and their variation.
         rng: Random generator for the message times.
+
+    Returns:
+        Times in seconds, [nodes, GPUs per node].
     """
     nodes, gpus_per_node = ready.shape
     within = _Link(assumptions.nvlink, assumptions.hop_nvlink, axis=1)
@@ -69,8 +73,11 @@ def _ring(
 def simulate_steps(
     gpus: int, compute: float, size: float, steps: int, assumptions: Assumptions, rng: np.random.Generator
 ) -> float:
-    """Return the seconds per step: about `compute` seconds on each GPU, then a sum of `size` bytes."""
-    gpus_per_node, nodes = layout(gpus, assumptions)
+    """Return the mean seconds per step.
+
+    In a step, each GPU computes for about `compute` seconds; then all GPUs sum `size` bytes.
+    """
+    gpus_per_node, nodes = split_into_nodes(gpus, assumptions)
     ready = np.zeros((nodes, gpus_per_node))
     for _ in range(steps):
         factor = rng.normal(1, assumptions.jitter, ready.shape)
@@ -87,10 +94,10 @@ def simulate_round(
     rng: np.random.Generator,
     thinning: int = 50,
 ) -> float:
-    """Return the seconds of one round as implemented: describe every image, fit K-means, assign, train.
+    """Return the seconds of one round: describe every image, fit K-means, assign clusters, train.
 
-    Of identical steps and iterations, only every `thinning`-th is simulated. Describing and assigning
-    take as long as the slowest GPU, on average over 200 random sets of GPUs.
+    Only one of `thinning` identical steps or iterations is simulated. Describing and assigning take as long
+    as the slowest GPU, averaged over 200 random sets of GPUs.
     """
     slowness = np.maximum(rng.normal(1, assumptions.speed_spread, (200, gpus)), 0.5)
     single_gpu = images / rates.extract + images * rates.recovery_assign_200k / 200_000
@@ -100,16 +107,15 @@ def simulate_round(
     for clusters in (assumptions.K, assumptions.M):
         simulated = iterations_per_fit // thinning
         seconds += iterations_per_fit * simulate_steps(
-            gpus, compute, sums_size(clusters, assumptions), simulated, assumptions, rng
+            gpus, compute, count_sum_bytes(clusters, assumptions), simulated, assumptions, rng
         )
     plan = plan_training(
         gpus, count_views(images, assumptions.min_views_stage1, assumptions), rates, assumptions
     )
-    steps = (
-        plan.steps / assumptions.recoveries
-    )  # per recovery: of a round, or of the last clustering, which counts as a round
+    # The formulas divide the training by the number of recoveries, so the final clustering counts as a round.
+    steps = plan.steps / assumptions.recoveries
     simulated = max(1, int(steps) // thinning)
-    compute = step_compute(plan.batch, rates)
+    compute = compute_step_seconds(plan.batch, rates)
     return seconds + steps * simulate_steps(
-        gpus, compute, gradient_size(assumptions), simulated, assumptions, rng
+        gpus, compute, count_gradient_bytes(assumptions), simulated, assumptions, rng
     )

@@ -1,10 +1,11 @@
-"""Measure `selfmark evaluate` on a labeled data set, without and with existing predictions.
+"""Measure how long `selfmark evaluate` takes on a labeled data set, with and without existing predictions.
 
     python benchmarks/evaluate_speed.py RUN DATA [DATA ...] --out rows.json
 
-DATA is an unzipped data set (images/train, images/test, train.json, test.json). Times are for the whole
-command in a new process, including the report. `seconds_again` is `evaluate_yt68_s` of
-docs/results/speed.json; CPU time is also given, because it hardly depends on other work on the machine.
+DATA is an unzipped data set (images/train, images/test, train.json, test.json). Each command runs twice in a
+new process; the second time, the predictions exist. Times include the report. CPU time hardly depends on
+other work on the machine. On faces-yt68, `seconds_again` is the row `evaluate_yt68_s` of
+docs/results/speed.json.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    hardware = provenance.processor()
+    hardware = provenance.describe_processor()
     if torch.cuda.is_available():
         hardware = f"{torch.cuda.get_device_name()}, {hardware}"
     rows = []
@@ -58,7 +59,7 @@ def main() -> None:
                 "hardware": hardware,
                 "torch": torch.__version__,
                 "python": platform.python_version(),
-                "commit": provenance.commit(),
+                "commit": provenance.read_commit(),
             }
         )
         print(json.dumps(rows[-1]), flush=True)
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def _cpu_seconds_of_children() -> float:
-    """Return the CPU time of all processes that have been started and have ended."""
+    """Return the CPU time of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

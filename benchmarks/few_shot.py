@@ -1,11 +1,12 @@
-"""Compare `selfmark map` with simpler methods by number of annotated images: docs/results/few_shot.json.
+"""Compare `selfmark map` with simpler methods for few annotated images. Results: docs/results/few_shot.json.
 
     python benchmarks/few_shot.py RUN DATA --out row.json --cache landmarks/
 
-DATA is an unzipped data set (images/train, images/test, train.json, test.json). Annotated images are drawn at
-random from the training images. Errors are measured on the test images, in percent of the normalizer that the
-label file declares. Landmarks are stored in the cache folder, because detecting them takes much longer than
-everything else. `--max-images N` uses only N evenly spaced images of each part.
+DATA is an unzipped data set (images/train, images/test, train.json, test.json). The script draws the
+annotated images at random from the training images. Errors are measured on the test images, in percent of the
+normalizer that the label file declares. The landmarks of RUN's detector are stored in the cache folder,
+because predicting them takes much longer than everything else. `--max-images N` uses only N evenly spaced
+training images and N test images.
 """
 
 from __future__ import annotations
@@ -39,11 +40,17 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 
 ANNOTATED = (1, 2, 3, 5, 10, 20, 50)  # numbers of annotated images
-DEFAULT_OPTIONS = FitOptions(aligned=True, mirrored=True, ridge=RIDGES[0])  # without model selection
+DEFAULT_OPTIONS = FitOptions(aligned=True, mirrored=True, ridge=RIDGES[0])  # of maps without model selection
 
 
 class Part(NamedTuple):
-    """Objects of the training or test images, and the normalizer of each in network pixels."""
+    """Objects of the training or of the test images.
+
+    Attributes:
+        examples: landmarks and annotated points of the objects, in network pixels.
+        lengths: normalizer of each object, in network pixels, [N].
+        truth: annotations of the objects, in pixels of the original images.
+    """
 
     examples: MappingExamples
     lengths: FloatArray
@@ -61,13 +68,13 @@ def main() -> None:
     parser.add_argument("--max-images", type=int, default=0)
     arguments = parser.parse_args()
     detector = Detector.load(arguments.run, select_device("auto"))
-    train = read(detector, arguments.data, "train", arguments.cache, arguments.max_images)
-    test = read(detector, arguments.data, "test", arguments.cache, arguments.max_images)
+    train = read_part(detector, arguments.data, "train", arguments.cache, arguments.max_images)
+    test = read_part(detector, arguments.data, "test", arguments.cache, arguments.max_images)
     write_json(measure(detector, train, test, arguments.draws) | {"data": arguments.data.name}, arguments.out)
 
 
-def read(detector: Detector, data: Path, part: str, cache: Path, max_images: int) -> Part:
-    """Read a part of the data set with the landmarks of its images, from the cache if possible."""
+def read_part(detector: Detector, data: Path, part: str, cache: Path, max_images: int) -> Part:
+    """Read the part "train" or "test" of the data set, and its landmarks from the cache if they are there."""
     truth = read_ground_truth(data / f"{part}.json", list_images([data / "images" / part]))
     if max_images and max_images < len(truth):
         truth = truth.select(np.linspace(0, len(truth) - 1, max_images).astype(int))
@@ -99,34 +106,34 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
         for _ in range(draws):
             drawn = rng.choice(len(train.truth), annotated, replace=False)
             sample, lengths = train.examples.select(drawn), train.lengths[drawn]
-            ridge.append(_error(test, partial(_ridge, sample)))
+            ridge.append(_measure_error(test, partial(_predict_with_ridge, sample)))
             # A huge ridge leaves only the mean of the points, shifted, rotated and scaled.
             only_mean = FitOptions(aligned=True, mirrored=False, ridge=1e3)
-            aligned.append(_error(test, fit_with_options(sample, mirror, only_mean).predict))
-            unselected.append(_error(test, fit_with_options(sample, mirror, DEFAULT_OPTIONS).predict))
-            unmirrored.append(_error(test, select_map(sample, lengths, None).map.predict))
+            aligned.append(_measure_error(test, fit_with_options(sample, mirror, only_mean).predict))
+            unselected.append(_measure_error(test, fit_with_options(sample, mirror, DEFAULT_OPTIONS).predict))
+            unmirrored.append(_measure_error(test, select_map(sample, lengths, None).map.predict))
             started = time.perf_counter()
             selected = select_map(sample, lengths, mirror)
             seconds.append(time.perf_counter() - started)
-            mapped.append(_error(test, selected.map.predict))
-            on_training.append(_error(_without(train, drawn), selected.map.predict))
+            mapped.append(_measure_error(test, selected.map.predict))
+            on_training.append(_measure_error(_exclude_rows(train, drawn), selected.map.predict))
             estimated.append(mean_error(selected.errors))
             name = _describe_options(selected.options)
             chosen[name] = chosen.get(name, 0) + 1
         row = {
             "annotated": annotated,
-            "ridge_of_evaluate": _mean_and_spread(ridge),
-            "mean_moved_along": _mean_and_spread(aligned),
-            "map_without_mirror_images": _mean_and_spread(unmirrored),
-            "map_without_choosing": _mean_and_spread(unselected),
-            "map": _mean_and_spread(mapped),
-            "map_on_other_training_images": _mean_and_spread(on_training),
+            "ridge_of_evaluate": _compute_mean_and_spread(ridge),
+            "mean_moved_along": _compute_mean_and_spread(aligned),
+            "map_without_mirror_images": _compute_mean_and_spread(unmirrored),
+            "map_without_choosing": _compute_mean_and_spread(unselected),
+            "map": _compute_mean_and_spread(mapped),
+            "map_on_other_training_images": _compute_mean_and_spread(on_training),
         }
         if annotated > 1:
-            row["leave_one_out"] = _mean_and_spread(estimated)
+            row["leave_one_out"] = _compute_mean_and_spread(estimated)
             for name, actual in (("test", mapped), ("other_training_images", on_training)):
                 excess = np.array(estimated) / np.array(actual) - 1
-                row[f"leave_one_out_beyond_{name}"] = _mean_and_spread(excess.tolist())
+                row[f"leave_one_out_beyond_{name}"] = _compute_mean_and_spread(excess.tolist())
                 row[f"leave_one_out_within_a_fifth_of_{name}"] = float(np.mean(np.abs(excess) < 0.2))
         rows.append(row | {"seconds_to_fit": round(float(np.median(seconds)), 3), "chosen": chosen})
         print(json.dumps(rows[-1]), flush=True)
@@ -136,7 +143,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
         "normaliser": choose_normalizer(test.truth),
         "train_images": len(train.truth),
         "test_images": len(test.truth),
-        "all_train_images": round(_error(test, partial(_ridge, train.examples)), 3),
+        "all_train_images": round(_measure_error(test, partial(_predict_with_ridge, train.examples)), 3),
         "draws": draws,
         "seed": 0,
         "rows": rows,
@@ -151,21 +158,25 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
 
 
 def vary_constants(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, dict[str, float]]:
-    """Return the errors with each constant of the prior halved and doubled, without model selection."""
+    """Return the errors with each constant of the prior halved and doubled, without model selection.
+
+    Returns:
+        For each change, the mean error by number of annotated images.
+    """
     mirror = MirrorPartners(detector.card.mirror, train.truth.mirror, detector.card.images.size)
 
-    def errors() -> dict[str, float]:
+    def measure_errors() -> dict[str, float]:
         rng = np.random.default_rng(0)
         return {
             str(annotated): _error_without_selection(train, test, mirror, annotated, draws, rng)
             for annotated in (1, 5, 10, 50)
         }
 
-    results = {"unchanged": errors()}
+    results = {"unchanged": measure_errors()}
     for name in ("PRIOR_IMAGES", "AFFINE_VARIANCE", "BENDING_STD", "BENDING_RANGE"):
         for factor in (0.5, 2.0):
             with mock.patch.object(point_map, name, factor * getattr(point_map, name)):
-                results[f"{name} times {factor:g}"] = errors()
+                results[f"{name} times {factor:g}"] = measure_errors()
     return results
 
 
@@ -174,7 +185,7 @@ def _error_without_selection(
 ) -> float:
     drawn = (rng.choice(len(train.truth), annotated, replace=False) for _ in range(draws))
     maps = (fit_with_options(train.examples.select(rows), mirror, DEFAULT_OPTIONS) for rows in drawn)
-    return round(float(np.mean([_error(test, fitted.predict) for fitted in maps])), 3)
+    return round(float(np.mean([_measure_error(test, fitted.predict) for fitted in maps])), 3)
 
 
 def _describe_options(options: FitOptions) -> str:
@@ -182,27 +193,27 @@ def _describe_options(options: FitOptions) -> str:
     return f"{frame}{', mirrored' * options.mirrored}, ridge {options.ridge:g}"
 
 
-def _without(part: Part, rows: IntArray) -> Part:
-    """Return the objects that are not in these rows."""
-    rest = np.setdiff1d(np.arange(len(part.truth)), rows)
-    return Part(part.examples.select(rest), part.lengths[rest], part.truth.select(rest))
+def _exclude_rows(part: Part, rows: IntArray) -> Part:
+    """Return the part without the objects in these rows."""
+    kept = np.setdiff1d(np.arange(len(part.truth)), rows)
+    return Part(part.examples.select(kept), part.lengths[kept], part.truth.select(kept))
 
 
-def _ridge(sample: MappingExamples, landmarks: FloatArray, score: FloatArray) -> FloatArray:
-    """Predict with the regressor that `selfmark evaluate` fits."""
+def _predict_with_ridge(sample: MappingExamples, landmarks: FloatArray, score: FloatArray) -> FloatArray:
+    """Predict points with the ridge regression of `selfmark evaluate`, fitted on the sample."""
     return forward_prediction(
         sample.landmarks, sample.points, sample.visible, landmarks, partial(fit_ridge, ridge=0.01)
     )
 
 
-def _error(test: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
+def _measure_error(test: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
     examples = test.examples
     predicted = predict(examples.landmarks, examples.score)
     errors = point_errors(predicted, examples.points, examples.visible, test.lengths)
     return float(np.nanmean(image_errors(errors)))
 
 
-def _mean_and_spread(values: list[float]) -> dict[str, float]:
+def _compute_mean_and_spread(values: list[float]) -> dict[str, float]:
     return {"mean": round(float(np.mean(values)), 3), "spread": round(float(np.std(values)), 3)}
 
 

@@ -1,11 +1,11 @@
 r"""Measure detection and tracking of animals in front of a fixed camera, and the memory for an hour of video.
 
     python benchmarks/find_animals.py --flies flies-pair-video --mouse mouse-openfield \
-      --touches --hour --out find_animals.json
+      --touches --crossings --hour --out find_animals.json
 
 The folders are the unzipped data sets. The reference points of the flies come from a model, not from a
-person. The labeled frames of the mouse are separate images of one recording, in random order. Joined into a
-video, they show whether the mouse is detected, but not whether it is tracked.
+person. The labeled frames of the mouse are separate images of one recording, in random order. The script
+joins them into a video. This video shows whether the mouse is detected, but not whether it is tracked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.tracking.tracker import AnimalTracker
 
 Floats = npt.NDArray[np.float64]
-FRAME_RATE = 30  # of the generated videos
+FRAME_RATE = 30  # frames per second of the generated videos
 BODY = (16, 8)  # half axes of a generated elliptical animal, pixels
 CROSSINGS = ("one runs over the other", "one covers the other and goes back")
 CONTACTS = ("meet and part again", "pass side by side", "one runs over the other")
@@ -78,7 +78,7 @@ def measure_flies(folder: Path) -> dict[str, Any]:
         "center_to_thorax_median_px": round(float(np.nanmedian(distance)), 2),
         "center_to_thorax_median_percent": round(float(np.nanmedian(distance / size) * 100), 2),
         "center_to_thorax_worst_px": round(float(np.nanmax(distance)), 2),
-        **_coverage(tracks, points),
+        **_measure_coverage(tracks, points),
         "frames_per_second": speed,
     }
 
@@ -113,7 +113,7 @@ def measure_mouse(folder: Path) -> list[dict[str, Any]]:
         "center_to_middle_median_px": round(float(np.nanmedian(distance)), 2),
         "center_to_middle_worst_px": round(float(np.nanmax(distance)), 2),
         "center_to_middle_median_percent_of_length": round(float(np.nanmedian(distance / length) * 100), 2),
-        **_coverage(tracks, points),
+        **_measure_coverage(tracks, points),
     }
     tracks, speed = _track(folder / "video.mp4", 1, Tracking())
     steps = np.linalg.norm(np.diff(tracks.center[:, 0], axis=0), axis=1)
@@ -133,9 +133,12 @@ def measure_contact(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     """Measure how often two generated animals keep their identities after a contact of `frames` frames."""
     kept = 0
     for trial in range(trials):
-        places, angles = _contact(kind, frames, np.random.default_rng([frames, trial]))
+        places, angles = _generate_contact(kind, frames, np.random.default_rng([frames, trial]))
         tracker = AnimalTracker(2, np.pi * BODY[0] * BODY[1], Tracking())
-        centers = np.stack([tracker.update(_mask(*pose)).center for pose in zip(places, angles, strict=True)])
+        centers = np.stack(
+            [tracker.update(_draw_mask(*pose)).center for pose in zip(places, angles, strict=True)]
+        )
+        # The animal nearest to track 0 before the contact (frame 3) and at the end.
         before, after = (
             np.linalg.norm(centers[frame, 0] - places[frame], axis=1).argmin() for frame in (3, -1)
         )
@@ -143,34 +146,39 @@ def measure_contact(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}
 
 
-def _contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Generate positions [T, 2, 2] and angles [T, 2] in degrees of two animals that meet, touch and part.
+def _generate_contact(kind: str, frames: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Generate the movement of two animals that meet, touch for about `frames` frames, and part.
 
-    They touch for about `frames` of the T frames. Positions are in images of 200 x 150 pixels.
+    Returns:
+        Positions [T, 2, 2] in pixels of images of 200 x 150 pixels, and angles [T, 2] in degrees.
     """
     direction = rng.uniform(0, 2 * np.pi)
     along = np.array([np.cos(direction), np.sin(direction)])
     across = np.array([-along[1], along[0]])
     if kind == "meet and part again":
         # Each animal approaches the image center to 13 pixels, where the two usually touch, and goes back.
-        to_center = np.concatenate([np.linspace(70, 13, 25), np.full(frames, 13), np.linspace(13, 70, 25)])
+        to_center = np.concatenate(  # distance of each animal from the image center, pixels, [T]
+            [np.linspace(70, 13, 25), np.full(frames, 13), np.linspace(13, 70, 25)]
+        )
         places = np.array([100, 75]) + np.stack([-to_center, to_center], axis=1)[..., None] * along
         heading = np.array([rng.uniform(-30, 30), rng.uniform(90, 270)])
         angles = np.degrees(direction) + heading + np.cumsum(rng.normal(0, 3, (len(to_center), 2)), axis=0)
         places = places + np.cumsum(rng.normal(0, 0.5, (len(to_center), 1, 2)), axis=0)
     else:
-        steps = np.arange(-70, 70, 2 * BODY[0] / frames)
+        # Each animal moves by its length in `frames` frames, on a path beside the other's path.
+        progress = np.arange(-70, 70, 2 * BODY[0] / frames)
         sideways = BODY[1] if kind == "pass side by side" else 2.0
-        places = np.array([100, 75]) + np.stack([steps, -steps], axis=1)[..., None] * along
+        places = np.array([100, 75]) + np.stack([progress, -progress], axis=1)[..., None] * along
         places = places + np.array([[sideways], [-sideways]]) * across
-        angles = np.degrees(direction) + rng.normal(0, 3, (len(steps), 2))
+        angles = np.degrees(direction) + rng.normal(0, 3, (len(progress), 2))
     return places + rng.normal(0, 0.4, places.shape), angles
 
 
-def _mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
+def _draw_mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
+    """Return a mask [150, 200] of elliptical animals at positions [A, 2] with angles [A] in degrees."""
     mask = np.zeros((150, 200), np.uint8)
     for place, angle in zip(places, angles, strict=True):
-        # OpenCV takes fixed-point coordinates: integers in units of 2**-4 pixels.
+        # With shift=4, the last argument, OpenCV takes coordinates in units of 2**-4 pixels.
         center = tuple(int(value) for value in np.round(place * 16))
         axes = (BODY[0] * 16, BODY[1] * 16)
         cv2.ellipse(mask, center, axes, float(angle), 0, 360, 1, -1, cv2.LINE_8, 4)
@@ -186,22 +194,24 @@ def measure_crossing(
         kind: one of `CROSSINGS`.
         shades: gray level of each animal; equal for animals that look the same.
         frames: duration of the contact in frames.
-        ratio: `max_appearance_ratio`; 0 uses the paths only.
+        ratio: `tracking.max_appearance_ratio`; with 0, the tracker ignores the animals' appearance.
         trials: number of videos.
     """
     kept = 0
     for trial in range(trials):
         rng = np.random.default_rng([frames, trial])
-        places, angles = _contact("one runs over the other", frames, rng)
+        places, angles = _generate_contact("one runs over the other", frames, rng)
         if kind == CROSSINGS[1]:
             middle = len(places) // 2
-            places, angles = (np.concatenate([v[:middle], v[middle::-1]]) for v in (places, angles))
+            places, angles = (  # until the middle, then backward to the start
+                np.concatenate([movement[:middle], movement[middle::-1]]) for movement in (places, angles)
+            )
         with tempfile.TemporaryDirectory() as scratch:
             video = Path(scratch, "crossing.avi")
             writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), FRAME_RATE, (200, 150))
             upper = int(rng.integers(2))  # the animal that covers the other
             for number in range(len(places)):
-                writer.write(_render(places[number], angles[number], shades, upper, rng))
+                writer.write(_render_frame(places[number], angles[number], shades, upper, rng))
             writer.release()
             centers = track_animals(video, 2, Tracking(max_appearance_ratio=ratio)).center
         before, after = (
@@ -218,7 +228,7 @@ def measure_crossing(
     }
 
 
-def _render(
+def _render_frame(
     places: Floats, angles: Floats, shades: tuple[int, int], upper: int, rng: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
     """Draw two ellipses on a noisy floor; the one with index `upper` covers the other."""
@@ -240,10 +250,12 @@ def _track(video: Path, animals: int, settings: Tracking) -> tuple[AnimalTracks,
     return tracks, round(probe_video(video).frames / (time.monotonic() - started), 1)
 
 
-def _coverage(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
-    """Return the fraction of reference points inside an animal's square, and inside its crop with margins.
+def _measure_coverage(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
+    """Return the fractions of reference points inside the animal's square and inside its crop with margins.
 
-    points: [frames, animals, K, 2]
+    Args:
+        tracks: tracked animals.
+        points: reference points in pixels, [frames, animals, L, 2].
     """
     distance = np.abs(points - tracks.center[:, :, None]).max(axis=3)  # along x or y, whichever is larger
     known = np.isfinite(distance)
@@ -260,7 +272,7 @@ def _coverage(tracks: AnimalTracks, points: Floats) -> dict[str, float]:
 
 
 class InstantDetector(Detector):
-    """Detector without a network, so that everything else can be measured."""
+    """Detector without a network, to measure the memory of everything else."""
 
     def locate(self, pixels: torch.Tensor) -> NetworkLandmarks:
         """Return the same position for every landmark."""
@@ -269,7 +281,7 @@ class InstantDetector(Detector):
 
 
 def measure_memory() -> list[dict[str, Any]]:
-    """Measure peak memory of tracking, predicting and writing CSV for a minute and for an hour of video."""
+    """Measure the peak memory of tracking, predicting and writing CSV for a minute and an hour of video."""
     rows = []
     for minutes in (1, 60):
         command = [sys.executable, __file__, "--minutes", str(minutes)]
@@ -279,7 +291,10 @@ def measure_memory() -> list[dict[str, Any]]:
 
 
 def measure_video(minutes: int) -> dict[str, Any]:
-    """Measure a generated video of one moving square; runs in a process of its own to isolate its memory."""
+    """Measure peak memory and time for a generated video of one moving square.
+
+    The peak counts the whole process, so each video needs a process of its own.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         video, frames = Path(scratch, "long.avi"), minutes * 60 * FRAME_RATE
         video_writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), FRAME_RATE, (160, 120))
@@ -304,11 +319,13 @@ def main() -> None:
     parser.add_argument("--flies", type=Path, help="folder of flies-pair-video; needs --mouse")
     parser.add_argument("--mouse", type=Path, help="folder of mouse-openfield; needs --flies")
     parser.add_argument("--touches", action="store_true", help="also measure contacts of generated animals")
-    parser.add_argument("--crossings", action="store_true", help="also measure animals that look different")
+    parser.add_argument(
+        "--crossings", action="store_true", help="also measure generated animals that cover each other"
+    )
     parser.add_argument("--hour", action="store_true", help="also measure the memory for an hour of video")
     parser.add_argument("--out", type=Path, help="result file; earlier measurements in it are kept")
     parser.add_argument(
-        "--minutes", type=int, default=0, help="only measure the memory for this many minutes"
+        "--minutes", type=int, default=0, help="only measure the memory for this many minutes of video"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -319,12 +336,12 @@ def main() -> None:
     result = json.loads(out.read_text()) if out is not None and out.exists() else {}
     result |= {
         "script": "benchmarks/find_animals.py",
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "hardware": f"{platform.machine()} CPU, 2 cores shared with other work: speeds are lower bounds",
         "python": platform.python_version(),
         "opencv": cv2.__version__,
         "reader": video_reader().__name__.rpartition("_")[2],
-        "seed": "touches: [frames, trial]; nothing else is random",
+        "seed": "touches and crossings: [frames, trial]; nothing else is random",
         "settings": "config.Tracking, as in docs/settings.md",
     }
     if arguments.flies and arguments.mouse:
@@ -339,7 +356,7 @@ def main() -> None:
             for frames in (5, 15)
             for ratio in (0.0, Tracking().max_appearance_ratio)
         ]
-        result["crossings_commit"] = provenance.commit()
+        result["crossings_commit"] = provenance.read_commit()
     if arguments.hour:
         result["memory"] = measure_memory()
     print(json.dumps(result, indent=1))

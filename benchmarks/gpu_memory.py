@@ -1,10 +1,10 @@
-"""Check on a real GPU that following the out-of-memory advice of `discover` finishes the run.
+"""Check on a real GPU that a run finishes if the user follows the out-of-memory advice of `discover`.
 
     python benchmarks/gpu_memory.py --gigabytes 2 --batch 64 --out gpu_memory.json
 
-The process may use only the given amount of GPU memory. A short discovery starts with a batch that is far too
-large for it. Whenever the run stops because of memory, the command that it suggests is executed, until the
-run finishes.
+The script limits the GPU memory of the process. A short discovery starts with a batch that is far too large
+for this memory. Whenever the run stops for lack of memory, the script executes the command that the message
+suggests, until the run finishes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.run.files import to_json, write_json
 from selfmark.run.folder import Run
 
-SHORT = {
+SHORT = {  # settings of a run that takes seconds
     "warmup.iterations": 30,
     "rounds.count": 1,
     "rounds.iterations": 30,
@@ -36,7 +36,7 @@ SHORT = {
     "heatmaps.threshold": 1e-4,  # after so few iterations the detector is hardly confident
     "M": 20,
 }
-# Program that runs the command line with a fraction of the GPU memory, which is its first argument.
+# Program that runs the command line with part of the GPU memory. The fraction is its first argument.
 LIMITED = (
     "import sys, torch; fraction, *sys.argv[1:] = sys.argv[1:]; "
     "torch.cuda.set_per_process_memory_fraction(float(fraction)); "
@@ -49,10 +49,10 @@ MAX_ATTEMPTS = 12
 def main() -> None:
     """Run the attempts and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=2.0)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("--commit", default="", help="commit of the code; default: ask git")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="GPU memory of the process, GiB")
+    parser.add_argument("--batch", type=int, default=64, help="batch size of the first attempt")
+    parser.add_argument("--images", type=int, default=64, help="number of generated images")
+    parser.add_argument("--commit", default="", help="commit of the code; by default git is asked")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     fraction = arguments.gigabytes * 2**30 / torch.cuda.get_device_properties(0).total_memory
@@ -65,7 +65,7 @@ def main() -> None:
         "attempts": rows,
         "hardware": torch.cuda.get_device_name(),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "commit": arguments.commit or provenance.commit(),
+        "commit": arguments.commit or provenance.read_commit(),
     }
     if arguments.out:
         write_json(result, arguments.out)
@@ -75,7 +75,17 @@ def main() -> None:
 
 
 def follow_advice(folder: Path, fraction: float, batch: int, images: int) -> list[dict[str, object]]:
-    """Repeat the run as its messages advise, until it is done or a message contains no advice."""
+    """Repeat the run as its messages advise, until it succeeds or a message contains no advice.
+
+    Args:
+        folder: folder for the images and the run.
+        fraction: fraction of the GPU memory that the process may use.
+        batch: batch size of the first attempt.
+        images: number of generated images.
+
+    Returns:
+        One row per attempt; at most `MAX_ATTEMPTS`.
+    """
     write_scene(generate_scene(images), folder / "toys")
     run = folder / "run"
     settings = {**SHORT, "runtime.batch": batch, "stage2.batch": batch}

@@ -3,14 +3,14 @@
     pip install faiss-cpu
     python benchmarks/kmeans_cpu.py --threads 1 2 --out docs/results/kmeans_cpu.json
 
-The data are unit vectors around centers. They are so noisy that no run converges before its last iteration.
-All programs therefore run the same number of iterations, although selfmark stops once it has converged and
-faiss does not. selfmark seeds with k-means++. faiss runs with its default random seeding and with its own
-k-means++. All settings and programs take turns several times, and the fastest run of each counts, because
-other work on the machine can only slow a run down. The cost is the sum of squared distances to the nearest
-centroid, computed in float64 for all programs.
+The data are unit vectors around random centers. They are so noisy that no run converges before its last
+iteration. All programs therefore run the same number of iterations, although selfmark would stop at
+convergence and faiss would not. selfmark seeds with k-means++. faiss runs twice: with its default random
+seeding and with its own k-means++. All settings and programs take turns several times. The fastest run of
+each counts, because other work on the machine can only slow a run down. The cost is the sum of squared
+distances to the nearest centroid, computed in float64 for all programs.
 
-The package keeps its own K-means on the CPU unless a faiss variant is faster in some setting; see `decide`.
+The package keeps its own K-means on the CPU unless faiss is faster in at least one setting; see `decide`.
 """
 
 from __future__ import annotations
@@ -57,16 +57,20 @@ def main() -> None:
     faiss = import_module("faiss")
     programs: dict[str, Fit] = {
         "selfmark": _fit_selfmark,
-        "faiss": _fit_with_faiss(faiss, "RANDOM"),
-        "faiss, k-means++": _fit_with_faiss(faiss, "KMEANS_PLUS_PLUS"),
+        "faiss": _build_faiss_fit(faiss, "RANDOM"),
+        "faiss, k-means++": _build_faiss_fit(faiss, "KMEANS_PLUS_PLUS"),
     }
     settings = list(product(arguments.dimensions, arguments.clusters, arguments.threads))
-    vectors = {dimensions: generate(arguments.vectors, dimensions) for dimensions in arguments.dimensions}
+    vectors = {
+        dimensions: generate_vectors(arguments.vectors, dimensions) for dimensions in arguments.dimensions
+    }
     runs: dict[tuple[int, int, int, str], list[Run]] = {}
     for _, (dimensions, clusters, threads), name in product(range(arguments.repeats), settings, programs):
         torch.set_num_threads(threads)
         faiss.omp_set_num_threads(threads)
-        run = _run(programs[name], vectors[dimensions], clusters, arguments.iterations, arguments.restarts)
+        run = _time_fit(
+            programs[name], vectors[dimensions], clusters, arguments.iterations, arguments.restarts
+        )
         runs.setdefault((dimensions, clusters, threads, name), []).append(run)
     rows = [
         {"program": name, "dimensions": dimensions, "clusters": clusters, "threads": threads}
@@ -76,7 +80,7 @@ def main() -> None:
     write_json(
         {
             "script": "benchmarks/kmeans_cpu.py",
-            "hardware": provenance.processor(),
+            "hardware": provenance.describe_processor(),
             "versions": {
                 "torch": torch.__version__,
                 "faiss": faiss.__version__,
@@ -103,20 +107,23 @@ def _summarize(vectors: torch.Tensor, runs: list[Run]) -> dict[str, Any]:
         "seconds": round(min(run.seconds for run in runs), 3),
         "processor_seconds": round(min(run.processor_seconds for run in runs), 3),
         "all_seconds": [round(run.seconds, 2) for run in runs],
-        "cost": round(_cost(vectors, runs[0].centroids), 1),
+        "cost": round(_compute_cost(vectors, runs[0].centroids), 1),
     }
 
 
 def decide(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the time of faiss relative to selfmark in each setting, and which the package should use."""
+    """Return which K-means the package should use, and the time of faiss relative to selfmark's.
+
+    There is one ratio per setting. It uses the faster of the two faiss variants.
+    """
     settings: dict[str, dict[str, float]] = {}
     for row in rows:
         name = f"{row['dimensions']} dimensions, {row['clusters']} clusters, {row['threads']} threads"
         settings.setdefault(name, {})[row["program"]] = row["seconds"]
     ratios = {}
     for name, seconds in settings.items():
-        ours = seconds.pop("selfmark")
-        ratios[name] = round(min(seconds.values()) / ours, 2)
+        selfmark_seconds = seconds.pop("selfmark")
+        ratios[name] = round(min(seconds.values()) / selfmark_seconds, 2)
     # In the results, "torch" stands for selfmark's own K-means.
     return {"use": "torch" if min(ratios.values()) >= 1 else "faiss", "faiss_over_torch": ratios}
 
@@ -129,14 +136,14 @@ class Run(NamedTuple):
     processor_seconds: float
 
 
-def _run(fit: Fit, vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> Run:
-    wall, processor = time.perf_counter(), time.process_time()
+def _time_fit(fit: Fit, vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> Run:
+    started, cpu_before = time.perf_counter(), time.process_time()
     centroids = fit(vectors, clusters, iterations, restarts)
-    return Run(centroids, time.perf_counter() - wall, time.process_time() - processor)
+    return Run(centroids, time.perf_counter() - started, time.process_time() - cpu_before)
 
 
-def generate(vectors: int, dimensions: int, centers: int = 200) -> torch.Tensor:
-    """Generate noisy unit vectors around random centers."""
+def generate_vectors(vectors: int, dimensions: int, centers: int = 200) -> torch.Tensor:
+    """Generate noisy unit vectors [vectors, dimensions] around random centers."""
     generator = torch.Generator().manual_seed(SEED)
     directions = normalize(torch.randn(centers, dimensions, generator=generator), dim=1)
     center = torch.randint(centers, (vectors,), generator=generator)
@@ -148,7 +155,7 @@ def _fit_selfmark(vectors: torch.Tensor, clusters: int, iterations: int, restart
     return kmeans(vectors, clusters, iterations, restarts, torch.Generator().manual_seed(SEED))
 
 
-def _fit_with_faiss(faiss: Any, seeding: str) -> Fit:
+def _build_faiss_fit(faiss: Any, seeding: str) -> Fit:
     def fit(vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> torch.Tensor:
         program = faiss.Kmeans(
             vectors.shape[1],
@@ -165,7 +172,7 @@ def _fit_with_faiss(faiss: Any, seeding: str) -> Fit:
     return fit
 
 
-def _cost(vectors: torch.Tensor, centroids: torch.Tensor) -> float:
+def _compute_cost(vectors: torch.Tensor, centroids: torch.Tensor) -> float:
     blocks = torch.split(vectors.double(), 10_000)
     return float(
         sum(torch.cdist(block, centroids.double()).min(dim=1).values.square().sum() for block in blocks)

@@ -2,10 +2,10 @@
 
     python benchmarks/naming_load.py --out docs/results/naming_load.json
 
-The script creates a run folder with that many file names (links to 200 JPEGs of 1280 x 960) and 30 landmarks
-per image, and serves it with `selfmark name` in a separate process. It sends all requests that the page
-sends: first from one client, one after the other, then from eight concurrent clients that also edit. Memory
-is the peak of the server.
+The script creates a run folder with 50,000 file names (links to 200 JPEGs of 1280 x 960 pixels) and 30
+landmarks per image. It serves the folder with `selfmark name` in a separate process. Then it sends all kinds
+of requests that the page sends, including edits: first from one client, one request after the other, then
+from eight concurrent clients. The memory is that of the server, at the start and at its peak.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from selfmark.naming.shown_images import CACHE_FOLDER, LANDMARKS_FILE, compute_i
 from selfmark.run.files import FORMAT, write_json
 from selfmark.run.image_list import refs_to_json
 
-K, SIZE, FILES, SEED = 30, (1280, 960), 200, 0
-KINDS = ("names", "images", "gallery", "large", "tile", "crop", "edit")  # of requests, see `_send_request`
+K = 30  # landmarks per image
+SIZE = (1280, 960)  # width and height of the JPEGs, pixels
+FILES = 200  # number of different JPEGs
+SEED = 0
+KINDS = ("names", "images", "gallery", "large", "tile", "crop", "edit")  # kinds of requests
 
 
 def main() -> None:
@@ -61,11 +64,11 @@ def main() -> None:
     write_json(
         {
             "script": "benchmarks/naming_load.py",
-            "hardware": provenance.processor(),
+            "hardware": provenance.describe_processor(),
             "load_average_meanwhile": [round(value, 1) for value in os.getloadavg()],
             "versions": {name: version(name) for name in ("fastapi", "uvicorn", "numpy", "pillow")}
             | {"python": platform.python_version()},
-            "commit": provenance.commit(),
+            "commit": provenance.read_commit(),
             "seed": SEED,
             "rows": rows,
         },
@@ -74,7 +77,7 @@ def main() -> None:
 
 
 def make_run(folder: Path, photos: Path, images: int) -> None:
-    """Create a run folder like that of `discover` and an earlier `selfmark name`, but without a network."""
+    """Create a run folder as `discover` and an earlier `selfmark name` leave it, but with empty weights."""
     (folder / "model").mkdir(parents=True)
     photos.mkdir()
     rng = np.random.default_rng(SEED)
@@ -106,7 +109,14 @@ def make_run(folder: Path, photos: Path, images: int) -> None:
 
 
 def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[str, Any]]:
-    """Start the server and measure memory and response times."""
+    """Start the server and measure its memory and response times.
+
+    Args:
+        run: run folder.
+        images: number of images in the run.
+        requests: number of requests by one client, and of all concurrent clients together.
+        clients: number of concurrent clients.
+    """
     started = time.perf_counter()
     words = [sys.executable, "-m", "selfmark", "name", str(run), "--max-images", str(images), "--no-browser"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -115,15 +125,15 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
         match = re.search(r"http\S+", server.stdout.readline())
         assert match is not None
         rows: list[dict[str, Any]] = []
-        with closing(_client(match.group())) as client:
+        with closing(_open_client(match.group())) as client:
             _add_row(rows, "start", time.perf_counter() - started, "s until the page can be opened")
-            _add_row(rows, "memory at the start", _memory(server.pid, "VmRSS"), "MB resident")
+            _add_row(rows, "memory at the start", _read_memory(server.pid, "VmRSS"), "MB resident")
             rng = np.random.default_rng(SEED)
             all_seconds: list[float] = []
             for kind in KINDS:
-                cpu_seconds = _cpu_seconds(server.pid)
+                cpu_seconds = _read_cpu_seconds(server.pid)
                 seconds = [_send_request(client, kind, rng, images, 0) for _ in range(requests // len(KINDS))]
-                cpu_seconds = (_cpu_seconds(server.pid) - cpu_seconds) / len(seconds)
+                cpu_seconds = (_read_cpu_seconds(server.pid) - cpu_seconds) / len(seconds)
                 _add_percentiles(rows, f"one client, {kind}", seconds)
                 _add_row(rows, f"one client, {kind}, CPU time of the server", 1000 * cpu_seconds, "ms")
                 all_seconds += seconds
@@ -141,7 +151,7 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
         names = read_card(run / "model").names
         num_kept = sum(name.startswith(f"client {number} ") for number, name in enumerate(names[:clients]))
         _add_row(rows, "clients whose last edit is in model.json", num_kept, f"of {clients}")
-        _add_row(rows, "peak memory", _memory(server.pid, "VmHWM"), "MB resident")
+        _add_row(rows, "peak memory", _read_memory(server.pid, "VmHWM"), "MB resident")
         has_torch = "libtorch" in Path(f"/proc/{server.pid}/maps").read_text()
         _add_row(rows, "torch loaded", int(has_torch), "0 or 1")
         return rows
@@ -150,15 +160,16 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
         server.wait()
 
 
-def _client(address: str) -> httpx.Client:
+def _open_client(address: str) -> httpx.Client:
     client = httpx.Client(base_url=address.split("/?")[0], timeout=60, headers={"x-selfmark": "1"})
     client.get(address)
     return client
 
 
 def _run_client(number: int, address: str, images: int, requests: int, seconds: list[float]) -> None:
+    """Send requests of all kinds in turn, then an edit, and append the response times to `seconds`."""
     rng = np.random.default_rng(number + 1)
-    with closing(_client(address)) as client:
+    with closing(_open_client(address)) as client:
         for step in range(requests):
             seconds.append(_send_request(client, KINDS[step % len(KINDS)], rng, images, number))
         _send_request(client, "edit", rng, images, number)
@@ -167,7 +178,15 @@ def _run_client(number: int, address: str, images: int, requests: int, seconds: 
 def _send_request(
     client: httpx.Client, kind: str, rng: np.random.Generator, images: int, number: int
 ) -> float:
-    """Send one request of the page for random data and return its seconds."""
+    """Send one request for a random image and landmark, and return the response time in seconds.
+
+    Args:
+        client: connected client.
+        kind: one of `KINDS`.
+        rng: random generator.
+        images: number of images in the run.
+        number: number of the client, which is also the landmark that it renames.
+    """
     row, landmark = int(rng.integers(images)), int(rng.integers(K))
     order = ("mixed", "highest", "lowest")[int(rng.integers(3))]
     address = {
@@ -199,14 +218,15 @@ def _add_percentiles(rows: list[dict[str, Any]], name: str, seconds: list[float]
         _add_row(rows, f"{name}, {word}", 1000 * float(np.percentile(seconds, percentile)), "ms")
 
 
-def _memory(pid: int, field: str) -> float:
+def _read_memory(pid: int, field: str) -> float:
+    """Return a memory field of /proc/PID/status in MiB: VmRSS (now) or VmHWM (peak)."""
     status = Path(f"/proc/{pid}/status").read_text()
     match = re.search(rf"{field}:\s+(\d+) kB", status)
     assert match is not None
     return int(match.group(1)) / 1024
 
 
-def _cpu_seconds(pid: int) -> float:
+def _read_cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process so far, which hardly depends on other work on the machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     user, system = int(fields[11]), int(fields[12])  # clock ticks

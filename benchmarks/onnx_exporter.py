@@ -2,20 +2,20 @@
 
     python benchmarks/onnx_exporter.py --out docs/results/onnx_exporter.json
 
-Needs onnxscript besides the extra `onnx`. Two detectors are exported in every way: `demo` is the one that
-ships with selfmark, `full` has the network of preset `paper` (256 channels, 256 px) with random weights. All
-graphs start from network images, which are already cropped and resized to the side that the network expects,
-and end at landmarks: network, mirror averaging, and reading the heatmaps.
+The script needs onnxscript and the extra `onnx`. It exports two detectors with every variant: `demo` ships
+with selfmark; `full` has the network of preset `paper` (256 channels, 256 px) with random weights. The input
+of all graphs is network images, which are already cropped and resized. The output is landmarks: the graphs
+contain the network, the averaging with the mirror image, and the reading of heatmaps.
 
 float32: hand                selfmark.export.onnx_export
          exporter            torch.onnx.export(dynamo=True) with its default, opset 18
          exporter_opset21    the same with opset 21, which has GroupNormalization
-         exporter_rewritten  opset 18; GroupNorm is written in torch so that it becomes the same nodes as
+         exporter_rewritten  opset 18; GroupNorm is rewritten in torch so that it becomes the same nodes as
                              in selfmark's graph (`RewrittenNorms`)
 int8:    hand                selfmark.export.onnx_export
          quantizer_all       quantize_static of exporter_opset21, default operators (fails with opset 18)
-         quantizer_conv      quantize_static of exporter, convolutions only
-         quantizer_blocks    the same, only the convolutions that selfmark's graph has in 8 bits
+         quantizer_conv      quantize_static of exporter, all convolutions
+         quantizer_blocks    quantize_static of exporter, the convolutions that selfmark has in 8 bits
          quantizer_hand      quantize_static of selfmark's float32 graph, the same convolutions
 
 All int8 graphs are calibrated on the same images. The quantizer uses QDQ nodes and per-channel weights.
@@ -23,15 +23,16 @@ All int8 graphs are calibrated on the same images. The quantizer uses QDQ nodes 
 Time is CPU time with one thread, because `selfmark predict` also runs each ONNX graph with one thread and
 processes different images on different cores. In every round, all variants take a turn, in random order. A
 turn opens the graph, calls it once to warm up, and then times some calls. Rows give the median and the
-fastest of all calls, and two slowdowns: the median over all rounds of the ratio to the hand-written graph,
-and the ratio of the fastest calls. Where other programs disturb the measurement, the two differ.
+fastest of all calls. They also compare each variant with the hand-written graph of the same precision in two
+ways: the median over the rounds of the ratio of times (`_slower`), and the ratio of the fastest calls
+(`_fastest_slower`). The two differ if other programs disturb the measurement.
 
 Accuracy is the distance to the landmarks of `Detector` (torch, float32) in network pixels, on images that
 were not used for calibration. The weights of `full` are random, so its heatmaps have many peaks of almost
-the same height: compare how many landmarks moved far.
+the same height. For `full`, compare only how many landmarks moved far (`_far`).
 
-Rows `crop` measure what torch could export instead of selfmark's cropping: `F.interpolate` with area
-averaging or antialiasing, compared with `images.crop.extract_crop` on whole square images.
+Rows `crop` compare `F.interpolate`, which torch could export, with selfmark's `images.crop.extract_crop` on
+whole square images. The modes are area averaging and antialiasing.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ import provenance
 import torch
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from predict_cpu import SEED, Rows, processor_name, random_detector
+from predict_cpu import SEED, Rows, describe_cpu_and_vnni, make_random_detector
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -74,7 +75,7 @@ from selfmark.model.network import ResidualBlock
 from selfmark.model.plain_backend import PLAIN_BACKEND, PlainNetworkOps
 from selfmark.run.files import write_json
 
-QUANTIZED = {  # which float32 graph each variant is made from
+QUANTIZED = {  # variant: the float32 graph that it is made from
     "int8_quantizer_all": "float32_exporter_opset21",
     "int8_quantizer_conv": "float32_exporter",
     "int8_quantizer_blocks": "float32_exporter",
@@ -97,7 +98,7 @@ CALIBRATION_IMAGES = {"demo": 64, "full": 8}
 TEST_IMAGES = {"demo": 200, "full": 16}
 CROP_SIDES = (131, 200, 347)  # pixels, none a multiple of the network's size
 CROP_IMAGES = 20  # for each side
-FAR = 4.0  # network pixels, one cell of the heatmap
+FAR = 4.0  # network pixels, one heatmap cell; a landmark that moved more counts as far
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -115,7 +116,7 @@ def main() -> None:
     rows: Rows = {}
     for name in arguments.networks:
         detector = (
-            Detector.load("demo") if name == "demo" else random_detector(preset("paper"), mirrored=True)
+            Detector.load("demo") if name == "demo" else make_random_detector(preset("paper"), mirrored=True)
         )
         rows |= compare(name, detector)
         if name == "demo":
@@ -124,10 +125,10 @@ def main() -> None:
 
 
 def compare(name: str, detector: Detector) -> Rows:
-    """Export a detector in every way and measure export time, file size, accuracy and speed."""
+    """Export a detector with every variant and measure export time, file size, accuracy and speed."""
     size = detector.card.images.size
-    calibration = network_images(CALIBRATION_IMAGES[name], size, TRAIN_SEED)
-    test = network_images(TEST_IMAGES[name], size, TEST_SEED)
+    calibration = generate_network_images(CALIBRATION_IMAGES[name], size, TRAIN_SEED)
+    test = generate_network_images(TEST_IMAGES[name], size, TEST_SEED)
     rows: Rows = {}
     with tempfile.TemporaryDirectory() as folder:
         paths = {variant: Path(folder) / f"{variant}.onnx" for variant in VARIANTS}
@@ -144,7 +145,7 @@ def compare(name: str, detector: Detector) -> Rows:
     return rows
 
 
-def network_images(count: int, size: int, seed: int) -> Tensor:
+def generate_network_images(count: int, size: int, seed: int) -> Tensor:
     """Return images of the demo's data set, [count, 3, size, size] uint8."""
     return torch.from_numpy(generate_scene(count, size, seed).images).permute(0, 3, 1, 2).contiguous()
 
@@ -153,11 +154,11 @@ def network_images(count: int, size: int, seed: int) -> Tensor:
 
 
 def write_variant(variant: str, detector: Detector, calibration: Tensor, path: Path) -> None:
-    """Write the graph of a variant; quantizers read the graph of an earlier variant in the same folder."""
+    """Write the graph of a variant. Quantizers read the graph of an earlier variant in the same folder."""
     if variant == "float32_hand":
-        without_cropping(write_float32(detector, path), path)
+        write_without_cropping(write_float32(detector, path), path)
     elif variant == "int8_hand":
-        without_cropping(write_int8(detector, calibration, path), path)
+        write_without_cropping(write_int8(detector, calibration, path), path)
     elif variant.startswith("float32_exporter"):
         layers = RewrittenNorms() if variant.endswith("rewritten") else None
         export(detector, path, 21 if variant.endswith("opset21") else 18, layers)
@@ -167,12 +168,12 @@ def write_variant(variant: str, detector: Detector, calibration: Tensor, path: P
         if variant != "int8_quantizer_all":
             options["op_types_to_quantize"] = ["Conv"]
         if variant in ("int8_quantizer_blocks", "int8_quantizer_hand"):
-            options["nodes_to_exclude"] = convolutions_outside_blocks(source)
+            options["nodes_to_exclude"] = find_float32_convolutions(source)
         quantize(source, calibration, path, options)
 
 
-class Locate(nn.Module):
-    """`Detector.locate` as a module: network images [B, 3, S, S], floats 0..255, to points and scores.
+class LandmarkLocator(nn.Module):
+    """`Detector.locate` as a module that torch can export.
 
     The maps of images and mirror images are separated by slicing, because the exporter's optimizer fails on
     `chunk` with a dynamic batch size.
@@ -185,6 +186,7 @@ class Locate(nn.Module):
         self.method = detector.card.refine
 
     def forward(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        """Return points [B, K, 2] and scores [B, K] of network images [B, 3, S, S], floats 0..255."""
         images = crops / 255
         maps = self.psi(torch.cat([images, images.flip(-1)]))
         plain, mirrored = maps[: len(images)], maps[len(images) :]
@@ -226,8 +228,8 @@ class RewrittenNorms(PlainNetworkOps):
 
 @torch.no_grad()
 def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps | None) -> None:
-    """Write the graph that torch makes of `Locate`, with a dynamic batch size."""
-    module = Locate(detector).eval()
+    """Write the graph that torch makes of `LandmarkLocator`, with a dynamic batch size."""
+    module = LandmarkLocator(detector).eval()
     if layers is not None:
         module.psi.backend = replace(PLAIN_BACKEND, layers=layers)
     size = detector.card.images.size
@@ -245,8 +247,8 @@ def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps |
     program.save(path)
 
 
-def without_cropping(source: Path, path: Path) -> None:
-    """Write the part of selfmark's graph between network images and landmarks, as `OnnxDetector` uses it."""
+def write_without_cropping(source: Path, path: Path) -> None:
+    """Write the part of selfmark's graph from network images to landmarks, which `OnnxDetector` also uses."""
     part = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
     path.write_bytes(part.SerializeToString())
 
@@ -279,10 +281,10 @@ def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, A
     )
 
 
-def convolutions_outside_blocks(path: Path) -> list[str]:
+def find_float32_convolutions(path: Path) -> list[str]:
     """Return the names of the convolutions that selfmark leaves in float32.
 
-    These are the first, the last two, and the depthwise ones.
+    These are the first one, the last two, and the depthwise ones.
     """
     nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
     groups = [
@@ -297,6 +299,7 @@ def convolutions_outside_blocks(path: Path) -> list[str]:
 
 
 def open_session(path: Path) -> Any:
+    """Open a graph with ONNX Runtime on one CPU thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -320,7 +323,7 @@ def measure_accuracy(name: str, paths: dict[str, Path], detector: Detector, imag
 
 
 def measure_speed(name: str, paths: dict[str, Path], images: Floats, rounds: int, calls: int) -> Rows:
-    """Measure the time of one call of each variant, and how much slower it is than the hand-written graph."""
+    """Measure the CPU time of one call of each variant, also relative to the hand-written graph."""
     durations: dict[str, list[list[float]]] = {variant: [] for variant in paths}
     rng = random.Random(SEED)
     for _ in range(rounds):
@@ -354,7 +357,7 @@ def take_turn(path: Path, images: Floats, calls: int) -> list[float]:
 
 
 def compare_crops(detector: Detector) -> Rows:
-    """Measure what torch's resizing changes in crops and landmarks."""
+    """Measure how much crops and landmarks change if torch resizes the images."""
     size = detector.card.images.size
     scenes = [image for side in CROP_SIDES for image in generate_scene(CROP_IMAGES, side, SEED).images]
     ours = torch.from_numpy(
@@ -379,12 +382,13 @@ def compare_crops(detector: Detector) -> Rows:
 
 
 def resize(image: Pixels, size: int, options: dict[str, Any]) -> Tensor:
+    """Resize an image [H, W, 3] with `F.interpolate` and return [1, 3, size, size] uint8."""
     planes = torch.from_numpy(image).permute(2, 0, 1)[None].float()
     return F.interpolate(planes, size=(size, size), **options).round().clamp(0, 255).to(torch.uint8)
 
 
 def write_rows(rows: Rows, path: Path) -> None:
-    """Print rows and write them; rows of the same name are replaced, others in the file stay."""
+    """Print rows and write them to a file, replacing rows of the same name and keeping the others."""
     before = json.loads(path.read_text()) if path.exists() else {"rows": []}
     merged = {row["name"]: row for row in before["rows"]}
     for name, (value, unit) in rows.items():
@@ -392,7 +396,7 @@ def write_rows(rows: Rows, path: Path) -> None:
         merged[name] = {"name": name, "value": float(f"{value:.4g}"), "unit": unit}
     content = {
         "script": "benchmarks/onnx_exporter.py",
-        "hardware": f"1 core, {processor_name()}",
+        "hardware": f"1 core, {describe_cpu_and_vnni()}",
         "versions": {
             "torch": torch.__version__,
             "onnx": onnx.__version__,
@@ -401,7 +405,7 @@ def write_rows(rows: Rows, path: Path) -> None:
             "python": platform.python_version(),
             "numpy": np.__version__,
         },
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "seed": SEED,
         "rows": list(merged.values()),
         **({"note": before["note"]} if "note" in before else {}),

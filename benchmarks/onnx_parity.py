@@ -1,9 +1,10 @@
-"""Compare the exported ONNX file with torch: differences of landmarks, file sizes, and the time of crops.
+"""Compare exported ONNX files with torch: differences of landmarks, file sizes and time per image.
 
     python benchmarks/onnx_parity.py --out docs/results/onnx_parity.json --run NAME RUN IMAGES
 
-The script crops and resizes 100 of the images to 100 sizes, from smaller to much larger than the network
-input, and passes them whole to `Detector` and to ONNX Runtime. Differences are in pixels of these images; one
+NAME is the name in the rows, RUN a run folder and IMAGES a folder of images. The script crops and resizes 100
+of the images to random sizes, from smaller to much larger than the network input. It passes each result to
+`Detector` and to ONNX Runtime. Rows give differences in pixels of these images and in network pixels; one
 network pixel covers several pixels of a large image. Speed is the median CPU time of one thread.
 """
 
@@ -24,7 +25,7 @@ import numpy.typing as npt
 import onnxruntime
 import provenance
 import torch
-from predict_cpu import SEED, Rows, processor_name
+from predict_cpu import SEED, Rows, describe_cpu_and_vnni
 
 from selfmark.detector import Detector
 from selfmark.export.onnx_export import write_float16, write_float32
@@ -33,8 +34,8 @@ from selfmark.images.sources import list_images
 from selfmark.run.files import write_json
 
 NUM_IMAGES = 100
-SIDES = 60, 1600  # range of the longer side of the images, pixels
-PHOTO = 3000, 4000  # height and width of the image whose crop is timed
+SIDES = 60, 1600  # range of the longer side of the resized images, pixels
+PHOTO = 3000, 4000  # height and width of the photograph that is timed, pixels
 CALLS = 5  # timed calls, of which the median counts
 
 Pixels = npt.NDArray[np.uint8]
@@ -48,11 +49,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     name, run, images = arguments.run
-    rows = compare(name, Detector.load(run), random_crops(images))
+    rows = compare(name, Detector.load(run), make_random_crops(images))
     write_rows(rows, arguments.out)
 
 
-def random_crops(images: str) -> list[Pixels]:
+def make_random_crops(images: str) -> list[Pixels]:
     """Return random crops of real images, each resized to a random size."""
     rng = np.random.default_rng(SEED)
     refs = list_images([images])
@@ -80,8 +81,8 @@ def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         for precision, write in (("float32", write_float32), ("float16", write_float16)):
             path = write(detector, Path(folder) / f"{precision}.onnx")
-            session = _session(path)
-            predicted = [_points(session, image)[0] for image in images]
+            session = _open_session(path)
+            predicted = [_predict_points(session, image)[0] for image in images]
             distance = np.linalg.norm(np.stack(predicted) - np.stack(expected), axis=-1)
             for title, values in (("", distance), ("_network", distance / scales)):
                 unit = "px of the network" if title else "px of the image"
@@ -94,26 +95,26 @@ def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:
             photo = cv2.resize(images[0], PHOTO[::-1], interpolation=cv2.INTER_CUBIC)
             square = cv2.resize(images[0], (size, size), interpolation=cv2.INTER_AREA)
             for title, image in (("photo_12mp", photo), ("square", square)):
-                rows[f"onnx_{name}_{precision}_{title}"] = _milliseconds(session, image), "ms"
+                rows[f"onnx_{name}_{precision}_{title}"] = _measure_milliseconds(session, image), "ms"
     return rows
 
 
-def _session(path: Path) -> Any:
+def _open_session(path: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(str(path), options)
 
 
-def _points(session: Any, image: Pixels) -> Any:
+def _predict_points(session: Any, image: Pixels) -> Any:
     feed = {"images": image[None], "boxes": np.zeros((1, 4), np.float32)}
     return session.run(["points"], feed)[0]
 
 
-def _milliseconds(session: Any, image: Pixels) -> float:
+def _measure_milliseconds(session: Any, image: Pixels) -> float:
     durations = []
     for _ in range(CALLS):
         started = time.process_time()
-        _points(session, np.asarray(image))
+        _predict_points(session, np.asarray(image))
         durations.append(time.process_time() - started)
     return 1000 * statistics.median(durations)
 
@@ -127,7 +128,7 @@ def write_rows(rows: Rows, path: Path) -> None:
         merged[name] = {"name": name, "value": round(value, 5), "unit": unit}
     content = {
         "script": "benchmarks/onnx_parity.py",
-        "hardware": f"1 core, {processor_name()}",
+        "hardware": f"1 core, {describe_cpu_and_vnni()}",
         "versions": {
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,
@@ -135,7 +136,7 @@ def write_rows(rows: Rows, path: Path) -> None:
             "python": platform.python_version(),
             "numpy": np.__version__,
         },
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "seed": SEED,
         "rows": list(merged.values()),
     }

@@ -5,20 +5,22 @@ r"""Measure prediction on a CPU: images per second of torch and ONNX Runtime, an
         --accuracy toy runs/demo/run --train runs/demo/data/train/images runs/demo/data/train/labels.json \
         --test runs/demo/data/test/images runs/demo/data/test/labels.json --visibility 2
 
-Speed is measured for `locate`, from network images to landmarks, without decoding files. The networks have
-random weights, with norm layers scaled as they are after training. Each combination of runtime and batch size
-is measured several times, in random order. Before each measurement the script waits, up to a limit, until the
-machine is idle, and makes a warm-up call. The rows give two speeds, and
-for each speed the ratios between the runtimes at their best batch sizes. The two speeds are:
+The script times `Detector.locate`, from network images to landmarks, without decoding files. The networks
+have random weights, and their norm layers are scaled as after training. Each combination of runtime and batch
+size is measured several times, in random order. Before each measurement the script waits until the machine is
+idle, but not longer than `--max-wait` in total, and makes a warm-up call. The rows give two speeds:
 
 - images/s on all cores: the fastest of all calls, because other programs can only slow a call down. Trust it
   only if `_others`, the load from other programs, is small: a busy core slows torch down more than ONNX
   Runtime, because the threads of torch wait for each other.
 - `_one_core`: images per second of CPU time with one thread, median of all measurements.
 
+For both speeds, `_ratio` compares the runtimes at their best batch sizes. Rows with `_plain` are without
+averaging over the mirror image.
+
 With `--accuracy`, the script measures a trained run instead: how far int8 moves the landmarks of the test
-images (network pixels), and the forward and backward errors of both precisions (ridge 0.01, percent). The
-test images were not used to calibrate the int8 ranges.
+images (network pixels), and the forward and backward errors of float32 and int8 (ridge 0.01, percent). The
+test images were not used to calibrate int8.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ from selfmark.model.network import Psi
 from selfmark.run.files import write_json
 
 SEED = 0
-FAR_PIXELS = 4.0  # network pixels, one heatmap cell; a larger shift means that a different peak is highest
+FAR_PIXELS = (
+    4.0  # network pixels, one heatmap cell; beyond it, a different peak of the heatmap is the highest
+)
 MAX_OTHER_LOAD = 0.05  # maximum fraction of the machine used by other programs before a measurement
 MIN_SECONDS = 0.5  # minimum duration of a measurement
 NETWORKS = {"tiny": "tiny", "full": "paper"}  # name in the rows: preset
@@ -87,7 +91,9 @@ def main() -> None:
     )
     parser.add_argument("--train", type=Path, nargs=2, metavar=("IMAGES", "LABELS"))
     parser.add_argument("--test", type=Path, nargs=2, metavar=("IMAGES", "LABELS"))
-    parser.add_argument("--visibility", type=int, default=1)
+    parser.add_argument(
+        "--visibility", type=int, default=1, help="use annotated points with at least this COCO visibility"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.accuracy is not None:
@@ -117,19 +123,26 @@ def measure_speed(name: str, config: Config, batches: tuple[int, ...], repeats: 
             torch.set_num_threads(1)
             detectors = make_detectors(config, mirrored, images, Path(folder))
             measured = _measure_detectors(detectors, images, batches[:2], repeats, max_wait / 4)
-            medians = {key: statistics.median(m.cpu_rate for m in measured[key]) for key in measured}
-            rows |= _speed_rows(name, f"{suffix}_one_core", medians, "images/s of CPU time")
+            medians = {
+                key: statistics.median(measurement.cpu_rate for measurement in repeated)
+                for key, repeated in measured.items()
+            }
+            rows |= _build_speed_rows(name, f"{suffix}_one_core", medians, "images/s of CPU time")
             torch.set_num_threads(threads)
             detectors = make_detectors(config, mirrored, images, Path(folder))
             measured = _measure_detectors(detectors, images, batches, repeats, max_wait / 4)
-            fastest = {key: max(m.rate for m in measured[key]) for key in measured}
-            rows |= _speed_rows(name, suffix, fastest, "images/s")
-            load = statistics.mean(m.other_load for repeated in measured.values() for m in repeated)
+            fastest = {
+                key: max(measurement.rate for measurement in repeated) for key, repeated in measured.items()
+            }
+            rows |= _build_speed_rows(name, suffix, fastest, "images/s")
+            load = statistics.mean(
+                measurement.other_load for repeated in measured.values() for measurement in repeated
+            )
             rows[f"predict_cpu_{name}_others{suffix}"] = 100 * load, "% of the machine used by other programs"
     return rows
 
 
-def _speed_rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str) -> Rows:
+def _build_speed_rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str) -> Rows:
     """Return a row per runtime and batch size, a row per runtime at its best batch size, and the ratios."""
     rows: Rows = {}
     best: dict[str, float] = {}
@@ -144,8 +157,8 @@ def _speed_rows(name: str, suffix: str, rates: dict[tuple[str, int], float], uni
 
 
 def make_detectors(config: Config, mirrored: bool, images: Tensor, folder: Path) -> dict[str, Detector]:
-    """Create the same detector with random weights for torch, ONNX Runtime, and int8."""
-    eager = random_detector(config, mirrored)
+    """Make a detector with random weights for torch, ONNX Runtime in float32, and ONNX Runtime in int8."""
+    eager = make_random_detector(config, mirrored)
     return {
         "torch": eager,
         "onnx": OnnxDetector(eager, write_float32(eager, folder / "model.onnx")),
@@ -153,8 +166,8 @@ def make_detectors(config: Config, mirrored: bool, images: Tensor, folder: Path)
     }
 
 
-def random_detector(config: Config, mirrored: bool) -> Detector:
-    """Return a detector with random weights and norm layers scaled as they are after training."""
+def make_random_detector(config: Config, mirrored: bool) -> Detector:
+    """Make a detector with random weights whose norm layers are scaled as after training."""
     torch.manual_seed(SEED)
     psi = Psi(config.network, config.K)
     for module in psi.modules():
@@ -198,28 +211,28 @@ def _measure_detectors(
 def _wait_until_idle(deadline: float) -> None:
     """Wait until other programs are idle or the deadline has passed."""
     while time.monotonic() < deadline:
-        before = _busy_seconds()
+        before = _read_busy_seconds()
         time.sleep(MIN_SECONDS)
-        if _busy_seconds() - before < MAX_OTHER_LOAD * MIN_SECONDS * (os.cpu_count() or 1):
+        if _read_busy_seconds() - before < MAX_OTHER_LOAD * MIN_SECONDS * (os.cpu_count() or 1):
             return
 
 
 def _measure_detector(detector: Detector, images: Tensor) -> SpeedMeasurement:
     detector.locate(images)
-    started, cpu_before, busy_before = time.perf_counter(), time.process_time(), _busy_seconds()
+    started, cpu_before, busy_before = time.perf_counter(), time.process_time(), _read_busy_seconds()
     durations: list[float] = []
     while sum(durations) < MIN_SECONDS:
         call_started = time.perf_counter()
         detector.locate(images)
         durations.append(time.perf_counter() - call_started)
     elapsed, used = time.perf_counter() - started, time.process_time() - cpu_before
-    other_load = (_busy_seconds() - busy_before - used) / elapsed / (os.cpu_count() or 1)
+    other_load = (_read_busy_seconds() - busy_before - used) / elapsed / (os.cpu_count() or 1)
     return SpeedMeasurement(
         len(images) / min(durations), len(images) * len(durations) / used, max(0.0, other_load)
     )
 
 
-def _busy_seconds() -> float:
+def _read_busy_seconds() -> float:
     """Return the seconds that all cores together have been busy since boot (Linux only)."""
     ticks = [int(value) for value in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     _, _, _, idle, waiting, *_ = ticks
@@ -291,14 +304,14 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
         merged[name] = {"name": name, "value": round(value, 3), "unit": unit}
     content = {
         "script": "benchmarks/predict_cpu.py",
-        "hardware": f"{threads} cores, {processor_name()}",
+        "hardware": f"{threads} cores, {describe_cpu_and_vnni()}",
         "versions": {
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,
             "python": platform.python_version(),
             "numpy": np.__version__,
         },
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "seed": SEED,
         "rows": list(merged.values()),
         **({"note": before["note"]} if "note" in before else {}),
@@ -306,9 +319,9 @@ def write_rows(rows: Rows, threads: int, path: Path) -> None:
     write_json(content, path)
 
 
-def processor_name() -> str:
+def describe_cpu_and_vnni() -> str:
     """Return the name of the processor and whether it has VNNI (8-bit multiplication)."""
-    info = provenance.cpu_info()
+    info = provenance.read_cpu_info()
     name = info.get("model name", platform.processor())
     return f"{name}, {'with' if 'vnni' in info.get('flags', '') else 'without'} VNNI"
 

@@ -1,11 +1,11 @@
 """Profile prediction on a CPU: the percentage of time that ONNX Runtime spends in each operator.
 
     python benchmarks/predict_profile.py --out docs/results/predict_cpu.json
-    python benchmarks/predict_profile.py --networks tiny --calls 2 --out rows.json  a quick test of the script
+    python benchmarks/predict_profile.py --networks tiny --calls 2 --out rows.json  # test the script quickly
 
-The results are added to the rows of `predict_cpu.py`. As there, the measured part is from network images to
-landmarks. The script uses one thread and one image with its mirror image, and takes the median of all calls
-of each node. Other work on the machine hardly changes the percentages.
+The script adds its rows to those of `predict_cpu.py`. As there, it measures the graph from network images to
+landmarks. It uses one thread and one image with its mirror image, and takes the median of all calls for each
+node. Other work on the machine hardly changes the percentages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def profile(name: str, config: Config, calls: int) -> Rows:
-    """Return the slowest operators of one network."""
+    """Return the slowest operators of one network, in percent of its time."""
     images = (
         torch.from_numpy(generate_scene(2, config.images.size, SEED).images).permute(0, 3, 1, 2).contiguous()
     )
@@ -60,7 +60,7 @@ def profile(name: str, config: Config, calls: int) -> Rows:
 
 
 def time_operators(path: Path, images: torch.Tensor, calls: int) -> dict[str, float]:
-    """Return the microseconds that each kind of operator takes, without those that crop the images."""
+    """Return the microseconds of each operator type in one call, without the operators that crop images."""
     network = path.with_suffix(".network.onnx")
     onnx.utils.extract_model(path, network, [CROPS], [CROP_XY, "scores"])
     options = onnxruntime.SessionOptions()

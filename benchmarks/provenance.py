@@ -1,4 +1,4 @@
-"""Provenance of published numbers: the commit and the processor that produced them."""
+"""Find the commit and the processor that produced a result, for the result files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 
 
-def commit() -> str:
-    """Return the git commit, with `-dirty` for uncommitted changes, or "unknown" outside a repository."""
+def read_commit() -> str:
+    """Return the git commit, with `-dirty` if it has uncommitted changes; "unknown" without a repository."""
     words = ["git", "describe", "--always", "--dirty"]
     try:
         result = subprocess.run(words, cwd=_HERE, capture_output=True, text=True, check=False)
@@ -20,15 +20,15 @@ def commit() -> str:
     return result.stdout.strip() or "unknown"
 
 
-def cpu_info() -> dict[str, str]:
-    """Return the properties of the first core on Linux; empty on other systems."""
+def read_cpu_info() -> dict[str, str]:
+    """Return the properties of the first core from /proc/cpuinfo; empty on systems other than Linux."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
     entries = (line.split(":", 1) for line in lines if ":" in line)
     return {name.strip(): value.strip() for name, value in entries}
 
 
-def processor() -> str:
+def describe_processor() -> str:
     """Return the number of cores and the name of the processor."""
-    name = cpu_info().get("model name") or platform.processor() or platform.machine()
+    name = read_cpu_info().get("model name") or platform.processor() or platform.machine()
     return f"{os.cpu_count()} cores, {name}"

@@ -60,7 +60,7 @@ def main() -> None:
             rows += measure_cpu_time(size, refs[: min(len(refs), 24 if size == PHOTO else 400)])
     record = {
         "script": "benchmarks/reading.py",
-        "hardware": provenance.processor(),
+        "hardware": provenance.describe_processor(),
         "load_average_before": round(os.getloadavg()[0], 1),
         "versions": {
             "python": platform.python_version(),
@@ -68,7 +68,7 @@ def main() -> None:
             "opencv": cv2.__version__,
             "numpy": np.__version__,
         },
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "seed": 0,
         "network": preset(NETWORK).images.size,
         "rows": rows,

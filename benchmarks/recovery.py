@@ -2,9 +2,9 @@
 
     python benchmarks/recovery.py --out docs/results/recovery.json
 
-The data are synthetic. Each image shows 30 of 60 landmarks. The descriptor of a point is the random unit
-vector of its landmark plus noise, which is strong enough that clusters overlap. Each point has a second
-descriptor for the mirror image.
+The data are synthetic. Each image shows 30 of 60 landmarks. Each landmark has a random unit vector. The
+descriptor of a point is the vector of its landmark plus noise, which is so strong that clusters overlap. Each
+point has a second descriptor for the mirror image.
 
 The script times `recover_correspondence` (filter points with K clusters, then label the remaining points with
 M clusters) with the settings of the preset `paper`. A small recovery runs first as a warm-up. On a GPU, each
@@ -66,7 +66,7 @@ def main() -> None:
                 "numpy": np.__version__,
                 "python": platform.python_version(),
             },
-            "commit": provenance.commit(),
+            "commit": provenance.read_commit(),
             "seed": SEED,
             "data": f"{LANDMARKS_PER_IMAGE} points per image, two {DESCRIPTOR_SIZE}-d descriptors each, "
             f"{NUM_LANDMARKS} landmarks",
@@ -78,7 +78,11 @@ def main() -> None:
 
 
 def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
-    """Measure one recovery and, on a GPU, the same recovery with descriptors in host memory."""
+    """Measure one recovery and, on a GPU, the same recovery with descriptors in host memory.
+
+    Returns:
+        Rows by name, each with a value and a unit.
+    """
     described = generate_points(images, device)
     labeled, values = time_recovery(described, device, "recovery")
     if device.type != "cuda":
@@ -87,9 +91,9 @@ def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
     assert described.mirrored is not None
     assert labeled.centroids is not None
     size = described.points.descriptor.nbytes + described.mirrored.nbytes
-    values["recovery_descriptors"] = _value(size / 2**30, "GiB")
-    values["recovery_tf32_changes"] = _value(
-        _fraction_changed_by_tf32(described, labeled.centroids), "fraction of points"
+    values["recovery_descriptors"] = _build_entry(size / 2**30, "GiB")
+    values["recovery_tf32_changes"] = _build_entry(
+        _measure_tf32_changes(described, labeled.centroids), "fraction of points"
     )
     described = DescribedPoints(described.points.to("cpu"), described.mirrored.cpu())
     expected, centroids = labeled.label.cpu(), labeled.centroids.cpu()
@@ -97,14 +101,14 @@ def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
     labeled, host_values = time_recovery(described, device, "recovery_host")
     assert labeled.centroids is not None
     same = torch.equal(labeled.label.cpu(), expected) and torch.equal(labeled.centroids.cpu(), centroids)
-    host_values["recovery_host_same"] = _value(float(same), "1 if labels and centroids are identical")
+    host_values["recovery_host_same"] = _build_entry(float(same), "1 if labels and centroids are identical")
     return values | host_values
 
 
 def time_recovery(
     described: DescribedPoints, device: torch.device, name: str
 ) -> tuple[LabeledPoints, dict[str, dict[str, Any]]]:
-    """Run one recovery; return its result, the seconds in total and of each step, and the peak GPU memory."""
+    """Run one recovery; return its result, and rows with the time of each step and the peak GPU memory."""
     config = preset("paper")
     generator = torch.Generator(device).manual_seed(SEED)
     parts: dict[str, float] = {}
@@ -120,31 +124,39 @@ def time_recovery(
         _synchronize(device)
         seconds = time.perf_counter() - started
     values = {
-        name: _value(seconds, "s"),
-        f"{name}_fit": _value(parts["fit"], "s"),
-        f"{name}_assign": _value(parts["assign"], "s"),
-        f"{name}_labeled": _value(float((labeled.label >= 0).float().mean()), "fraction of kept points"),
+        name: _build_entry(seconds, "s"),
+        f"{name}_fit": _build_entry(parts["fit"], "s"),
+        f"{name}_assign": _build_entry(parts["assign"], "s"),
+        f"{name}_labeled": _build_entry(
+            float((labeled.label >= 0).float().mean()), "fraction of kept points"
+        ),
     }
     if device.type == "cuda":
-        values[f"{name}_peak"] = _value(torch.cuda.max_memory_allocated() / 2**30, "GiB")
+        values[f"{name}_peak"] = _build_entry(torch.cuda.max_memory_allocated() / 2**30, "GiB")
     return labeled, values
 
 
 def print_table(results: dict[int, dict[str, dict[str, Any]]]) -> None:
     """Print one line per number of images and location of the descriptors."""
-    columns = ("", "_fit", "_assign", "_peak")
+    suffixes = ("", "_fit", "_assign", "_peak")  # of the row names, one per column
     print(f"{'images':>8}  {'descriptors':11}  {'s':>6}  {'fit s':>6}  {'assign s':>8}  {'GPU peak GiB':>12}")
     for images, values in results.items():
         for where, name in (("on device", "recovery"), ("on host", "recovery_host")):
             if name in values:
-                cells = [f"{values[name + c]['value']:.3g}" if name + c in values else "" for c in columns]
+                entries = [values.get(name + suffix) for suffix in suffixes]
+                cells = ["" if entry is None else f"{entry['value']:.3g}" for entry in entries]
                 print(
                     f"{images:>8,}  {where:11}  {cells[0]:>6}  {cells[1]:>6}  {cells[2]:>8}  {cells[3]:>12}"
                 )
 
 
 def generate_points(images: int, device: torch.device) -> DescribedPoints:
-    """Generate points of known landmarks with descriptors for each image and its mirror image."""
+    """Generate points of known landmarks with descriptors for each image and its mirror image.
+
+    Args:
+        images: Number of images.
+        device: Device of the points and descriptors.
+    """
     generator = torch.Generator(device).manual_seed(SEED)
     directions = normalize(
         torch.randn(2, NUM_LANDMARKS, DESCRIPTOR_SIZE, generator=generator, device=device), dim=-1
@@ -155,7 +167,7 @@ def generate_points(images: int, device: torch.device) -> DescribedPoints:
         .flatten()
     )
 
-    def noisy_descriptors(centers: torch.Tensor) -> torch.Tensor:
+    def generate_descriptors(centers: torch.Tensor) -> torch.Tensor:
         vectors = torch.randn(len(landmark), DESCRIPTOR_SIZE, generator=generator, device=device)
         vectors.mul_(NOISE / DESCRIPTOR_SIZE**0.5)
         for rows in torch.split(torch.arange(len(landmark), device=device), 1_000_000):
@@ -166,12 +178,12 @@ def generate_points(images: int, device: torch.device) -> DescribedPoints:
         xy=torch.rand(len(landmark), 2, generator=generator, device=device) * 256,
         image_index=torch.arange(images, device=device).repeat_interleave(LANDMARKS_PER_IMAGE),
         score=torch.ones(len(landmark), device=device),
-        descriptor=noisy_descriptors(directions[0]),
+        descriptor=generate_descriptors(directions[0]),
     )
-    return DescribedPoints(points, noisy_descriptors(directions[1]))
+    return DescribedPoints(points, generate_descriptors(directions[1]))
 
 
-def _fraction_changed_by_tf32(described: DescribedPoints, centroids: torch.Tensor) -> float:
+def _measure_tf32_changes(described: DescribedPoints, centroids: torch.Tensor) -> float:
     """Return the fraction of points that TF32 matrix products would assign to another cluster."""
     assert described.points.descriptor is not None
     vectors = described.points.descriptor[:1_000_000]
@@ -209,7 +221,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def _value(value: float, unit: str) -> dict[str, Any]:
+def _build_entry(value: float, unit: str) -> dict[str, Any]:
     return {"value": float(f"{value:.4g}"), "unit": unit}
 
 

@@ -1,18 +1,19 @@
-"""Measure what corrections and a good start give on real images: docs/results/reuse.json.
+"""Measure how corrections and a trained start reduce the error. Results: docs/results/reuse.json.
 
     python benchmarks/reuse.py DATA --part corrections --out corrections.json --runs runs/
     python benchmarks/reuse.py DATA --part start --out start.json --runs runs/
 
 DATA is an unzipped data set (images/train, train.json); only its training images are used.
 
-Corrections (`selfmark refine`): a detector is trained on all images without labels. Each of its landmarks is
-assigned to one annotated point, and in a few images it is moved there, as a user would do on the page of
-`selfmark correct`. The error is the distance from the annotated point on all other images, in percent of the
-side of the network's image.
+`--part corrections` (`selfmark refine`): a detector is trained on all images without labels. The script
+assigns each landmark to one annotated point. In a few images it moves the landmarks to these points, as a
+user would do on the page of `selfmark correct`, and refines the detector. The error is the distance of the
+landmarks from these points in all other images, in percent of the side of the network image.
 
-Start (`discover --start-from`): a first detector learns from a third of the images. A second one learns from
-another third, with few iterations, from its weights or from random ones. The error is that of predicting all
-annotated points of the last third, with regressors fitted on the others, in percent of the normalizer.
+`--part start` (`discover --start-from`): a first detector learns from a third of the images. A second
+detector learns from another third for a few iterations. It starts from random weights or from those of the
+first detector. The error is the forward error on the last third, with regressors fitted on the first two
+thirds, in percent of the normalizer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenance import commit, processor
+from provenance import describe_processor, read_commit
 from scipy.optimize import linear_sum_assignment
 
 from selfmark._version import __version__
@@ -39,7 +40,7 @@ from selfmark.discovery import discover
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.nme import forward_prediction, mean_shape, nme
-from selfmark.evaluation.normalizers import default_normalizer
+from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
@@ -47,18 +48,18 @@ from selfmark.refinement.refine_run import refine_run
 from selfmark.run.files import write_json
 
 CORRECTED = (5, 10, 20)  # numbers of corrected images
-ITERATIONS = (10, 30, 100)  # of the second training
+ITERATIONS = (10, 30, 100)  # numbers of iterations of the second detector
 
 
 def main() -> None:
-    """Measure corrections and starts, and write the results."""
+    """Measure corrections or starts, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True, help="folder for the runs, which are kept")
-    parser.add_argument("--landmarks", type=int, default=10)
-    parser.add_argument("--iterations", type=int, default=100, help="of the first training, per round")
-    parser.add_argument("--seeds", type=int, default=1, help="of the second training")
+    parser.add_argument("--landmarks", type=int, default=10, help="number of landmarks")
+    parser.add_argument("--iterations", type=int, default=100, help="iterations of the first detector")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of the second detector")
     parser.add_argument("--part", choices=("corrections", "start"), required=True)
     arguments = parser.parse_args()
     truth = read_ground_truth(arguments.data / "train.json", list_images([arguments.data / "images/train"]))
@@ -68,20 +69,20 @@ def main() -> None:
         "script": "benchmarks/reuse.py",
         **base,
         "student_rounds": 1,
-        "normalizer": default_normalizer(truth),
-        "hardware": f"CPU, {processor()}, {torch.get_num_threads()} threads, shared with other work",
+        "normalizer": choose_normalizer(truth),
+        "hardware": f"CPU, {describe_processor()}, {torch.get_num_threads()} threads, shared with other work",
         "versions": {
             "selfmark": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        "commit": commit(),
+        "commit": read_commit(),
     }
     if arguments.part == "corrections":
         rows = measure_corrections(truth, arguments.runs, **base)
     else:
         rows = measure_start(truth, arguments.runs, **base, seeds=arguments.seeds)
-    for row in rows:  # What was measured is kept if the rest takes too long.
+    for row in rows:  # Write after every row, so that an interruption loses only one measurement.
         print(row, flush=True)
         result.setdefault(arguments.part, []).append(row)
         write_json(result, arguments.out)
@@ -90,7 +91,16 @@ def main() -> None:
 def train(
     truth: AnnotatedObjects, folder: Path, landmarks: int, iterations: int, seed: int = 0, start: str = ""
 ) -> float:
-    """Train a detector on images without labels, unless it exists; return the seconds of this call."""
+    """Train a detector without labels, unless the folder has one, and return the seconds of this call.
+
+    Args:
+        truth: images to train on; their annotations are not used.
+        folder: run folder.
+        landmarks: number of landmarks.
+        iterations: training iterations of the only round.
+        seed: random seed.
+        start: run folder of a detector to start from; empty: random weights.
+    """
     started = time.perf_counter()
     if not (folder / "model" / "model.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -106,7 +116,7 @@ def train(
 def measure_corrections(
     truth: AnnotatedObjects, runs: Path, landmarks: int, iterations: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the errors before and after a refinement, for several numbers of corrected images."""
+    """Yield a row for each number of corrected images, with the errors before and after the refinement."""
     run = runs / "corrections"
     train(truth, run, landmarks, iterations)
     detector = Detector.load(run)
@@ -121,7 +131,9 @@ def measure_corrections(
         result = refine_run(copy, labels, [str(path) for path in truth.paths], "cpu", force=True)
         seconds = time.perf_counter() - started
         others = truth.select(np.setdiff1d(np.arange(len(truth)), corrected))
-        before, after = (landmark_error(each, others, points) for each in (detector, Detector.load(copy)))
+        before, after = (
+            measure_landmark_error(each, others, points) for each in (detector, Detector.load(copy))
+        )
         errors = result.errors
         assert errors is not None
         yield {
@@ -136,7 +148,11 @@ def measure_corrections(
 
 
 def assign_points(detector: Detector, truth: AnnotatedObjects) -> list[int]:
-    """Return the annotated point that each landmark is nearest to on average, each point at most once."""
+    """Assign each landmark to an annotated point so that the sum of their mean distances is smallest.
+
+    Returns:
+        The index of the annotated point of each landmark. No point occurs twice.
+    """
     predicted = detector.predict_network_pixels(truth.refs)
     annotated = to_network(truth.xy, predicted.regions[:, None], detector.card.images.size)
     distance = np.linalg.norm(predicted.xy[:, :, None] - annotated[:, None], axis=-1).mean(axis=0)  # [K, L]
@@ -144,7 +160,7 @@ def assign_points(detector: Detector, truth: AnnotatedObjects) -> list[int]:
 
 
 def write_corrections(truth: AnnotatedObjects, points: list[int], names: tuple[str, ...], path: Path) -> Path:
-    """Write the assigned points under the names of the landmarks as a COCO file."""
+    """Write the assigned points to a COCO file, under the names of the landmarks."""
     images = [{"id": row, "file_name": str(ref.path.resolve())} for row, ref in enumerate(truth.refs)]
     annotations = [
         {
@@ -160,8 +176,8 @@ def write_corrections(truth: AnnotatedObjects, points: list[int], names: tuple[s
     return path
 
 
-def landmark_error(detector: Detector, truth: AnnotatedObjects, points: list[int]) -> float:
-    """Return the mean distance of the landmarks from their points, in percent of the network's image."""
+def measure_landmark_error(detector: Detector, truth: AnnotatedObjects, points: list[int]) -> float:
+    """Return the mean distance of the landmarks from their points, in percent of the network image's side."""
     predicted = detector.predict_network_pixels(truth.refs)
     size = detector.card.images.size
     annotated = to_network(truth.xy[:, points], predicted.regions[:, None], size)
@@ -174,7 +190,7 @@ def landmark_error(detector: Detector, truth: AnnotatedObjects, points: list[int
 def measure_start(
     truth: AnnotatedObjects, runs: Path, landmarks: int, iterations: int, seeds: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the errors of short trainings from random weights and from those of another detector."""
+    """Yield a row for each number of iterations, with the errors for both starts and all seeds."""
     order = np.random.default_rng(0).permutation(len(truth))
     first, second, test = (np.sort(part) for part in np.array_split(order, 3))
     train(truth.select(first), runs / "first", landmarks, iterations)
@@ -185,18 +201,20 @@ def measure_start(
                 folder = runs / f"second-{kind}-{count}-{seed}"
                 train(truth.select(second), folder, landmarks, count, seed, start)
                 fit = truth.select(np.sort(np.concatenate([first, second])))
-                error, guessing = forward_error(Detector.load(folder), fit, truth.select(test))
+                error, guessing = measure_forward_error(Detector.load(folder), fit, truth.select(test))
                 errors[kind].append(error)
         rounded = {kind: [round(error, 3) for error in values] for kind, values in errors.items()}
         yield {"iterations": count, **rounded, "guessing": round(guessing, 3)}
 
 
-def forward_error(detector: Detector, fit: AnnotatedObjects, test: AnnotatedObjects) -> tuple[float, float]:
-    """Return the forward error, and that of guessing the mean shape, in percent of the normalizer."""
+def measure_forward_error(
+    detector: Detector, fit: AnnotatedObjects, test: AnnotatedObjects
+) -> tuple[float, float]:
+    """Return the forward error and the error of the mean shape on test images, percent of the normalizer."""
     examples = []
     for part in (fit, test):
         predicted = detector.predict_network_pixels(part.refs)
-        xy, spec = predicted.xy.astype(np.float64), default_normalizer(part)
+        xy, spec = predicted.xy.astype(np.float64), choose_normalizer(part)
         examples.append(build_examples(part, xy, predicted.regions, spec, detector.card.images.size))
     fitted, tested = examples
     regress = partial(fit_ridge, ridge=Config().evaluation.ridge)

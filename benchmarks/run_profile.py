@@ -1,11 +1,11 @@
-"""Show where the time of a run goes: a stacked table of its log.
+"""Show how many seconds of a run each of its parts took, according to its log.
 
     PYTHONPATH=src:benchmarks python benchmarks/run_profile.py RUN [RUN ...] [--out profile.json]
 
-Every event of log.jsonl has a time. The time since the event before is counted for the part of the run that
-the event ends. Steps of training are divided into the first log line of each phase, which includes the
-compilation of kernels and the capture of a CUDA graph, and the rest. The time before the first event
-(start of Python, imports, listing the images) is not in the log; `profile` takes the time of the start.
+Every event of log.jsonl has a time and ends a part of the run. The seconds since the previous event are added
+to this part. Training steps are divided in two: the steps up to the first log line of each phase, which
+include compiling kernels and capturing a CUDA graph, and all later steps. The log does not contain the time
+before the first event (start of Python, imports, listing the images); callers of `profile` can add it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARTS = (
     "verification",
     "checks and report",
 )
-_BY_STAGE = {
+_BY_STAGE = {  # stage of a "progress" event: part of the run that it ends
     "reading images": "reading images",
     "first keypoints": "first keypoints",
     "detecting keypoints": "first keypoints",
@@ -37,7 +37,7 @@ _BY_STAGE = {
     "finding landmarks": "finding landmarks",
     "training a second detector": "verification",
 }
-_BY_EVENT = {
+_BY_EVENT = {  # name of an event: part of the run that it ends
     "images": "reading images",
     "survey": "reading images",
     "keypoints": "first keypoints",
@@ -48,7 +48,7 @@ _BY_EVENT = {
     "preview": "previews",
     "checkpoint": "steps",
     "verdict": "checks and report",
-    "verification": "previews",
+    "verification": "previews",  # logged when the verification starts
     "agreement_of_runs": "verification",
     "estimate": "estimate",
     "done": "checks and report",
@@ -74,8 +74,7 @@ def profile(run: Path, start_time: float | None = None) -> dict[str, float]:
 
     Args:
         run: the run folder.
-        start_time: seconds since the epoch at which the command started; None to leave out what was before
-            the first event.
+        start_time: when the command started, in seconds since the epoch. None leaves "before the log" at 0.
     """
     lines = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]
@@ -85,12 +84,12 @@ def profile(run: Path, start_time: float | None = None) -> dict[str, float]:
     previous: dict[str, Any] | None = None
     for event in events:
         if previous is not None:
-            seconds[_part(event, previous)] += event["time"] - previous["time"]
+            seconds[_find_part(event, previous)] += event["time"] - previous["time"]
         previous = event
     return {part: round(value, 2) for part, value in seconds.items()}
 
 
-def _part(event: dict[str, Any], previous: dict[str, Any]) -> str:
+def _find_part(event: dict[str, Any], previous: dict[str, Any]) -> str:
     """Return the part of the run that an event ends."""
     name = event["event"]
     if name == "train":

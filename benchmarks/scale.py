@@ -1,12 +1,12 @@
-"""Measure whether the cost per image stays constant for larger data sets, on up to 200,000 generated images.
+"""Measure whether time and memory per image stay constant for larger data sets, with generated images.
 
     python benchmarks/scale.py --images 1000 10000 50000 200000 --out scale.json
 
-The benchmark times Stage 1 steps. Images are random bytes (500 different ones) in host memory, like a store
-of that size. They are prefetched (`device_fraction` 0), so the GPU holds only a few batches for any number of
-images. For comparison, the smallest data set is also measured with the images on the device. Every image has
-30 points. Memory is the peak of the process and of the GPU. Bytes per image are the size of the points and,
-in a correspondence recovery, of the descriptors.
+The benchmark times Stage 1 steps. The images are in host memory: copies of 500 images of random bytes, with
+30 points each. They are prefetched (`device_fraction` 0), so the GPU holds only a few batches for any number
+of images. For comparison, the smallest data set is also measured with the images on the device. Rows give
+the peak memory of the process and of the GPU, and the bytes per image of the pixels, of the points, and of
+the descriptors in a correspondence recovery.
 """
 
 from __future__ import annotations
@@ -68,7 +68,14 @@ def main() -> None:
 
 
 def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any]:
-    """Measure images per second and memory of Stage 1 steps on `count` images, after a warm-up."""
+    """Measure images per second and memory of Stage 1 steps, after a warm-up.
+
+    Args:
+        count: number of images.
+        where: "host" or "device", the memory that holds the images.
+        steps: number of measured steps.
+        config: settings.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pixels = torch.empty(count, 3, config.images.size, config.images.size, dtype=torch.uint8)
     block = torch.randint(0, 256, (min(count, 500), *pixels.shape[1:]), dtype=torch.uint8)
@@ -89,13 +96,13 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
         phase = Phase("warm-up", 0, state.iteration, stop, ())
         run_phase(state, phase, task, runtime, lambda *_: None, lambda: None)
         seconds.append(time.monotonic() - started)
-    # The measured phase captures the CUDA graph again; its time is included, spread over the steps.
+    # The second phase captures the CUDA graph again. This time is part of the measurement.
     point_bytes = sum(value.nbytes for value in vars(table).values())
     return {
         "name": f"scale_{count}_{where}",
         "value": round(2 * config.runtime.batch * steps / seconds[1], 1),
         "unit": "images/s",
-        "gpu_peak_gib": _gpu_peak(device),
+        "gpu_peak_gib": _read_gpu_peak(device),
         "host_peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "pixel_bytes_per_image": pixels.nbytes // count,
         "point_bytes_per_image": point_bytes // count,
@@ -103,7 +110,7 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     }
 
 
-def _gpu_peak(device: torch.device) -> float | None:
+def _read_gpu_peak(device: torch.device) -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if device.type == "cuda" else None
 
 

@@ -1,15 +1,16 @@
-"""Compare ways of smoothing the landmarks of videos: error, jitter, jumps and lag.
+"""Measure error, jitter, jumps and lag of the methods that smooth landmarks in videos.
 
-    python benchmarks/smoothing.py --flies FOLDER --mouse FOLDER --out docs/results/smoothing.json
+    python benchmarks/smoothing.py --flies FOLDER --mouse FOLDER --out docs/results/smoothing.json \
+        [--fly-run RUN --mouse-run RUN]
 
-Two kinds of tracks are smoothed:
+The folders are the unzipped data sets flies-pair-video and mouse-openfield. The script smooths two kinds of
+tracks:
 
-- Known tracks: paths of real animals with noise, jumps and dropouts added, so that errors can be measured.
-  For the flies, these are the 24 reference points of both flies in flies-pair-video; for the mouse, it is the
-  center that `--find-animals` finds in the video of mouse-openfield.
-- Predicted tracks: what a detector predicts in both videos, which has no true positions. The detectors are
-  those of --fly-run and --mouse-run, which `selfmark discover VIDEO --find-animals N --method zero-shot`
-  makes in a few minutes.
+- Known tracks are paths of real animals. The script adds noise, jumps and dropouts and measures the errors
+  after smoothing. The paths are the reference points of both flies and the center of the mouse, as
+  `--find-animals` finds it.
+- Predicted tracks are the predictions of a detector in both videos. Their true positions are unknown. RUN is
+  a run folder, made in a few minutes by `selfmark discover VIDEO --find-animals N --method zero-shot`.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from selfmark.trajectories.track_smoothing import Track, smooth_track
 Floats = npt.NDArray[np.float64]
 SEEDS = (0, 1, 2)
 NOISE = 0.02  # standard deviation of the added noise, object sizes
-JUMP_RATE = 0.03  # fraction of positions that jump to another place of the object
+JUMP_RATE = 0.03  # fraction of positions that jump away
 JUMP = 0.3  # standard deviation of a jump, object sizes
 DROPOUT_RATE = 0.02  # fraction of positions at which a dropout of 1 to 8 frames starts
-STRENGTHS: dict[SmoothingMethod, tuple[float, ...]] = {
-    "kalman": (0.03, 0.06, 0.1, 0.2),  # time_constant
-    "median": (0.2, 0.3, 0.4, 0.6),  # window
-    "savgol": (0.2, 0.3, 0.4, 0.6),  # window
+STRENGTHS: dict[SmoothingMethod, tuple[float, ...]] = {  # seconds
+    "kalman": (0.03, 0.06, 0.1, 0.2),  # smoothing.time_constant
+    "median": (0.2, 0.3, 0.4, 0.6),  # smoothing.window
+    "savgol": (0.2, 0.3, 0.4, 0.6),  # smoothing.window
 }
 
 
-def settings_of(method: SmoothingMethod, strength: float) -> Smoothing:
-    """Return the settings of a method with a strength in seconds."""
+def build_settings(method: SmoothingMethod, strength: float) -> Smoothing:
+    """Return the settings of a method with a strength in seconds, see `STRENGTHS`."""
     settings = replace(Smoothing(), method=method)
     if method == "kalman":
         return replace(settings, time_constant=strength)
@@ -56,7 +57,7 @@ def settings_of(method: SmoothingMethod, strength: float) -> Smoothing:
 
 
 def read_fly_tracks(folder: Path) -> list[Track]:
-    """Return the reference points of both flies as true tracks, smoothed because they are whole pixels."""
+    """Return the reference points of both flies as true tracks. They are smoothed, being whole pixels."""
     content = json.loads((folder / "points.json").read_text())
     frame_of = {image["id"]: image["frame"] for image in content["images"]}
     landmarks = len(content["categories"][0]["keypoints"])
@@ -67,17 +68,24 @@ def read_fly_tracks(folder: Path) -> list[Track]:
             seen = values[:, 2] > 0
             xy[annotation["track"] - 1, frame_of[annotation["image_id"]], seen] = values[seen, :2]
     seconds = probe_video(folder / "video.mp4").seconds
-    return [_true_track(points, seconds, 90.0) for points in xy]
+    return [_build_true_track(points, seconds, 90.0) for points in xy]
 
 
 def read_mouse_track(folder: Path) -> list[Track]:
-    """Return the center of the mouse as a true track."""
+    """Return the tracked center of the mouse as a true track."""
     path = folder / "video.mp4"
     tracks = track_animals(path, 1, Tracking(smoothing=0.0))
-    return [_true_track(tracks.center, probe_video(path).seconds, 120.0)]
+    return [_build_true_track(tracks.center, probe_video(path).seconds, 120.0)]
 
 
-def _true_track(xy: Floats, seconds: Floats, size: float) -> Track:
+def _build_true_track(xy: Floats, seconds: Floats, size: float) -> Track:
+    """Fill gaps by interpolation and smooth slightly.
+
+    Args:
+        xy: positions [T, K, 2] in pixels, NaN where unknown.
+        seconds: time of each frame, [T].
+        size: size of the object in pixels.
+    """
     known = np.isfinite(xy[..., 0])
     rows = np.arange(len(xy))
     filled = np.empty_like(xy)
@@ -91,7 +99,8 @@ def _true_track(xy: Floats, seconds: Floats, size: float) -> Track:
 def add_noise(truth: Track, seed: int) -> Track:
     """Return the track as a detector might predict it: with noise, jumps and dropouts.
 
-    Half of the jumps have the score of a correct position, the others and dropouts score lower.
+    Half of the jumps have the score of a correct position. The other jumps and all dropouts have lower
+    scores.
     """
     rng = np.random.default_rng(seed)
     shape = truth.score.shape
@@ -108,25 +117,35 @@ def add_noise(truth: Track, seed: int) -> Track:
 
 
 def measure_errors(xy: Floats, truth: Track) -> dict[str, float]:
-    """Compare positions [T, K, 2] with the true ones; distances in percent of the object's size."""
+    """Compare positions [T, K, 2] with the true track.
+
+    Returns:
+        `error_*` and `jitter` in percent of the object's size, `jumps` and `known` as fractions of positions,
+        `lag_frames`, and `speed_kept`, the top speed relative to the true one.
+    """
     percent = 100 / truth.size
     error = np.linalg.norm(xy - truth.xy, axis=2)
     known = np.isfinite(error)
     steps, true_steps = np.diff(xy, axis=0), np.diff(truth.xy, axis=0)
-    wrong = np.linalg.norm(steps - true_steps, axis=2)
+    step_error = np.linalg.norm(steps - true_steps, axis=2)
     return {
         "error_rms": float(np.sqrt(np.mean(error[known] ** 2)) * percent),
         "error_p95": float(np.quantile(error[known], 0.95) * percent),
         "jitter": float(np.nanmedian(np.linalg.norm(np.diff(xy, 2, axis=0), axis=2)) * percent),
-        "jumps": float(np.nanmean(wrong > 0.1 * truth.size)),
+        "jumps": float(np.nanmean(step_error > 0.1 * truth.size)),
         "lag_frames": measure_lag(xy, truth.xy),
-        "speed_kept": float(_top_speed(xy) / _top_speed(truth.xy)),
+        "speed_kept": float(_measure_top_speed(xy) / _measure_top_speed(truth.xy)),
         "known": float(known.mean()),
     }
 
 
 def measure_predictions(xy: Floats, track: Track) -> dict[str, float]:
-    """Describe smoothed predictions [T, K, 2] that have no true positions."""
+    """Measure smoothed predictions [T, K, 2] whose true positions are unknown.
+
+    Returns:
+        The same values as `measure_errors`, as far as they need no true positions, and `change_median`, the
+        distance from the track before smoothing in percent of the object's size.
+    """
     percent = 100 / track.size
     steps = np.linalg.norm(np.diff(xy, axis=0), axis=2)
     return {
@@ -139,46 +158,55 @@ def measure_predictions(xy: Floats, track: Track) -> dict[str, float]:
 
 
 def measure_lag(xy: Floats, reference: Floats, largest: int = 5) -> float:
-    """Return by how many frames `xy` [T, K, 2] lags behind the reference, from the correlation of velocities.
+    """Return by how many frames `xy` [T, K, 2] lags behind the reference.
 
-    The largest correlation is refined by a parabola through its neighbors.
+    The lag is the shift with the highest correlation of velocities. A parabola through the neighbors of the
+    highest correlation refines it to fractions of a frame.
+
+    Args:
+        xy: positions in pixels.
+        reference: positions without lag, [T, K, 2].
+        largest: largest lag that is tried, in frames.
     """
-    moved, expected = np.diff(xy, axis=0), np.diff(reference, axis=0)
-    limit = np.nanquantile(np.linalg.norm(expected, axis=2), 0.99)  # jumps would dominate
-    moved, expected = (
-        np.where(np.linalg.norm(v, axis=2, keepdims=True) <= limit, v, np.nan) for v in (moved, expected)
+    velocity, expected = np.diff(xy, axis=0), np.diff(reference, axis=0)
+    limit = np.nanquantile(np.linalg.norm(expected, axis=2), 0.99)  # jumps would dominate the correlation
+    velocity, expected = (
+        np.where(np.linalg.norm(steps, axis=2, keepdims=True) <= limit, steps, np.nan)
+        for steps in (velocity, expected)
     )
     shifts = np.arange(-largest, largest + 1)
-    values = np.array(
+    correlation = np.array(
         [
-            np.nanmean(moved[largest + s : len(moved) - largest + s] * expected[largest:-largest])
-            for s in shifts
+            np.nanmean(
+                velocity[largest + shift : len(velocity) - largest + shift] * expected[largest:-largest]
+            )
+            for shift in shifts
         ]
     )
-    best = int(np.clip(values.argmax(), 1, len(values) - 2))
-    before, peak, after = values[best - 1 : best + 2]
+    best = int(np.clip(correlation.argmax(), 1, len(correlation) - 2))
+    before, peak, after = correlation[best - 1 : best + 2]
     return float(shifts[best] + (before - after) / (2 * (before - 2 * peak + after)))
 
 
-def _top_speed(xy: Floats) -> float:
-    """Return the 99th percentile of the distance between two frames, which strong smoothing reduces."""
+def _measure_top_speed(xy: Floats) -> float:
+    """Return the 99th percentile of the movement between two frames, which strong smoothing reduces."""
     return float(np.nanquantile(np.linalg.norm(np.diff(xy, axis=0), axis=2), 0.99))
 
 
 def measure_known(name: str, truths: list[Track]) -> list[dict[str, Any]]:
-    """Measure all methods on true tracks with noise; means over tracks and seeds."""
+    """Measure all methods on true tracks with added noise, and return means over tracks and seeds."""
     noisy = [(truth, add_noise(truth, seed)) for truth in truths for seed in SEEDS]
-    rows = [_mean_row(name, "none", 0.0, [measure_errors(track.xy, truth) for truth, track in noisy])]
+    rows = [_build_mean_row(name, "none", 0.0, [measure_errors(track.xy, truth) for truth, track in noisy])]
     for method, strengths in STRENGTHS.items():
         for strength in strengths:
-            settings = settings_of(method, strength)
+            settings = build_settings(method, strength)
             parts = [measure_errors(smooth_track(track, settings).xy, truth) for truth, track in noisy]
-            rows.append(_mean_row(name, method, strength, parts))
+            rows.append(_build_mean_row(name, method, strength, parts))
     return rows
 
 
 def predict_tracks(run: Path, video: Path, animals: int, frames: int) -> list[Track]:
-    """Predict the animals in the first frames of a video."""
+    """Predict the landmarks of all animals in the first frames of a video, one track per animal."""
     detector = Detector.load(run)
     refs = [ref for ref in locate_objects([video], 1, Regions(animals=animals)) if (ref.frame or 0) < frames]
     seconds = probe_video(video).seconds[:frames]
@@ -195,16 +223,16 @@ def predict_tracks(run: Path, video: Path, animals: int, frames: int) -> list[Tr
 
 def measure_predicted(name: str, tracks: list[Track]) -> list[dict[str, Any]]:
     """Measure all methods on the predictions of a detector."""
-    rows = [_mean_row(name, "none", 0.0, [measure_predictions(track.xy, track) for track in tracks])]
+    rows = [_build_mean_row(name, "none", 0.0, [measure_predictions(track.xy, track) for track in tracks])]
     for method, strengths in STRENGTHS.items():
         for strength in strengths:
-            settings = settings_of(method, strength)
+            settings = build_settings(method, strength)
             parts = [measure_predictions(smooth_track(track, settings).xy, track) for track in tracks]
-            rows.append(_mean_row(name, method, strength, parts))
+            rows.append(_build_mean_row(name, method, strength, parts))
     return rows
 
 
-def _mean_row(name: str, method: str, strength: float, parts: list[dict[str, float]]) -> dict[str, Any]:
+def _build_mean_row(name: str, method: str, strength: float, parts: list[dict[str, float]]) -> dict[str, Any]:
     means = {key: round(float(np.mean([part[key] for part in parts])), 4) for key in parts[0]}
     return {"data": name, "method": method, "seconds": strength, **means}
 
@@ -224,8 +252,8 @@ def main() -> None:
     result = json.loads(out.read_text()) if out is not None and out.exists() else {}
     result |= {
         "script": "benchmarks/smoothing.py",
-        "commit": provenance.commit(),
-        "hardware": provenance.processor(),
+        "commit": provenance.read_commit(),
+        "hardware": provenance.describe_processor(),
         "seeds": list(SEEDS),
         "units": "error, jitter and change: percent of the object's size; jumps and known: fractions",
         "known": [

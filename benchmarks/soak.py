@@ -1,10 +1,11 @@
-"""Predict many video frames in one process and watch its memory, descriptors, threads and temporary files.
+"""Predict many video frames in one process and check that memory, open files and threads do not grow.
 
     python benchmarks/soak.py --frames 100000 --out soak.json
 
-A short video is predicted again and again, from opening the file to writing a table, as a program does that
-runs for a day. The network is small and untrained, so that the frames pass quickly; what could leak is the
-same. The first quarter is left out, in which buffers and caches grow.
+Like a program that runs for a day, the script predicts a short video again and again, from opening the file
+to writing a table. The network is small and untrained, which is fast and does not change what could leak. The
+first quarter does not count, because buffers and caches still grow then. The script also counts temporary
+files.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 from selfmark.run.files import write_json
 
-SIZE, LANDMARKS, VIDEO_FRAMES = 64, 5, 250
-MAX_BYTES_PER_FRAME = 100.0  # a row of the table that is kept by mistake would take more
+SIZE = 64  # side of the video and of the network images, pixels
+LANDMARKS = 5
+VIDEO_FRAMES = 250
+MAX_BYTES_PER_FRAME = 100.0  # a row of the table takes more, so keeping rows by mistake is noticed
 FORMATS = ("csv", "coco")
 
 
 def main() -> None:
-    """Run until all frames are predicted; exit with 1 if something grows."""
+    """Predict all frames and write the result; exit with code 1 if something grows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--out", type=Path)
@@ -48,15 +51,15 @@ def main() -> None:
         tempfile.tempdir = str(Path(folder) / "temporary")
         os.makedirs(tempfile.tempdir)
         started = time.monotonic()
-        samples = np.array(list(_predict(Path(folder), arguments.frames)), dtype=np.float64)
+        samples = np.array(list(_predict_repeatedly(Path(folder), arguments.frames)), dtype=np.float64)
         seconds = time.monotonic() - started
     result = summarize(samples) | {
         "script": "benchmarks/soak.py",
         "seconds": round(seconds),
         "frames_per_second": round(float(samples[-1, 0]) / seconds, 1),
-        "hardware": provenance.processor(),
+        "hardware": provenance.describe_processor(),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
     }
     if arguments.out:
         write_json(result, arguments.out)
@@ -66,10 +69,11 @@ def main() -> None:
 
 
 def summarize(samples: np.ndarray) -> dict[str, object]:
-    """Describe samples [N, 5]: frames done, resident bytes, descriptors, threads, temporary files.
+    """Summarize the use of resources.
 
     Args:
-        samples: one row per video.
+        samples: [N, 5], one row per predicted video: frames done so far, resident bytes, open file
+            descriptors, threads, temporary files.
     """
     steady = samples[samples[:, 0] > samples[-1, 0] / 4]
     done, memory, descriptors, threads, files = steady.T
@@ -95,8 +99,8 @@ def summarize(samples: np.ndarray) -> dict[str, object]:
     }
 
 
-def _predict(folder: Path, frames: int) -> Iterator[tuple[float, ...]]:
-    """Predict a video repeatedly; yield the frames done and the use of resources after each time."""
+def _predict_repeatedly(folder: Path, frames: int) -> Iterator[tuple[float, ...]]:
+    """Predict a video repeatedly; after each time, yield the frames done so far and the use of resources."""
     video, output = folder / "video.mp4", folder / "output"
     output.mkdir()
     _write_video(video)
@@ -113,10 +117,11 @@ def _predict(folder: Path, frames: int) -> Iterator[tuple[float, ...]]:
         writer = get_writer(FORMATS[(done // VIDEO_FRAMES) % len(FORMATS)])
         writer(count(detector.predict(list_images([video]))), detector.card, output)
         done += sum(counted)
-        yield (done, *_used_resources())
+        yield (done, *_read_resources())
 
 
-def _used_resources() -> tuple[int, int, int, int]:
+def _read_resources() -> tuple[int, int, int, int]:
+    """Return resident bytes, open file descriptors, threads and temporary files of this process."""
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     files = sum(len(names) for _, _, names in os.walk(tempfile.gettempdir()))
     return resident, len(os.listdir("/proc/self/fd")), threading.active_count(), files

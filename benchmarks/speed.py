@@ -1,13 +1,15 @@
 """Measure the images per second of training, extraction and prediction, and the time to the first step.
 
-    python benchmarks/speed.py --out docs/results/speed.json        the paper's network at 256 pixels
-    python benchmarks/speed.py --tiny --device cpu --out rows.json  a quick test of the script itself
+    python benchmarks/speed.py --out docs/results/speed.json        # the paper's network at 256 pixels
+    python benchmarks/speed.py --tiny --device cpu --out rows.json  # test the script quickly
 
 A training step includes everything: fetch, augment, forward, losses, backward, update. Images and points are
-generated and stay on the device. The warm-up does not count: 10 steps (the first three run without a CUDA
-graph, the fourth is captured) or 3 batches. Rates are the median of several stretches after the
-warm-up. `cold_first_step_s` is the time from the start of a new process, with an empty compilation cache, to
-the end of its fourth step; `warm_first_step_s` is that of a second process, which finds the compiled kernels.
+generated and stay on the device. A warm-up is not measured: 10 training steps (three run without a CUDA
+graph, the fourth is captured), or 3 batches of extraction and prediction. Rates are the median over 5
+stretches after the warm-up.
+
+`cold_first_step_s` is the time from the start of a new process, with an empty compilation cache, to the end
+of its fourth step. `warm_first_step_s` is the same for a second process, which finds the compiled kernels.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from selfmark.train.point_table import PointTable
 SEED = 0
 POINTS = 30  # keypoints per image
 WARM_UP_STEPS, WARM_UP_BATCHES = 10, 3
-STRETCHES = 5
+STRETCHES = 5  # measurements, of which the median counts
 
 
 def main() -> None:
@@ -59,7 +61,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     config = override(preset("tiny" if arguments.tiny else "fast"), {"runtime.kernels": arguments.kernels})
     if arguments.only_first_step:
-        _train_steps(config, device, pairs=arguments.pairs[0], steps=4, images=64)
+        _time_training_steps(config, device, pairs=arguments.pairs[0], steps=4, images=64)
         return
     rows: list[dict[str, Any]] = []
 
@@ -69,28 +71,30 @@ def main() -> None:
 
     if not arguments.skip_first_step:
         with tempfile.TemporaryDirectory() as cache:
-            add_row("cold_first_step_s", _first_step(cache), "s")
-            add_row("warm_first_step_s", _first_step(cache), "s")
-    images, count = (64, 40) if arguments.tiny else (1024, 100)
+            add_row("cold_first_step_s", _time_first_step(cache), "s")
+            add_row("warm_first_step_s", _time_first_step(cache), "s")
+    images, stretch = (64, 40) if arguments.tiny else (1024, 100)
     for pairs in arguments.pairs:
         _reset_memory(device)
-        seconds = _train_steps(config, device, pairs, WARM_UP_STEPS + STRETCHES * count, images, count)
+        seconds = _time_training_steps(
+            config, device, pairs, WARM_UP_STEPS + STRETCHES * stretch, images, stretch
+        )
         add_row(f"stage1_{pairs}_pairs", 2 * pairs / seconds, "images/s")
         add_row(f"stage1_{pairs}_pairs_step", 1e3 * seconds, "ms")
-        add_row(f"stage1_{pairs}_pairs_memory", _peak_gigabytes(device), "GB")
-    for name, rate in (("extract", _extraction), ("predict_gpu", _prediction)):
+        add_row(f"stage1_{pairs}_pairs_memory", _read_peak_gigabytes(device), "GB")
+    for name, measure in (("extract", _measure_extraction), ("predict_gpu", _measure_prediction)):
         _reset_memory(device)
         if device.type == "cpu":
             name = name.replace("gpu", "cpu_eager")
-        add_row(name, rate(config, device, images), "images/s")
-        add_row(f"{name}_memory", _peak_gigabytes(device), "GB")
+        add_row(name, measure(config, device, images), "images/s")
+        add_row(f"{name}_memory", _read_peak_gigabytes(device), "GB")
     if arguments.out is not None:
         cuda = device.type == "cuda"
         write_json(
             {
                 "hardware": torch.cuda.get_device_name() if cuda else f"CPU, {os.cpu_count()} cores",
                 "versions": {"torch": torch.__version__, "python": platform.python_version()},
-                "commit": provenance.commit(),
+                "commit": provenance.read_commit(),
                 "settings": {"preset": config.preset, "seed": SEED, "warm_up_steps": WARM_UP_STEPS},
                 "rows": rows,
             },
@@ -98,7 +102,7 @@ def main() -> None:
         )
 
 
-def _pictures(config: Config, device: torch.device, images: int) -> torch.Tensor:
+def _generate_images(config: Config, device: torch.device, images: int) -> torch.Tensor:
     """Generate images of random colored squares, [N, 3, S, S] uint8."""
     generator = torch.Generator(device).manual_seed(SEED)
     coarse = torch.rand((images, 3, 16, 16), generator=generator, device=device)
@@ -106,10 +110,19 @@ def _pictures(config: Config, device: torch.device, images: int) -> torch.Tensor
     return (torch.nn.functional.interpolate(coarse, size=(size, size)) * 255).to(torch.uint8)
 
 
-def _train_steps(
+def _time_training_steps(
     config: Config, device: torch.device, pairs: int, steps: int, images: int, stretch: int = 1
 ) -> float:
-    """Return the seconds per step: the median over stretches of `stretch` steps after the warm-up."""
+    """Return the seconds per training step: the median over stretches after the warm-up.
+
+    Args:
+        config: settings.
+        device: device to train on.
+        pairs: number of image pairs per step.
+        steps: number of steps, including the warm-up.
+        images: number of generated images.
+        stretch: number of steps that are timed together.
+    """
     config = override(
         config, {"runtime.batch": pairs, "runtime.log_every": stretch, "runtime.checkpoint_every": 10**9}
     )
@@ -122,7 +135,7 @@ def _train_steps(
     phi = Phi(config.network)
     prepare_network(phi, device, config.runtime)
     state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
-    feed = PixelFeed(_pictures(config, device, images), device)
+    feed = PixelFeed(_generate_images(config, device, images), device)
     source = PairSource(table, round_pair_settings(config, has_mirrored_labels=True))
     task = build_stage1_task(phi, feed, source, config, generator, SEED)
     log_times: list[float] = []
@@ -138,50 +151,56 @@ def _train_steps(
     return float(np.median(durations)) / stretch if len(durations) else float("nan")
 
 
-def _rate(batch: Callable[[], int], device: torch.device) -> float:
+def _measure_rate(process_batch: Callable[[], int], device: torch.device) -> float:
     """Return the images per second of a function that processes images and returns their number."""
     for _ in range(WARM_UP_BATCHES):
-        batch()
+        process_batch()
     rates = []
     for _ in range(STRETCHES):
         _wait(device)
         started = time.perf_counter()
-        done = sum(batch() for _ in range(3))
+        done = sum(process_batch() for _ in range(3))
         _wait(device)
         rates.append(done / (time.perf_counter() - started))
     return float(np.median(rates))
 
 
-def _extraction(config: Config, device: torch.device, images: int) -> float:
-    """Measure keypoints and descriptors of images and their mirror images: two passes per image."""
+def _measure_extraction(config: Config, device: torch.device, images: int) -> float:
+    """Return how many images per second get keypoints and descriptors, with two passes per image.
+
+    The second pass processes the mirror image.
+    """
     torch.manual_seed(SEED)
     phi = Phi(config.network)
     prepare_network(phi, device, config.runtime)
-    feed = PixelFeed(_pictures(config, device, images), device)
+    feed = PixelFeed(_generate_images(config, device, images), device)
 
-    def batch() -> int:
+    def process_batch() -> int:
         describe_images(phi, feed, config)
         return len(feed)
 
-    return _rate(batch, device)
+    return _measure_rate(process_batch, device)
 
 
-def _prediction(config: Config, device: torch.device, images: int) -> float:
-    """Measure landmarks averaged over images and their mirror images: two passes per image."""
+def _measure_prediction(config: Config, device: torch.device, images: int) -> float:
+    """Return how many images per second get landmarks, with two passes per image.
+
+    The second pass processes the mirror image.
+    """
     names = tuple(f"landmark_{index}" for index in range(config.K))
     mirror = tuple(range(config.K))
     card = ModelCard(names, mirror, (), config.images, config.network, config.heatmaps.refine, True, {})
     torch.manual_seed(SEED)
     detector = Detector(Psi(config.network, config.K), card, device)
-    parts = _pictures(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
+    parts = _generate_images(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
 
-    def batch() -> int:
+    def process_batch() -> int:
         return sum(len(detector.locate(part).xy) for part in parts)
 
-    return _rate(batch, device)
+    return _measure_rate(process_batch, device)
 
 
-def _first_step(cache: str) -> float:
+def _time_first_step(cache: str) -> float:
     """Return the seconds from the start of a new process to the end of its fourth step.
 
     Args:
@@ -204,8 +223,8 @@ def _reset_memory(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _peak_gigabytes(device: torch.device) -> float:
-    """Return the peak of the reserved GPU memory; 0 on the CPU."""
+def _read_peak_gigabytes(device: torch.device) -> float:
+    """Return the peak of the reserved GPU memory in GB; 0 on the CPU."""
     return torch.cuda.max_memory_reserved() / 1e9 if device.type == "cuda" else 0.0
 
 

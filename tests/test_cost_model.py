@@ -35,7 +35,7 @@ def simulation(scripts: Path) -> ModuleType:
 
 def test_the_page_matches_the_script(scripts: Path) -> None:
     model = import_module("cost_model")
-    page, new_tables = (ROOT / "docs" / "scale.md").read_text(), model.tables()
+    page, new_tables = (ROOT / "docs" / "scale.md").read_text(), model.build_tables()
     assert model.insert_tables(page, new_tables) == page, (
         "run: python benchmarks/cost_model.py --write docs/scale.md"
     )
@@ -72,7 +72,7 @@ def test_traffic_matches_a_real_ring(formulas: ModuleType) -> None:
     values = np.random.default_rng(0).normal(size=(8, 8 * 3))
     result, sent = _run_ring_all_reduce(values)
     np.testing.assert_allclose(result, np.tile(values.sum(axis=0), (8, 1)))
-    within_node, between_nodes = formulas.traffic(8, 24.0)
+    within_node, between_nodes = formulas.count_sent_bytes(8, 24.0)
     assert sent == [pytest.approx(within_node)] * 8
     assert between_nodes == 0
 
@@ -86,7 +86,7 @@ def test_formula_equals_simulation_without_randomness(
     simulated = simulation.simulate_steps(
         gpus, compute, size, 5, without_randomness, np.random.default_rng(0)
     )
-    predicted = compute + formulas.all_reduce(gpus, size, without_randomness)
+    predicted = compute + formulas.estimate_all_reduce(gpus, size, without_randomness)
     assert simulated == pytest.approx(predicted, rel=1e-9)
 
 
@@ -98,14 +98,16 @@ def test_formula_is_within_six_percent_with_randomness(
         simulated = simulation.simulate_steps(
             gpus, compute, size, 400, formulas.ASSUMPTIONS, np.random.default_rng(1)
         )
-        predicted = compute * formulas.slowest_gpu_factor(gpus) + formulas.all_reduce(gpus, size)
+        predicted = compute * formulas.compute_slowest_gpu_factor(gpus) + formulas.estimate_all_reduce(
+            gpus, size
+        )
         assert predicted == pytest.approx(simulated, rel=0.06)
 
 
 @pytest.mark.parametrize("count", [2, 8, 64, 1024])
 def test_the_expected_largest_sample_matches_drawn_samples(count: int, formulas: ModuleType) -> None:
     sampled = np.random.default_rng(2).normal(size=(3_000, count)).max(axis=1).mean()
-    assert formulas.expected_largest(count) == pytest.approx(sampled, abs=0.06)
+    assert formulas.compute_expected_largest(count) == pytest.approx(sampled, abs=0.06)
 
 
 def test_measured_rates_replace_assumed_ones(scripts: Path, tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
     """More GPUs split the work but do not reduce it. This catches a formula that loses a factor `gpus`."""
     for images in (1e7, 1e9):
         costs = [
-            gpus * sum(formulas.seconds_by_part(images, gpus, formulas.Rates(), False).values())
+            gpus * sum(formulas.estimate_seconds_by_part(images, gpus, formulas.Rates(), False).values())
             for gpus in (8, 64, 1024)
         ]
         assert costs == sorted(costs)

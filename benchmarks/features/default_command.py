@@ -1,16 +1,17 @@
-"""Run the default command on a data set and evaluate it: the figures of discovery with features.
+"""Run `selfmark discover` with its default features on a data set and evaluate the detector.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/default_command.py NAME -k 30 \
         --data-folder DATA --out RUN [--part validation|test] [--seed 0] [--preset tiny] [--set NAME=VALUE]
 
-`--part validation`, the default, trains on four fifths of the training images and evaluates on the other
-fifth, which is always the same: settings are chosen on these figures, and test images are never read.
-`--part test` trains on all training images and evaluates on the test images. Of videos, the last
-fifth is held out, because neighboring frames are almost the same.
+`--part validation` is the default. It trains on four fifths of the training images and evaluates on the other
+fifth, which is the same in every run. It never reads test images, so settings may be chosen by its figures.
+The validation part of a video is its last fifth, because neighboring frames are almost the same.
+`--part test` trains on all training images and evaluates on the test images.
 
-`--preset tiny` uses the settings of a machine without a GPU on any machine.
+`--preset tiny` uses the settings for machines without a GPU, even if there is one.
 
 DATA contains NAME.zip or NAME/. The script prints one line of JSON and writes a contact sheet, RUN/sheet.jpg.
+The run folder is RUN/run.
 """
 
 from __future__ import annotations
@@ -35,17 +36,20 @@ from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptio
 from selfmark.images.sources import list_images
 from selfmark.run.files import read_json
 
-_DECISIONS = ("agreement", "orientation", "places", "note")  # events of the log that are part of the result
+_DECISIONS = ("agreement", "orientation", "places", "note")  # log events that are copied into the result
 
 
 class Parts(NamedTuple):
-    """What a detector is trained and evaluated on.
+    """Images and labels that a detector is trained and evaluated on.
 
-    inputs:       images, or COCO files with boxes, that landmarks are discovered in
-    train_images: images with the labels that regressors are fitted on
-    train_labels: these labels
-    images:       images that errors are measured on
-    labels:       their labels
+    Image lists contain image files, or COCO files whose boxes show where the objects are.
+
+    Attributes:
+        inputs: images in which landmarks are discovered.
+        train_images: labeled images that regressors are fitted on.
+        train_labels: labels of `train_images`.
+        images: images that errors are measured on.
+        labels: labels of `images`.
     """
 
     inputs: list[str]
@@ -100,7 +104,10 @@ def main() -> None:
 
 
 def select_parts(dataset: Dataset, folder: Path, part: str) -> Parts:
-    """Return the inputs and labels; those of the validation part are written to the working copy."""
+    """Return the images and labels of a part: "validation" or "test".
+
+    The validation part needs new label files, which are written next to the training labels.
+    """
     files = {"train": folder / dataset.train_labels, "held-out": folder / dataset.labels}
     unlabeled = [str(folder / file) for file in dataset.inputs if file.startswith("frames-video")]
     if part == "validation":
@@ -112,14 +119,14 @@ def select_parts(dataset: Dataset, folder: Path, part: str) -> Parts:
 
 
 def _images_of(labels: Path, folder: Path, has_boxes: bool) -> list[str]:
-    """Return the label file itself if it tells where the animals are, otherwise its images."""
+    """Return the label file itself if its boxes show where the animals are, otherwise its images."""
     if has_boxes:
         return [str(labels)]
     return [str(folder / "images" / image["file_name"]) for image in read_json(labels)["images"]]
 
 
 def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: float) -> dict[str, Any]:
-    """Return the errors of the detector and of the first landmarks as shares of guessing."""
+    """Return a row: errors of the detector and of the first landmarks, in percent and divided by guessing."""
     guessing, forward = metrics["guessing"]["forward"], metrics["headline"]["forward"]["error"]
     first = next(row for row in metrics["stage1"]["errors"] if row["regressor"] == "ridge 0.01")
     log = (arguments.out / "run" / "log.jsonl").read_text(encoding="utf-8")
@@ -142,12 +149,12 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
         "command": describe_command(arguments),
         "agreement": [event for event in events if event["event"] in _DECISIONS],
         "torch": torch.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
     }
 
 
 def describe_command(arguments: argparse.Namespace) -> str:
-    """Return the command that the run corresponds to."""
+    """Return the `selfmark discover` command that makes the same run."""
     words: Sequence[str] = ["selfmark", "discover", "IMAGES", "-k", str(arguments.k)]
     if arguments.seed:
         words = [*words, "--seed", str(arguments.seed)]

@@ -2,8 +2,8 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/features/encoder_speed.py --out speed.json
 
-Images of 256 x 256 pixels are on the device before the measurement. Their content and the weights have no
-influence on the speed, so both are random. On a GPU, the encoders compute in bf16.
+Images of 256 x 256 pixels are on the device before the measurement. Images and weights are random, because
+they do not influence the speed. On a GPU, the encoders compute in bf16.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from selfmark.features.loading import FEATURES, build_encoder
 from selfmark.run.files import write_json
 
 SIZE = 256  # pixels
-DURATION = 5.0  # seconds per encoder, at least
+DURATION = 5.0  # minimum seconds per encoder
 
 
 def main() -> None:
@@ -39,11 +39,13 @@ def main() -> None:
     results = {
         "script": "benchmarks/features/encoder_speed.py",
         "what": f"images of {SIZE} x {SIZE} pixels described per second, batches of {arguments.batch}",
-        "hardware": torch.cuda.get_device_name() if device.type == "cuda" else provenance.processor(),
+        "hardware": torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else provenance.describe_processor(),
         "precision": "bf16" if device.type == "cuda" else "float32",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "rows": rows,
     }
     if arguments.out:
@@ -52,7 +54,7 @@ def main() -> None:
 
 @torch.no_grad()
 def measure(encoder: Encoder, batch: int, device: torch.device) -> float:
-    """Return the images per second of `describe_both`, after a warm-up."""
+    """Return how many images per second `describe_both` describes, after a warm-up."""
     images = torch.rand(batch, 3, SIZE, SIZE, device=device)
 
     def run_batch() -> None:

@@ -3,10 +3,13 @@
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/on_object.py NAME RUN... \
         --data-folder DATA --work WORK
 
-On a plain background (flies-dpk, mouse-openfield), the object is the part of a crop that differs from the
-color of the crop's border (Otsu's threshold) and is connected with its center. On birds-cub it is the convex
-hull of the annotated points, which leaves out wings and tails in part. A landmark is on the object if it lies
-at most 3 % of the crop's side beside it. The script prints one line of JSON for each run, on test images.
+RUN is a run folder. The script prints one line of JSON for each run, measured on the test images.
+
+flies-dpk and mouse-openfield have a plain background. There, Otsu's threshold separates the pixels whose gray
+level differs from that of the crop's border. The object is the connected region of these pixels that covers
+most of the crop's middle. On birds-cub, the object is the convex hull of the annotated points, which misses
+parts of wings and tails. A landmark is on the object if its distance from the object is at most 3 % of the
+crop's side.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 
-TOLERANCE = 0.03  # of the crop's side
+TOLERANCE = 0.03  # maximum distance from the object, as a fraction of the crop's side
 
 
 def find_object(crop: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
@@ -92,7 +95,7 @@ def main() -> None:
             "images": len(cell),
             "object_fraction": round(float(masks.mean()), 4),
             "on_object": round(float(on_object.mean()), 4),
-            "commit": provenance.commit(),
+            "commit": provenance.read_commit(),
         }
         print(json.dumps(row))
 

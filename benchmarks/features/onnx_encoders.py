@@ -1,10 +1,10 @@
-"""Measure speed and accuracy of exported detectors with the features of EfficientNet-Lite.
+"""Measure speed and accuracy of ONNX exports of detectors with EfficientNet-Lite features.
 
     OMP_NUM_THREADS=1 PYTHONPATH=src:benchmarks python benchmarks/features/onnx_encoders.py --out results.json
 
-The images are those of the demo's toy animal. The centroids of the zero-shot detector are the features of
-random cells, and the head is trained briefly to predict what the zero-shot detector predicts. Distances are
-those between the landmarks of each runtime and those of torch, in pixels of the network's input.
+The images show the demo's toy animal. Two detectors are exported: a zero-shot detector whose centroids are
+the features of random cells, and an encoder with a head that is trained briefly to predict the same
+landmarks. Distances are between the landmarks of a runtime and those of torch, in network pixels.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from selfmark.model.heatmaps import draw_gaussians, to_cells
 from selfmark.run.files import write_json
 
 LANDMARKS = 8
-IMAGES = 48  # the first half trains the head and gives the ranges for 8 bits, the other half is measured
+IMAGES = 48  # the first half trains the head and calibrates int8, the second half is measured
 STEPS = 60  # training steps of the head
-REPEATS = 5  # the fastest is reported
+REPEATS = 5  # measurements, of which the fastest is reported
 
 
 def main() -> None:
@@ -55,11 +55,11 @@ def main() -> None:
     results = {
         "script": "benchmarks/features/onnx_encoders.py",
         "what": "CPU milliseconds per image on one core, and how far landmarks move compared with torch",
-        "hardware": provenance.processor(),
+        "hardware": provenance.describe_processor(),
         "features": arguments.features,
         "torch": torch.__version__,
         "onnxruntime": onnxruntime.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "rows": rows,
     }
     if arguments.out:
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure(features: str, size: int) -> Iterator[dict[str, object]]:
-    """Yield a row for each network, with and without the mirror image, and runtime."""
+    """Yield a row for each network and runtime, with and without averaging over the mirror image."""
     images = torch.from_numpy(generate_scene(IMAGES, size, seed=5).images).permute(0, 3, 1, 2).contiguous()
     sample, test = images.chunk(2)
     for detector in make_detectors(load_encoder(features), features, sample):
@@ -126,7 +126,7 @@ def export_all(detector: Detector, sample: Tensor) -> Iterator[tuple[str, Detect
 
 
 def time_images(detector: Detector, images: Tensor) -> float:
-    """Return CPU milliseconds per image, after a warm-up; other programs have little influence on it."""
+    """Return the CPU milliseconds per image after a warm-up. Other programs have little influence on it."""
     detector.locate(images)
     seconds = []
     for _ in range(REPEATS):

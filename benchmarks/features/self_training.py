@@ -1,15 +1,16 @@
-"""Measure landmarks from frozen ImageNet features, and self-training of a small head on those features.
+"""Measure zero-shot landmarks from ImageNet features, and self-training of a small head on these features.
 
     PYTHONPATH=src:benchmarks python benchmarks/features/self_training.py DATA --out features.json
 
-DATA contains birds-cub and flies-dpk, each with images/ and train.json. A fixed fifth of each training set is
-held out for validation; test images are not read. The steps:
+DATA contains birds-cub and flies-dpk, each with images/ and train.json. The script trains on four fifths of
+each training set and measures errors on the other fifth, the validation part. It reads no test images. The
+steps:
 
 1. Zero-shot: cluster the features of all cells, or of foreground cells only, into K parts. Each landmark is
    the soft-argmax of the similarity to a centroid.
-2. Self-training: a head on the same encoder learns these landmarks as heatmaps on deformed images. Its own
-   predictions are the labels of the next round. The encoder is frozen in the first round and, optionally,
-   fine-tuned afterwards.
+2. Self-training: a head on the same encoder learns these landmarks as heatmaps on deformed images. Its
+   predictions are the labels of the next round. The encoder is frozen in the first round. In later rounds,
+   some variants fine-tune it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SIZE = 256  # pixels, side of the images
 GRID = SIZE // CELL  # cells, side of the feature maps and heatmaps
 VALIDATION_FRACTION = 0.2
 FOREGROUND_CLUSTERS = 100
-BORDER = 2  # cells
+BORDER = 2  # cells, width of the image border where the background is looked for
 CLUSTER_SAMPLE = 150_000  # feature vectors that K-means is fitted on
 RIDGE = 0.01
 DATASETS = {"birds-cub": (30, 40.0), "flies-dpk": (16, 180.0)}  # K, rotation of the augmentation in degrees
@@ -52,12 +53,14 @@ DATASETS = {"birds-cub": (30, 40.0), "flies-dpk": (16, 180.0)}  # K, rotation of
 class Variant:
     """How landmarks are initialized and trained.
 
-    max_border_ratio: a cluster is background if its frequency at the border, divided by that inside, is at
-                      least this; infinite: every cell is used
-    sharpness:        inverse temperature of the soft-argmax
-    rounds:           rounds of self-training; 0: zero-shot only
-    encoder_lr:       learning rate of the encoder from the second round on; 0: frozen
-    head_depth:       convolutions before the last one
+    Attributes:
+        name: name in the results.
+        max_border_ratio: a cluster is foreground if its frequency at the border of the images, divided by its
+            frequency inside, is below this; infinite: every cell is foreground.
+        sharpness: inverse temperature of the soft-argmax.
+        rounds: number of rounds of self-training; 0: zero-shot only.
+        encoder_lr: learning rate of the encoder from the second round on; 0: frozen.
+        head_depth: number of convolutions before the last one.
     """
 
     name: str
@@ -81,8 +84,11 @@ VARIANTS = (
 class Data(NamedTuple):
     """Images of a training set with their annotated points.
 
-    pixels: [N, 3, SIZE, SIZE] uint8; xy: [N, L, 2] pixels; visible: [N, L]
-    scale: [N] square root of the area of the box
+    Attributes:
+        pixels: [N, 3, SIZE, SIZE] uint8.
+        xy: [N, L, 2] annotated points in pixels.
+        visible: [N, L] bool, whether a point is annotated.
+        scale: [N] square root of the area of the object's box, in pixels.
     """
 
     pixels: Tensor
@@ -126,9 +132,11 @@ def main() -> None:
         "features": "EfficientNet-Lite0, trained on labeled ImageNet photographs",
         "seed": 0,
         "iterations": arguments.iterations,
-        "hardware": torch.cuda.get_device_name() if device.type == "cuda" else provenance.processor(),
+        "hardware": torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else provenance.describe_processor(),
         "torch": torch.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "rows": rows,
     }
     if arguments.out:
@@ -138,9 +146,9 @@ def main() -> None:
 def measure(
     data: Data, K: int, augment: Augment, variant: Variant, iterations: int
 ) -> Iterator[dict[str, Any]]:
-    """Train a variant and yield its error after the zero-shot start and after each round."""
+    """Train a variant and yield a row with its error for the zero-shot landmarks and after each round."""
     device = data.pixels.device
-    training, validation = split(len(data.pixels), device)
+    training, validation = split_rows(len(data.pixels), device)
     start = time.monotonic()
     encoder = load_encoder("efficientnet-lite0", device)
     features = describe(encoder, data.pixels)
@@ -157,7 +165,7 @@ def measure(
             labels = Landmarks(*(values[training] for values in landmarks))
             train(student, data.pixels[training], labels, augment, iterations, encoder_lr, seed=number)
             landmarks = Landmarks(*predict(student, data.pixels), *predict(student, data.pixels.flip(3)))
-        error, guess = forward_error(data, landmarks.xy.cpu().numpy(), training, validation)
+        error, guess = measure_forward_error(data, landmarks.xy.cpu().numpy(), training, validation)
         yield {
             "round": number,
             "forward": round(error, 3),
@@ -172,7 +180,7 @@ def measure(
 
 
 def load_data(folder: Path, max_images: int | None, device: torch.device) -> Data:
-    """Read the training images of a data set, stretched to squares, and their points."""
+    """Read the training images of a data set, stretched to squares, and their annotated points."""
     content = json.loads((folder / "train.json").read_text(encoding="utf-8"))
     annotations = {entry["image_id"]: entry for entry in content["annotations"]}
 
@@ -191,18 +199,22 @@ def load_data(folder: Path, max_images: int | None, device: torch.device) -> Dat
     return Data(pixels, np.stack(xy), np.stack(visible), np.array(scale))
 
 
-def split(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the rows of the training part and of the validation part, the same for every run."""
+def split_rows(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the row numbers of the training part and of the validation part, the same in every run."""
     order = np.random.default_rng(7).permutation(count)
     held_out = int(VALIDATION_FRACTION * count)
     training, validation = np.sort(order[held_out:]), np.sort(order[:held_out])
     return torch.tensor(training, device=device), torch.tensor(validation, device=device)
 
 
-def forward_error(
+def measure_forward_error(
     data: Data, landmarks: np.ndarray, training: Tensor, validation: Tensor
 ) -> tuple[float, float]:
-    """Return the forward error on the validation part and that of the mean shape, in percent of the scale."""
+    """Return the forward errors of landmarks [N, K, 2] and of the mean shape, in percent of the scale.
+
+    Errors are measured on the validation rows. Each annotated point has its own ridge regression, fitted on
+    the training rows. Points with fewer than 10 training images are skipped.
+    """
     fit, test = training.cpu().numpy(), validation.cpu().numpy()
     inputs = landmarks.reshape(len(landmarks), -1).astype(np.float64)
     errors, guesses = [], []
@@ -228,21 +240,21 @@ def forward_error(
 
 @torch.no_grad()
 def describe(encoder: Encoder, pixels: Tensor, batch: int = 128) -> Tensor:
-    """Return half-precision features [N, D, GRID, GRID], which are similar for the same part."""
+    """Return half-precision features [N, D, GRID, GRID] of images [N, 3, SIZE, SIZE]."""
     described = []
     for rows in pixels.split(batch):
-        with mixed_precision(pixels.device):
+        with use_mixed_precision(pixels.device):
             described.append(encoder.describe(rows.float() / 255).half())
     return torch.cat(described)
 
 
-def mixed_precision(device: torch.device) -> torch.autocast:
-    """Return a context that computes in bf16 on a GPU."""
+def use_mixed_precision(device: torch.device) -> torch.autocast:
+    """Return a context manager that computes in bf16 on a GPU and changes nothing on the CPU."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
 def find_foreground(features: Tensor, max_border_ratio: float) -> Tensor:
-    """Mark the cells [N, GRID, GRID] of clusters that are rare at the border of the images."""
+    """Return a mask [N, GRID, GRID] of the cells whose cluster is rare at the border of the images."""
     all_cells = torch.ones(len(features), GRID, GRID, dtype=torch.bool, device=features.device)
     if math.isinf(max_border_ratio):
         return all_cells
@@ -253,10 +265,11 @@ def find_foreground(features: Tensor, max_border_ratio: float) -> Tensor:
     border = torch.ones(GRID, GRID, dtype=torch.bool, device=features.device)
     border[BORDER:-BORDER, BORDER:-BORDER] = False
 
-    def frequency(cells: Tensor) -> Tensor:
+    def measure_frequencies(cells: Tensor) -> Tensor:
         return labels[:, cells].flatten().bincount(minlength=FOREGROUND_CLUSTERS).float() / cells.sum()
 
-    return (frequency(border) / (frequency(~border) + 1e-9) < max_border_ratio)[labels]
+    is_foreground = measure_frequencies(border) / (measure_frequencies(~border) + 1e-9) < max_border_ratio
+    return is_foreground[labels]
 
 
 def sample_cells(features: Tensor, mask: Tensor) -> Tensor:
@@ -274,6 +287,7 @@ def cluster(vectors: Tensor, clusters: int, iterations: int = 40, restarts: int 
         generator = torch.Generator(vectors.device).manual_seed(restart)
         order = torch.randperm(len(vectors), generator=generator, device=vectors.device)
         candidates = vectors[order[:20_000]]
+        # Seed with k-means++. The squared distance of unit vectors is 2 minus twice their product.
         centroids = candidates[:1]
         distance = 2 - 2 * candidates @ centroids[0]
         for _ in range(clusters - 1):
@@ -290,19 +304,25 @@ def cluster(vectors: Tensor, clusters: int, iterations: int = 40, restarts: int 
     return best
 
 
-def cell_centers(device: torch.device) -> Tensor:
+def compute_cell_centers(device: torch.device) -> Tensor:
     """Return the centers [GRID * GRID, 2] of the cells in pixels, row by row."""
     centers = torch.arange(GRID, device=device) * CELL + (CELL - 1) / 2
     return torch.stack(torch.meshgrid(centers, centers, indexing="xy"), -1).reshape(-1, 2)
 
 
 def locate(features: Tensor, centroids: Tensor, sharpness: float) -> tuple[Tensor, Tensor]:
-    """Place each landmark at the soft-argmax of the similarity to its centroid; return xy and score."""
+    """Place each landmark at the soft-argmax of the similarity to its centroid.
+
+    Returns:
+        Positions [N, K, 2] in pixels, and the highest similarity of each landmark [N, K].
+    """
     xy, score = [], []
     for rows in features.split(512):
         similarity = torch.einsum("kd,ndhw->nkhw", centroids, rows.float()).flatten(2)
         highest = similarity.amax(2)
-        xy.append(((similarity - highest[..., None]) * sharpness).softmax(2) @ cell_centers(features.device))
+        xy.append(
+            ((similarity - highest[..., None]) * sharpness).softmax(2) @ compute_cell_centers(features.device)
+        )
         score.append(highest)
     return torch.cat(xy), torch.cat(score)
 
@@ -311,7 +331,7 @@ def locate(features: Tensor, centroids: Tensor, sharpness: float) -> tuple[Tenso
 
 
 class Student(nn.Module):
-    """The encoder with a small head that predicts K heatmaps."""
+    """Encoder with a small head that predicts K heatmaps."""
 
     def __init__(self, encoder: Encoder, K: int, depth: int, hidden: int = 256) -> None:
         super().__init__()
@@ -329,13 +349,18 @@ class Student(nn.Module):
 
 @torch.no_grad()
 def predict(student: Student, pixels: Tensor, batch: int = 256) -> tuple[Tensor, Tensor]:
-    """Return landmarks [N, K, 2], means of squared heatmaps in pixels, and the heatmaps' maxima [N, K]."""
+    """Predict landmarks.
+
+    Returns:
+        Positions [N, K, 2] in pixels (the mean position, weighted by the squared heatmap), and the maxima of
+        the heatmaps [N, K].
+    """
     xy, score = [], []
     for rows in pixels.split(batch):
-        with mixed_precision(pixels.device):
+        with use_mixed_precision(pixels.device):
             heatmaps = student(rows.float() / 255)
         weights = heatmaps.float().clamp_min(0).square().flatten(2) + 1e-9
-        xy.append(weights / weights.sum(2, keepdim=True) @ cell_centers(pixels.device))
+        xy.append(weights / weights.sum(2, keepdim=True) @ compute_cell_centers(pixels.device))
         score.append(heatmaps.float().amax((2, 3)))
     return torch.cat(xy), torch.cat(score)
 
@@ -349,8 +374,8 @@ def train(
     encoder_lr: float,
     seed: int,
 ) -> None:
-    """Train on deformed images and labels; the least confident 30 % of each landmark's labels are ignored."""
-    device, batch, sigma = pixels.device, 64, 1.2
+    """Train on deformed images and labels. The least confident 30 % of each landmark's labels are ignored."""
+    device, batch, sigma = pixels.device, 64, 1.2  # sigma in cells
     student.encoder.requires_grad_(encoder_lr > 0)
     groups = [{"params": list(student.head.parameters()), "lr": 1e-3}]
     if encoder_lr:
@@ -373,7 +398,7 @@ def train(
         xy = move_points(xy, matrix)
         weight = (present & points_inside(xy, SIZE)).float()
         target = draw_gaussians((xy - (CELL - 1) / 2) / CELL, GRID, sigma)
-        with mixed_precision(device):
+        with use_mixed_precision(device):
             heatmaps = student(images)
         error = (heatmaps.float() - target).square().mean((2, 3))
         loss = (error * weight).sum() / weight.sum()

@@ -1,12 +1,12 @@
-"""Measure what features give at the start only: the paper's network, trained on zero-shot landmarks.
+"""Measure the paper's network when it is trained on zero-shot landmarks: features are used at the start only.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/start_only.py NAME ZERO_SHOT \
         --data-folder DATA --out RUN [--preset fast]
 
 ZERO_SHOT is the --out folder of `default_command.py NAME --method zero-shot`. Stage 2 of the paper learns the
-landmarks of that run, from random weights and without the encoder. Of each landmark's positions, the most
-confident 70 % count, as in runs with features. The errors are those on the validation part. The script prints
-one line of JSON.
+landmarks of that run, from random weights and without the encoder. As in runs with features, training uses
+only the most confident predictions of each landmark (`student.confident_fraction`). Errors are measured on
+the validation part. The script prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
         "minutes": round(minutes, 2),
         "preset": arguments.preset,
         "torch": torch.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
     }
     print(json.dumps(row))
 

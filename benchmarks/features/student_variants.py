@@ -1,9 +1,9 @@
 """Train the detector of a finished run again with other settings of the student, and evaluate it.
 
-    PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features python \
-        benchmarks/features/student_variants.py RUN --out FOLDER [--set student.NAME=VALUE ...]
+    PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/student_variants.py RUN \
+        --name DATA_SET --out FOLDER [--part validation|test] [--set student.NAME=VALUE ...]
 
-RUN is the folder that `default_command.py` wrote. The zero-shot landmarks, the landmarks of Stage 1 and all
+RUN is the --out folder of `default_command.py`. The zero-shot landmarks, the landmarks of Stage 1 and all
 decisions of that run are copied, so that variants differ only in the training of the head. The script prints
 one line of JSON.
 """
@@ -31,13 +31,13 @@ from selfmark.images.sources import list_images
 from selfmark.run.config_file import read_config, write_config
 
 _TRAINED = ("student-*", "keypoints-[0-9]*", "landmarks.*")  # files that the training of the head writes
-_RESULTS = ("model", "report", "predictions", "metrics.json", "verification.json")
+_RESULTS = ("model", "report", "predictions", "metrics.json", "verification.json")  # computed with the head
 
 
 def main() -> None:
     """Copy the run, train, evaluate and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="Folder of default_command.py.")
+    parser.add_argument("run", type=Path, help="--out folder of default_command.py")
     parser.add_argument("--name", choices=sorted(DATASETS), required=True)
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--out", type=Path, required=True)
@@ -80,13 +80,13 @@ def main() -> None:
         "hits": round(next(iter(metrics["raw"].values()))["average"], 2),
         "minutes": round(minutes, 2),
         "torch": torch.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
     }
     print(json.dumps(row))
 
 
 def copy_without_training(source: Path, target: Path) -> None:
-    """Copy a run without its trained head and everything that was computed with it."""
+    """Copy a run folder without the trained head and without everything that was computed with it."""
     shutil.copytree(source, target, symlinks=True)
     for name in _RESULTS:
         path = target / name

@@ -1,8 +1,9 @@
-"""Measure how far the test images of each data set are from the training images of each data set.
+"""Measure how unfamiliar the test images of each data set look to a detector of each data set.
 
     python benchmarks/features/unfamiliar_images.py DATA [DATA ...] --out docs/results/unfamiliar_images.json
 
-DATA are folders with images/train and images/test. `predict` warns if the distance exceeds
+Each DATA is a folder with images/train and images/test. The unfamiliarity is a distance between the features
+of test images and those of training images. `selfmark predict` warns if it exceeds
 `guards.max_unfamiliarity`.
 """
 
@@ -33,7 +34,7 @@ SIZE = 128  # side of the network images, pixels
 
 
 def describe_folder(encoder: Encoder, folder: Path, count: int) -> Tensor:
-    """Return the descriptions [N, C] of evenly spaced images of a folder."""
+    """Return the descriptions [N, C] of at most `count` evenly spaced images of a folder."""
     refs = list_images([folder])
     sample = [refs[row] for row in evenly_spaced(len(refs), count).tolist()]
     stores = iterate_crops(sample, Images(size=SIZE), 16)
@@ -61,8 +62,8 @@ def main() -> None:
         rows.append({"trained_on": folder.name, "images": len(training), "distance": distances})
     result = {
         "script": "benchmarks/features/unfamiliar_images.py",
-        "commit": provenance.commit(),
-        "hardware": provenance.processor(),
+        "commit": provenance.read_commit(),
+        "hardware": provenance.describe_processor(),
         "features": DEFAULT_FEATURES,
         "max_unfamiliarity": guards.max_unfamiliarity,
         "rows": rows,

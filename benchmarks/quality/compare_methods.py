@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--processes", type=int, default=1, help="runs at the same time")
     parser.add_argument("--minutes", type=float, help="start no run that would end later than this")
-    parser.add_argument("--commit", default=provenance.commit(), help="where there is no repository")
+    parser.add_argument("--commit", default=provenance.read_commit(), help="where there is no repository")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()

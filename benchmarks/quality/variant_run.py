@@ -96,7 +96,7 @@ def main() -> None:
         "script": "benchmarks/quality/variant_run.py",
         "hardware": hardware(),
         "torch": torch.__version__,
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
     }
     write_json(record, arguments.out / f"{arguments.name}.json")
     refs = read_ground_truth(parts.labels, list_images(parts.images)).refs

@@ -1,11 +1,14 @@
-"""Make runs of very different quality and record their label-free checks beside their true errors.
+"""Make runs of very different quality and record their checks without labels and their true errors.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
         python benchmarks/trust/calibration_runs.py DATA WORK OUT NAME:VARIANT [NAME:VARIANT ...]
 
-Each run is verified by a second one. It trains on four fifths of the training images of a data set and is
-evaluated on the other fifth, as in `default_command.py`; test images are never read. OUT gets one JSON file
-and one .npz file with landmarks per run. `trust_model.py` fits the trust and the verdict to these files.
+DATA contains the data sets (NAME.zip or NAME/). WORK gets the unzipped data and the run folders. OUT gets a
+JSON file and an .npz file with landmarks for each run. `trust_model.py` fits trust and verdict to the JSON
+files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
+
+Each run trains on four fifths of the training images and is evaluated on the other fifth, as in
+`default_command.py`. Test images are never read. Each run is verified by a second one.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ NUM_LANDMARKS = {
     "mirror-mouse": 12,
     "mouse-openfield": 10,
 }
-MIRROR_MOUSE = Dataset(("images/train",), ("images",))
-TURNED = {"flies-dpk", "flies-pair-video", "mouse-openfield"}  # objects that face any direction
+MIRROR_MOUSE = Dataset(("images/train",), ("images",))  # not one of the data sets of benchmarks/quality
+TURNED = {"flies-dpk", "flies-pair-video", "mouse-openfield"}  # data sets whose objects face any direction
 SHORT = {"warmup.iterations": 20, "rounds.count": 1, "rounds.iterations": 10, "stage2.iterations": 20}
 
 
@@ -67,14 +70,14 @@ class Variant:
     """A way to make a good or a bad run.
 
     Attributes:
-        settings: settings that differ from the default.
-        features: pretrained features.
-        method: method of discovery.
-        preset: preset of the settings.
-        landmark_factor: number of landmarks, relative to the usual one.
-        max_images: highest number of training images.
-        is_mixed: add as many images of another kind of object.
-        shuffles_labels: give each image the labels of another image.
+        settings: settings that differ from the preset.
+        features: name of the pretrained features, or "none".
+        method: method of discovery; None: the default.
+        preset: name of the preset.
+        landmark_factor: number of landmarks, relative to `NUM_LANDMARKS`.
+        max_images: maximum number of training images.
+        is_mixed: whether to add the same number of images of another kind of object.
+        shuffles_labels: whether each image gets the landmarks of another image as labels.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -87,8 +90,8 @@ class Variant:
     shuffles_labels: bool = False
 
 
-def variants(name: str) -> dict[str, Variant]:
-    """Return the variants of a data set."""
+def build_variants(name: str) -> dict[str, Variant]:
+    """Return the variants of a data set by name."""
     wrong = "upright" if name in TURNED else "any"
     return {
         "default": Variant(),
@@ -124,11 +127,13 @@ def main() -> None:
 
 def make_run(name: str, label: str, data: Path, work: Path, out: Path) -> dict[str, Any]:
     """Make one run and return its checks and its true errors."""
-    variant = variants(name)[label]
+    variant = build_variants(name)[label]
     parts = find_parts(name, data, work)
     inputs = limit_inputs(parts.inputs, variant.max_images)
     if variant.is_mixed:
-        inputs += limit_inputs(find_parts(_other_kind(name), data, work).inputs, len(list_images(inputs)))
+        inputs += limit_inputs(
+            find_parts(_choose_other_kind(name), data, work).inputs, len(list_images(inputs))
+        )
     folder = work / "runs" / f"{name}--{label}"
     settings = {"verification.enabled": True, **variant.settings}
     with _shuffle_labels(variant.shuffles_labels):
@@ -154,7 +159,7 @@ def make_run(name: str, label: str, data: Path, work: Path, out: Path) -> dict[s
     )
     kinds = [parts]
     if variant.is_mixed:
-        kinds.append(find_parts(_other_kind(name), data, work))
+        kinds.append(find_parts(_choose_other_kind(name), data, work))
     return measure_all_kinds(detector, kinds) | {
         "images": len(refs),
         "size": run.config.images.size,
@@ -178,7 +183,7 @@ def _measure_steps(run: Run) -> dict[str, float]:
 
 
 def find_parts(name: str, data: Path, work: Path) -> Parts:
-    """Return the inputs and labels of a data set; generate the pictures of the demo."""
+    """Return the images and labels of a data set. Those of the demo are generated."""
     if name == "demo":
         folder = work / "data" / "demo"
         for part, count, seed in (("train", MAX_TRAINING_IMAGES, 1), ("held-out", 100, 3)):
@@ -192,19 +197,22 @@ def find_parts(name: str, data: Path, work: Path) -> Parts:
     return select_parts(dataset, working_copy(name, data, work).resolve(), "validation")
 
 
-def _other_kind(name: str) -> str:
-    """Return the data set whose images are mixed with those of another one."""
+def _choose_other_kind(name: str) -> str:
+    """Return the data set whose images are added to those of data set `name` in a mixed run."""
     return "faces-yt68" if name != "faces-yt68" else "flies-dpk"
 
 
 def measure_all_kinds(detector: Detector, kinds: list[Parts]) -> dict[str, Any]:
-    """Return the errors against the labels, averaged over the kinds of objects that a run learned from."""
+    """Return the true errors, averaged over the kinds of objects that a run learned from."""
     measured = [measure_truth(detector, parts) for parts in kinds]
     return {key: np.mean([truth[key] for truth in measured], axis=0).tolist() for key in measured[0]}
 
 
 def measure_truth(detector: Detector, parts: Parts) -> dict[str, Any]:
-    """Return the errors against the labels, as shares of guessing: of the run and of each landmark."""
+    """Return the true errors of a run and of each of its landmarks.
+
+    Names with `share` are errors divided by those of guessing. Other errors are in percent of the normalizer.
+    """
     train, test = (
         _read_examples(detector, images, labels)
         for images, labels in ((parts.train_images, parts.train_labels), (parts.images, parts.labels))
@@ -235,30 +243,33 @@ def _read_examples(detector: Detector, images: list[str], labels: Path) -> Examp
 
 
 def limit_inputs(inputs: list[str], max_images: int) -> list[str]:
-    """Return at most `max_images` of the input files; a single file of many objects is cut as a COCO file."""
+    """Return inputs with at most about `max_images` images.
+
+    Image files are selected. COCO files with boxes are replaced by shorter copies in the same folder.
+    """
     refs: list[ImageRef] = list_images(inputs)
     if len(refs) <= max_images:
         return list(inputs)
     chosen = [refs[row] for row in evenly_spaced(len(refs), max_images)]
     if all(ref.box is None for ref in chosen):
         return [str(ref.path) for ref in chosen]
-    cut = []
+    shortened = []
     for file in inputs:
         content = read_json(Path(file))
         images = content["images"]
-        share = max(1, max_images * len(images) // len(refs))
-        kept = [images[row] for row in evenly_spaced(len(images), share)]
+        count = max(1, max_images * len(images) // len(refs))
+        kept = [images[row] for row in evenly_spaced(len(images), count)]
         ids = {image["id"] for image in kept}
         entries = [entry for entry in content["annotations"] if entry["image_id"] in ids]
         target = Path(file).with_name(f"{Path(file).stem}-{max_images}.json")
         write_json({**content, "images": kept, "annotations": entries}, target)
-        cut.append(str(target))
-    return cut
+        shortened.append(str(target))
+    return shortened
 
 
 @contextmanager
 def _shuffle_labels(is_on: bool) -> Iterator[None]:
-    """Give every image the labels of another one while the context lasts, if `is_on`."""
+    """If `is_on`, give every image the labels of another image during the context."""
     build = feature_pipeline._build_table
 
     def build_shuffled(found: Any, config: Any) -> Any:

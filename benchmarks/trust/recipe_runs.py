@@ -1,10 +1,10 @@
-"""Run every recipe on the labeled data sets: how far is the automatic choice from the best one?
+"""Measure the errors of recipes on labeled data sets, to compare the automatic choice with the best recipe.
 
-    PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features:benchmarks/trust \
+    PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
         python benchmarks/trust/recipe_runs.py DATA WORK OUT NAME:RECIPE [NAME:RECIPE ...]
 
-Like `calibration_runs.py`, it trains and evaluates on parts of the training images. OUT gets one JSON file
-per run.
+DATA, WORK and NAME are those of `calibration_runs.py`. As there, runs train and are evaluated on parts of the
+training images. OUT gets a JSON file for each run. `trust_model.py` makes the comparison.
 """
 
 from __future__ import annotations

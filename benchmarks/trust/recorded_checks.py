@@ -3,7 +3,8 @@
     PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
         python benchmarks/trust/recorded_checks.py DATA WORK OUT
 
-A check can thus be changed without making the runs again. The results replace those in OUT/*.json.
+Run it after changing a check, instead of making all runs again. DATA, WORK and OUT are those of
+`calibration_runs.py`. The results replace those in OUT/*.json.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ PER_LANDMARK = ("purity", "constellation", "unexplained", "appearance_error", "s
 def main() -> None:
     """Repeat the checks of all runs of a folder."""
     data, work, out = (Path(argument) for argument in sys.argv[1:4])
-    folders = {name: find_parts(name, data, work) for name in NUM_LANDMARKS}
-    assert folders
+    for name in NUM_LANDMARKS:
+        find_parts(name, data, work)  # unzips the data set into WORK
     for path in sorted(out.glob("*.npz")):
         run = read_json(path.with_suffix(".json"))
         if "error" not in run:
@@ -42,7 +43,13 @@ def main() -> None:
 
 
 def repeat_checks(path: Path, run: dict[str, Any], work: Path) -> dict[str, Any]:
-    """Return the checks of one run."""
+    """Return the repeated checks of one run.
+
+    Args:
+        path: .npz file of the recorded landmarks.
+        run: content of the run's JSON file.
+        work: folder of the unzipped data.
+    """
     recorded = np.load(path)
     refs = [_parse_ref(name, work) for name in recorded["names"]]
     store = load_store(refs, Images(size=run["size"]), float("inf"), None)
@@ -57,7 +64,10 @@ def repeat_checks(path: Path, run: dict[str, Any], work: Path) -> dict[str, Any]
 
 
 def _parse_ref(name: str, work: Path) -> ImageRef:
-    """Return the image of a recorded name, FILE[#FRAME]|BOX, below this machine's working folder."""
+    """Return the image that a recorded name, FILE[#FRAME]|BOX, stands for.
+
+    FILE may be from another machine. Its part from data/ on is looked for in the working folder.
+    """
     file, _, box = str(name).partition("|")
     file, _, frame = file.partition("#")
     inside = re.sub(r".*?/data/", "data/", file, count=1)

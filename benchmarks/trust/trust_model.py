@@ -1,12 +1,12 @@
-"""Fit the weights of trust and verdict, and measure how well they hold on data sets they were not fitted to.
+"""Fit the weights of trust and verdict, and measure how well they work on data sets left out of the fit.
 
-    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py RUNS.json OUTPUT.json
     PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --gather OUT RUNS.json
+    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py RUNS.json OUTPUT.json
 
-RUNS.json lists runs of known quality; `--gather` writes it from the files of `calibration_runs.py` and
-`recipe_runs.py`. Every data set is left out once: weights are fitted to the runs on the others, and trust and
-verdict of its runs are compared with their true errors. The weights of the configuration are those fitted to
-all runs.
+The first command collects the files that `calibration_runs.py` and `recipe_runs.py` wrote to OUT. The second
+command leaves out each data set in turn: it fits the weights to the runs on the other data sets, and compares
+trust and verdict of the left-out runs with their true errors. The weights in the settings
+(`evaluation.error_weights` and others) are those fitted to all runs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from selfmark.points import FloatArray
 from selfmark.run.files import read_json, write_json
 
 CHECKS = ("stable", "appearance_error", "unexplained", "found")
-MAX_ERROR = 1.2  # higher errors all mean that a landmark is useless
+MAX_ERROR = 1.2  # higher errors are clipped, because the landmark is useless anyway
 RIDGE = 1e-4
-# The automatic choice treats objects as upright on the first two sets and turns the images of the others.
-AUTO_RECIPES = {
+AUTO_RECIPES = {  # the recipe that `--recipe auto` chooses for each data set
     "birds-cub": "upright",
     "faces-yt68": "upright",
     "flies-dpk": "any-orientation",
@@ -42,7 +41,7 @@ AUTO_RECIPES = {
 
 
 class Weights(NamedTuple):
-    """Weights of the configuration, see `Evaluation`."""
+    """Fitted weights, named like the settings in `Evaluation`."""
 
     error_weights: tuple[float, ...]
     run_error_weights: tuple[float, ...]
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def gather_runs(folder: Path) -> dict[str, Any]:
-    """Return what is needed of the runs of a folder: their checks and true errors."""
+    """Return the checks and true errors of all runs of a folder."""
     rows, recipes = [], []
     for path in sorted(folder.glob("*.json")):
         run = read_json(path)
@@ -71,7 +70,7 @@ def gather_runs(folder: Path) -> dict[str, Any]:
     versions = {
         "torch": torch.__version__,
         "device": "",
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "seed": 0,
         "note": "",
     }
@@ -79,15 +78,15 @@ def gather_runs(folder: Path) -> dict[str, Any]:
 
 
 def _select_values(run: dict[str, Any]) -> dict[str, Any]:
-    checks = {name: _round(run["checks"][name]) for name in CHECKS}
-    second = None if run["verification"] is None else _round(run["verification"]["backward_shares"])
+    checks = {name: _round_values(run["checks"][name]) for name in CHECKS}
+    second = None if run["verification"] is None else _round_values(run["verification"]["backward_shares"])
     return {
         "data": run["data"],
         "variant": run["variant"],
         "images": run["images"],
         "forward_share": round(run["forward_share"], 4),
         "backward_share": round(run["backward_share"], 4),
-        "landmark_shares": _round(run["landmark_shares"]),
+        "landmark_shares": _round_values(run["landmark_shares"]),
         "second_run_error": second,
         "kind_separation": round(run["checks"]["kind_separation"], 3),
         "duplicates": run["checks"]["duplicates"],
@@ -95,12 +94,16 @@ def _select_values(run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _round(values: list[float | None]) -> list[float | None]:
+def _round_values(values: list[float | None]) -> list[float | None]:
     return [None if value is None else round(value, 4) for value in values]
 
 
 def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Leave out every data set once; return Spearman correlations, verdicts and the final weights."""
+    """Leave out each data set once; return Spearman correlations, verdicts, and weights fitted to all runs.
+
+    Args:
+        runs: runs that `gather_runs` returned.
+    """
     names = sorted({run["data"] for run in runs})
     spearman: dict[str, float] = {}
     verified: dict[str, float] = {}
@@ -108,11 +111,11 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for name in names:
         others = [run for run in runs if run["data"] != name]
         left_out = [run for run in runs if run["data"] == name]
-        settings = _settings(others)
-        judged = [judge_landmarks(_evidence(run, is_verified=False), settings) for run in left_out]
+        settings = _fit_settings(others)
+        judged = [judge_landmarks(_build_evidence(run, is_verified=False), settings) for run in left_out]
         truth = np.concatenate([run["landmark_shares"] for run in left_out])
         spearman[name] = _correlate(np.concatenate([trust.trust for trust in judged]), truth)
-        with_second = [judge_landmarks(_evidence(run, is_verified=True), settings) for run in left_out]
+        with_second = [judge_landmarks(_build_evidence(run, is_verified=True), settings) for run in left_out]
         verified[name] = _correlate(np.concatenate([trust.trust for trust in with_second]), truth)
         for run, trust, second in zip(left_out, judged, with_second, strict=True):
             verdict, expected = judge_run(trust.expected_error, settings)
@@ -126,7 +129,7 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
                     "expected_forward": round(expected, 3),
                     "verdict": verdict,
                     "verdict_verified": judge_run(second.expected_error, settings).verdict,
-                    "true_verdict": true_verdict(run["forward_share"], settings),
+                    "true_verdict": judge_forward_share(run["forward_share"], settings),
                 }
             )
     wrong = [row for row in rows if row["verdict"] != row["true_verdict"]]
@@ -155,7 +158,7 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _measure_levels(trust: FloatArray, error: FloatArray) -> dict[str, dict[str, float]]:
-    """Return the number of landmarks of each level of trust, and how many of them have a small true error."""
+    """Return the number of landmarks at each level of trust, and the fraction with a small true error."""
     levels = {
         "trustworthy": trust >= GOOD_TRUST,
         "use with care": (trust >= MIN_TRUST) & (trust < GOOD_TRUST),
@@ -171,27 +174,36 @@ def _measure_levels(trust: FloatArray, error: FloatArray) -> dict[str, dict[str,
 
 
 def _notice_mixed_kinds(runs: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Return the runs on two kinds of objects that were noticed and missed, and the false alarms."""
+    """Return which runs on two kinds of objects were noticed, which were missed, and the false alarms."""
     limit = Evaluation().max_kind_separation
     result: dict[str, list[str]] = {"noticed": [], "missed": [], "false_alarms": []}
     for run in runs:
         is_mixed, is_noticed = run["variant"] == "mixed", run["kind_separation"] > limit
-        if is_mixed or is_noticed:
-            key = ("noticed" if is_noticed else "missed") if is_mixed else "false_alarms"
-            result[key].append(f"{run['data']}, {run['variant']}")
+        title = f"{run['data']}, {run['variant']}"
+        if is_mixed:
+            result["noticed" if is_noticed else "missed"].append(title)
+        elif is_noticed:
+            result["false_alarms"].append(title)
     return result
 
 
-def true_verdict(forward_share: float, settings: Evaluation) -> str:
-    """Return the verdict that the labels give."""
+def judge_forward_share(forward_share: float, settings: Evaluation) -> str:
+    """Return the true verdict of a run from its forward error divided by that of guessing."""
     if forward_share <= settings.good_error:
         return "good"
     return "failed" if forward_share >= settings.failed_error else "usable"
 
 
 def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
-    """Fit the expected error of landmarks, in which every run counts the same, then that of runs."""
-    inputs = [_columns(run, is_verified) for run in runs]
+    """Fit the weights of the expected error of landmarks, then those of the expected error of runs.
+
+    In the fit to landmarks, every run has the same total weight.
+
+    Args:
+        runs: runs that `gather_runs` returned.
+        is_verified: whether the second run is part of the evidence.
+    """
+    inputs = [_build_columns(run, is_verified) for run in runs]
     targets = [np.clip(np.array(run["landmark_shares"]), 0, MAX_ERROR) for run in runs]
     weight = np.concatenate([np.full(len(target), 1 / len(target)) for target in targets])
     stacked = np.concatenate(inputs)
@@ -205,7 +217,8 @@ def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
     return Weights(*(tuple(round(float(value), 2) for value in values) for values in (solution, line)))
 
 
-def _settings(runs: list[dict[str, Any]]) -> Evaluation:
+def _fit_settings(runs: list[dict[str, Any]]) -> Evaluation:
+    """Return the default settings with weights fitted to these runs."""
     plain, verified = (fit_weights(runs, is_verified=is_verified) for is_verified in (False, True))
     return Evaluation(
         error_weights=plain.error_weights,
@@ -214,8 +227,9 @@ def _settings(runs: list[dict[str, Any]]) -> Evaluation:
     )
 
 
-def _columns(run: dict[str, Any], is_verified: bool) -> FloatArray:
-    evidence = _evidence(run, is_verified)
+def _build_columns(run: dict[str, Any], is_verified: bool) -> FloatArray:
+    """Return the inputs of the regression, [K, 3 or 4]: 1 and the evidence of each landmark, 0 to 1."""
+    evidence = _build_evidence(run, is_verified)
     columns = [1 - np.nan_to_num(evidence.stable, nan=0.0), evidence.appearance_error]
     if evidence.second_run_error is not None:
         columns.append(evidence.second_run_error)
@@ -223,7 +237,7 @@ def _columns(run: dict[str, Any], is_verified: bool) -> FloatArray:
     return np.stack([np.ones(len(clipped[0])), *clipped], axis=1)
 
 
-def _evidence(run: dict[str, Any], is_verified: bool) -> TrustEvidence:
+def _build_evidence(run: dict[str, Any], is_verified: bool) -> TrustEvidence:
     as_array = partial(np.array, dtype=np.float64)
     second = as_array(run["second_run_error"]) if is_verified else None
     return TrustEvidence(**{name: as_array(run[name]) for name in CHECKS}, second_run_error=second)

@@ -46,6 +46,7 @@ from selfmark.train.starting_weights import check_start
 from selfmark.verification import hold_out, verify_run
 
 _PREVIEW_IMAGES, _PREVIEW_COLUMNS = 12, 4
+_FINAL_STEPS = 2  # after the training: the checks and the report
 _MIN_ITERATIONS = 100  # a training with fewer iterations gets no time estimate
 _FRAMES_PER_REPORT = 25  # frames between two progress events while animals are tracked
 
@@ -232,9 +233,12 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
     with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
         detector.save(run.model_folder)
+        progress = run.progress("checking landmarks")
+        progress(0, _FINAL_STEPS)
         save_familiarity(detector, store.pixels, run.model_folder, guards)
         finished = Run.open(run.path)  # without the process group, because the other processes wait
         metrics = check_run(finished, detector, store)
+        progress(1, _FINAL_STEPS)
         checks = metrics["unlabelled"]
         trust = tuple(round(value, 4) for value in checks["trust"])
         card = replace(detector.card, trust=trust, verdict=checks["verdict"])
@@ -245,6 +249,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
             run.log("advice", text=sentence)
         judged = Detector(detector.psi, card, detector.device, detector.runtime)
         build_report(RunModels.of(finished, judged), image_store=store)
+        progress(_FINAL_STEPS, _FINAL_STEPS)
     run.log("verdict", verdict=checks["verdict"], text=describe_verdict(checks))
     run.log("done", landmarks=run.config.K, output=str(run.path))
 

@@ -208,7 +208,7 @@ class ProgressDisplay:
             self.tasks[name] = self.progress.add_task(name, total=total, note="")
         self.progress.update(self.tasks[name], completed=done, note=note, visible=done < total)
         if not self.console.is_terminal and (
-            done == total or time.monotonic() - self.last_line > _SECONDS_PER_LINE
+            done in (0, total) or time.monotonic() - self.last_line > _SECONDS_PER_LINE
         ):
             self.last_line = time.monotonic()
             left = describe_time_left(self.time_left.seconds())

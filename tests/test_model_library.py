@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from selfmark.features.loading import load_encoder
 from selfmark.model.card import read_card
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.network import Phi
+from selfmark.model_library import copy_model
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors, write_tensors
 from selfmark.train.starting_weights import start_phi, start_student
@@ -117,3 +120,26 @@ def test_a_head_starts_from_all_layers_but_the_last(tmp_path: Path) -> None:
         assert torch.equal(psi.head[index].weight, demo.psi.head[index].weight)
     assert torch.equal(psi.head[last].weight, before)
     assert start_student(psi, tmp_path / "elsewhere") == 0
+
+
+def test_special_files_and_numbers_that_are_not_finite_are_refused(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, endless, damaged = (tmp_path / f"{name}.safetensors" for name in ("pipe", "endless", "damaged"))
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    folder = Path(__file__).parent / "fixtures" / "toy-detector"
+    tensors, _ = read_tensors(folder / "weights.safetensors")
+    next(iter(tensors.values())).view(-1)[0] = torch.nan
+    write_tensors(tensors, {"selfmark_model": (folder / "model.json").read_text()}, damaged)
+    for file, message in ((pipe, "regular file"), (endless, "regular file"), (damaged, "not finite")):
+        assert selfmark("models", "add", file) == 2
+        assert message in capsys.readouterr().err
+    assert not any(library.iterdir())
+    assert selfmark("weights", "superpoint", "--from", pipe) == 2
+    # A detector in a folder, which nobody has checked before.
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    write_tensors(tensors, {}, copy / "weights.safetensors")
+    with pytest.raises(InputError, match="not finite"):
+        copy_model(copy, tmp_path / "run" / "start")

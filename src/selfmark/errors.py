@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -60,6 +61,18 @@ def require_package(package: str, install: str) -> ModuleType:
         raise InputError(
             f"this needs the package {package}, which is not installed: pip install {install}"
         ) from error
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return what an OSError says, in one line.
+
+    >>> describe_os_error(OSError(28, "No space left on device"))
+    'No space left on device'
+    >>> describe_os_error(TimeoutError())
+    'TimeoutError'
+    """
+    known = os.strerror(error.errno) if error.errno else ""
+    return known or (str(error.strerror or error) or type(error).__name__).splitlines()[0]
 
 
 def escape_control_characters(text: str) -> str:

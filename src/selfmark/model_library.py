@@ -24,7 +24,7 @@ from selfmark.run.guarded_files import (
     remove_file,
     remove_folder,
 )
-from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 from selfmark.weights_cache import cache_folder, compute_file_sha256, fetch_file
 
 _CARD = "selfmark_model"  # key of the header that contains model.json
@@ -156,6 +156,7 @@ def _unpack(file: Path, origin: str, folder: Path) -> None:
     tensors, metadata = read_tensors(file)
     if _CARD not in metadata:
         raise InputError(f"{origin} is not a detector of 'selfmark models save'")
+    require_finite(tensors, Path(origin))
     onnx_model = tensors.pop(_ONNX, None)
     if onnx_model is not None:
         write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
@@ -180,7 +181,13 @@ def compute_model_digest(folder: Path) -> str:
 
 
 def copy_model(folder: Path, target: Path) -> None:
-    """Copy the files of a detector to a folder, replacing the folder if a killed process left it behind."""
+    """Copy the files of a detector to a folder, replacing the folder if a killed process left it behind.
+
+    Raises:
+        DamagedFile: if the weights do not have their checksum or are not finite.
+    """
+    weights = folder / "weights.safetensors"
+    require_finite(read_tensors(weights)[0], weights)
     remove_folder(target)
     with atomic_folder(target) as temporary:
         for name in ("weights.safetensors", ONNX_FEATURES, "model.json"):

@@ -25,7 +25,13 @@ from safetensors.torch import load as parse_safetensors
 
 from selfmark.errors import InputError, suggest
 from selfmark.run.files import atomic_open
-from selfmark.run.guarded_files import create_file, make_folders, physical_memory, read_bytes
+from selfmark.run.guarded_files import (
+    create_file,
+    make_folders,
+    open_to_read,
+    physical_memory,
+    read_bytes,
+)
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ def compute_file_sha256(path: Path) -> str:
         InputError: if the file cannot be read.
     """
     try:
-        with open(path, "rb") as handle:
+        with open_to_read(path) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
@@ -255,6 +261,8 @@ def _open_source(name: str, source: str | None) -> IO[bytes]:
     """Open the local file `source`, or start the download of `name` if it is None."""
     if source is not None:
         try:
+            if Path(source).exists() and not Path(source).is_file():  # a named pipe would block
+                raise InputError(f"{source} is not a regular file")
             return open(source, "rb")
         except OSError as error:
             raise InputError(f"cannot read {source}: {error.strerror}") from error

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,7 +21,7 @@ import pytest
 from PIL import Image
 
 from selfmark.local_page.page_server import open_socket
-from selfmark.run.locks import exclusive
+from selfmark.run.locks import exclusive, is_locked
 from selfmark.watch_page.run_state import RunState
 from selfmark.watch_page.watch_server import build_server
 from tests.browser import visit
@@ -102,13 +105,17 @@ def test_the_state_follows_the_events(folder: Path) -> None:
     assert finished["verdict"].startswith("good. ")
 
 
-def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(folder: Path) -> None:
+def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "log.jsonl").write_text(json.dumps({"time": time.time() - 60, **START}) + "\n")
     (folder / ".lock").touch()
     state = RunState(folder)
     state.update()
     with exclusive(folder):
         assert state.to_json()["status"] == "running"
+    # The lock is probed by reading, which also works in a folder that cannot be written.
+    monkeypatch.setattr("selfmark.run.locks.open_for_append", lambda path: pytest.fail("opened for writing"))
     assert state.to_json()["status"] == "stopped"
     assert str(folder) in state.to_json()["resume"]
 
@@ -163,6 +170,18 @@ def test_one_page_shows_all_views(browser: Any, folder: Path) -> None:
     assert f"-o {run} --resume" in state.to_json()["resume"], "all views are resumed together"
 
 
+def test_probing_the_lock_does_not_stop_a_process_that_starts(folder: Path) -> None:
+    (folder / ".lock").touch()
+    with (folder / ".lock").open("rb") as probe:
+        fcntl.flock(probe, fcntl.LOCK_SH)
+        release = threading.Timer(0.1, fcntl.flock, (probe, fcntl.LOCK_UN))
+        release.start()
+        with exclusive(folder):  # waits for a moment
+            assert is_locked(folder)
+    release.join()
+    assert not is_locked(folder)
+
+
 def test_only_previews_of_the_run_are_served_and_only_with_the_token(folder: Path) -> None:
     (folder / "preview" / "secret.jpg").write_bytes(b"no event names this file")
     with _serve(folder) as address:
@@ -175,6 +194,30 @@ def test_only_previews_of_the_run_are_served_and_only_with_the_token(folder: Pat
             assert client.get("/preview/zero-shot").headers["content-type"] == "image/jpeg"
             for step in ("secret", "student-9", "..%2Frun", "%2e%2e%2flog", "zero-shot.jpg"):
                 assert client.get(f"/preview/{step}").status_code == 404, step
+
+
+def test_crafted_logs_and_files_give_errors_of_the_client(folder: Path) -> None:
+    outside = folder.parent / "outside.jpg"
+    outside.write_bytes(b"secret")
+    losses = [_train(1, number, 1.0, 0.5) | {"loss": {"total": None}} for number in range(500)]
+    climbing = {"event": "agreement", "stage": "student", "is_kept": False, "round": "/../../../outside"}
+    _log(folder, *losses, climbing, _preview(folder, "student-2", 90))
+    (folder / "preview" / "student-2.jpg").unlink()
+    (folder / "preview" / "student-2.jpg").symlink_to(outside)
+    with _serve(folder) as address, httpx.Client(follow_redirects=True) as client:
+        origin = address.split("/?")[0]
+        client.get(address)
+        shown = client.get(f"{origin}/api/state").json()
+        assert all(loss is not None for curve in shown["losses"] for _, loss in curve["points"])
+        assert "outside" not in json.dumps(shown)
+        assert client.get(f"{origin}/preview/student-2").status_code == 409
+        for replace in (Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo):
+            (folder / "log.jsonl").unlink()
+            replace(folder / "log.jsonl")
+            assert client.get(f"{origin}/api/state").status_code == 409
+            if (folder / "log.jsonl").is_dir():
+                shutil.rmtree(folder / "log.jsonl")
+                (folder / "log.jsonl").touch()
 
 
 def test_the_page_shows_a_training_and_its_end(browser: Any, folder: Path, tmp_path: Path) -> None:

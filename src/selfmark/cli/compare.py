@@ -10,6 +10,7 @@ import typer
 from selfmark.cli.console import print_note, print_result, print_table
 from selfmark.cli.options import Device, parse_settings
 from selfmark.cli.path_checks import check_files, check_inputs
+from selfmark.errors import TrainingError
 
 
 def compare(
@@ -89,3 +90,5 @@ def compare(
     )
     print_result(f"results: {output / 'compare.json'}")
     print_result(f"page:    {output / 'index.html'}")
+    if all(row["failure"] for row in rows if row["method"] != "untrained"):
+        raise TrainingError("all methods failed; the page says why")

@@ -33,7 +33,9 @@ from selfmark.cli.report import report
 from selfmark.cli.reproduce import reproduce
 from selfmark.cli.watch import watch
 from selfmark.cli.weights import weights
-from selfmark.errors import InputError, TrainingError
+from selfmark.errors import InputError, TrainingError, describe_os_error
+
+_MAX_PATH = 300  # letters of a path in a message
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabeled images.",
@@ -82,6 +84,12 @@ def main() -> None:
     except TrainingError as error:
         _print_error(str(error))
         sys.exit(1)
+    except OSError as error:
+        # Functions report the errors that they expect, and what to do. This is for all others, such as a file
+        # that disappears while it is read, a disk that fails, or a name that is too long.
+        name = f"{str(error.filename)[:_MAX_PATH]}: " if error.filename is not None else ""
+        _print_error(f"{name}{describe_os_error(error)}")
+        sys.exit(2)
     if isinstance(exit_code, int):
         sys.exit(exit_code)
 

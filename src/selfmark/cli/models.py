@@ -36,7 +36,8 @@ def add(
     from selfmark.model_library import install_model
 
     folder = install_model(origin, name, sha256)
-    print_result(f"installed: {folder}\nuse it with: selfmark discover IMAGES --start-from {folder.name}")
+    print_result(f"installed: {folder}")
+    print_result(f"use it with: selfmark discover IMAGES --start-from {folder.name}")
 
 
 @app.command()
@@ -47,4 +48,6 @@ def save(
     """Write a detector as one file that others can add, and print its checksum."""
     from selfmark.model_library import pack_model
 
-    print_result(f"detector: {file}\nsha256:   {pack_model(run, file)}")
+    checksum = pack_model(run, file)
+    print_result(f"detector: {file}")
+    print_result(f"sha256:   {checksum}")

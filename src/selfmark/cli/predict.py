@@ -24,13 +24,15 @@ from selfmark.cli.options import (
     parse_settings,
 )
 from selfmark.cli.path_checks import check_inputs, check_models
-from selfmark.errors import InputError, suggest
+from selfmark.errors import InputError, describe_os_error, suggest
 
 if TYPE_CHECKING:
     from selfmark.config import Smoothing
     from selfmark.detector import Detector, Prediction
     from selfmark.draw.layout import Layout
     from selfmark.model.card import ModelCard
+
+_DEFAULT_TRAIL = 1.0  # seconds
 
 
 def predict(
@@ -63,7 +65,9 @@ def predict(
     trail: Annotated[
         float | None,
         typer.Option(
-            help="Length of the trails in labeled videos, in seconds; 0 for none. Default: 1.", min=0
+            help="Length of the trails in labeled videos, in seconds; 0 for none. Default: 1.",
+            min=0,
+            max=3600,
         ),
     ] = None,
     draw_text: Annotated[
@@ -123,7 +127,6 @@ def predict(
     from selfmark.evaluation.familiarity import warn_of_unfamiliar_images
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
-    from selfmark.export.output_files import describe_os_error
     from selfmark.export.result_record import require_same_model, write_record
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     from selfmark.multiview.view_boxes import parse_views
@@ -182,7 +185,13 @@ def predict(
             with ExitStack() as drawings:  # If writing fails, closing `drawn` removes the unfinished videos.
                 if videos:
                     drawn = draw_videos(
-                        predictions, refs, card, output, every, 1.0 if trail is None else trail, layout
+                        predictions,
+                        refs,
+                        card,
+                        output,
+                        every,
+                        _DEFAULT_TRAIL if trail is None else trail,
+                        layout,
                     )
                     predictions = drawings.enter_context(closing(drawn))
                 if has_photos:

@@ -23,6 +23,7 @@ UNTRAINED_SETTINGS: dict[str, Any] = {
     "guards.min_point_spread": 0.0,
     "guards.min_score": 0.0,
 }
+_MAX_BUDGET = 1000 * 3600.0  # seconds
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}  # in seconds
 
 # Settings on a CPU with the preset `auto`. They are those of the demo, so that a comparison of all methods
@@ -155,12 +156,13 @@ def parse_duration(text: str) -> float:
     (240.0, 5400.0)
 
     Raises:
-        InputError: if the text is not a positive duration.
+        InputError: if the text is not a positive duration of at most 1,000 hours.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise InputError(f"a budget is auto or a duration such as 90s, 4min or 1h, not '{text}'")
-    return float(match[1]) * _UNITS[match[2]]
+    seconds = 0.0 if match is None else float(match[1]) * _UNITS[match[2]]
+    if match is None or not 0 < seconds <= _MAX_BUDGET:
+        raise InputError(f"a budget is auto or a duration such as 90s, 4min or 1h, not '{text[:40]}'")
+    return seconds
 
 
 def order_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from selfmark.run.folder import Listener, Run
 from selfmark.run.guarded_files import make_folders
 from selfmark.run.json_schema import (
     Check,
+    is_bool,
     is_count,
     is_dict_of,
     is_none_or,
@@ -43,13 +44,20 @@ _NUMBERS = (
     *("minutes", "training_minutes", "memory_gigabytes"),
 )
 _TEXTS = ("verdict", "device", "torch")
+
+
+def _is_setting(value: Any) -> bool:
+    """Return True for a value of a setting; the settings themselves check its type and limits."""
+    return is_number(value) or is_bool(value) or is_text(value)
+
+
 _ROW: dict[str, Check] = {
     "method": is_text,
     "k": is_count,
     "seed": is_count,
     "budget_minutes": is_number,
     "failure": is_text,
-    "iterations": is_none_or(is_dict_of(is_number)),
+    "iterations": is_none_or(is_dict_of(_is_setting)),
     **dict.fromkeys(_NUMBERS, is_none_or(is_number)),
     **dict.fromkeys(_TEXTS, is_none_or(is_text)),
 }
@@ -94,7 +102,7 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
     if not plan_file.exists():
         write_json(plan_schedule(job, device), plan_file)
     schedule = read_json(plan_file)
-    if not is_dict_of(is_number)(schedule):
+    if not is_dict_of(_is_setting)(schedule):
         raise InputError(f"{plan_file} is not a schedule: delete it to measure the pace again")
     resume = (job.run_folder / "run.json").exists()
     started = time.monotonic()

@@ -16,10 +16,12 @@ import torch
 from selfmark._version import __version__
 from selfmark.comparison.jobs import Comparison, Job, RowName, order_rows
 from selfmark.comparison.measure import Row, run_job
+from selfmark.comparison.pace import resolve_job_config
 from selfmark.comparison.page import write_page
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
+from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_json
 from selfmark.run.guarded_files import COMPARISON_FILE, make_folders
 from selfmark.run.locks import exclusive
@@ -53,8 +55,11 @@ def run_comparison(
     Raises:
         InputError: if images or labels cannot be used, or the folder contains another comparison.
     """
-    # Check the labels now, not after minutes of training.
+    # Check labels and settings now, not after minutes of training.
     read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
+    num_images, device = len(list_images(list(comparison.images))), select_device(devices[0])
+    for method in comparison.methods:
+        resolve_job_config(Job(comparison, method, output / method, devices[0]), num_images, device)
     _require_same_comparison(comparison, output)
     with exclusive(output):
         return _run_methods(comparison, output, devices, on_start, on_done)

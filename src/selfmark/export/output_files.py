@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from selfmark.errors import InputError
+from selfmark.errors import InputError, describe_os_error
 from selfmark.run.files import atomic_open, atomic_write
 from selfmark.run.guarded_files import make_folder, remove_folder
 from selfmark.run.locks import FolderLocked, exclusive
@@ -57,20 +57,6 @@ def _report_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:  # Errors of libraries may come without strerror.
         raise InputError(f"cannot write {path}: {describe_os_error(error)}") from error
-
-
-def describe_os_error(error: OSError) -> str:
-    """Return the message of an OSError in one line; without a message, return the name of its class.
-
-    >>> describe_os_error(OSError(28, "No space left on device"))
-    'No space left on device'
-    >>> describe_os_error(TimeoutError())
-    'TimeoutError'
-    """
-    if error.errno:
-        return os.strerror(error.errno)
-    message = str(error.strerror or error) or type(error).__name__
-    return message.splitlines()[0]
 
 
 def choose_output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from selfmark.errors import InputError
 from selfmark.image_ref import Box
+from selfmark.run.guarded_files import open_to_read, physical_memory, read_bytes
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (
@@ -43,9 +44,10 @@ def require_input(item: str | Path) -> Path:
 
 
 def require_readable(path: Path) -> None:
-    """Raise if a file does not exist or cannot be opened."""
+    """Raise if a file does not exist, cannot be opened or is not a regular file."""
     try:
-        path.open("rb").close()
+        with open_to_read(path, physical_memory()):
+            pass
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
@@ -59,9 +61,10 @@ def require_utf8(name: str, description: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 text file, with or without a byte order mark."""
+    """Read a UTF-8 text file, with or without a byte order mark; all line ends become newlines."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path, physical_memory()).decode("utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

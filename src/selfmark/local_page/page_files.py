@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse
+
+from selfmark.errors import InputError
 
 
 class AsciiJSONResponse(JSONResponse):
@@ -20,6 +22,19 @@ class AsciiJSONResponse(JSONResponse):
 
 NO_STORE = {"cache-control": "no-store"}
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def add_error_reports(app: FastAPI) -> None:
+    """Answer with an error of the client (409) if a file of the run cannot be used, instead of 500."""
+
+    @app.exception_handler(InputError)
+    def report_input_error(request: Request, error: InputError) -> AsciiJSONResponse:
+        return AsciiJSONResponse({"error": str(error)}, 409, NO_STORE)
+
+    @app.exception_handler(OSError)
+    def report_disk_error(request: Request, error: OSError) -> AsciiJSONResponse:
+        problem = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        return AsciiJSONResponse({"error": f"a file cannot be read or written ({problem})"}, 409, NO_STORE)
 
 
 def add_page(app: FastAPI, folder: Path) -> None:

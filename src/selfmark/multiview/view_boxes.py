@@ -42,7 +42,7 @@ def parse_views(texts: Sequence[str]) -> tuple[View, ...]:
             x, y, width, height = (float(word) for word in numbers.split(","))
         except ValueError:
             x = y = width = height = float("nan")
-        if not (is_view_name(name) and width > 0 and height > 0 and abs(x) < 1e9 and abs(y) < 1e9):
+        if not (is_view_name(name) and width >= 1 and height >= 1 and abs(x) < 1e9 and abs(y) < 1e9):
             raise InputError(
                 f"--views takes NAME=X,Y,WIDTH,HEIGHT in pixels for each view, not '{text}'; a name has "
                 "letters, digits, - and _"

@@ -22,9 +22,8 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp
 
 from selfmark._version import __version__
-from selfmark.errors import InputError
 from selfmark.images.decode import UnreadableImage
-from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_page
+from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_error_reports, add_page
 from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.card_editor import CardEditor, compute_card_revision
@@ -78,14 +77,7 @@ def build_app(
     _add_card_routes(app, about, editor, PageCorrections(corrections, shown), notes)
     _add_image_routes(app, shown, ImageRenderer(shown, editor.read().images.max_megapixels))
 
-    @app.exception_handler(InputError)
-    def report_input_error(request: Request, error: InputError) -> AsciiJSONResponse:
-        return AsciiJSONResponse({"error": str(error)}, 409, NO_STORE)
-
-    @app.exception_handler(OSError)
-    def report_disk_error(request: Request, error: OSError) -> AsciiJSONResponse:
-        problem = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-        return AsciiJSONResponse({"error": f"a file cannot be read or written ({problem})"}, 409, NO_STORE)
+    add_error_reports(app)
 
     @app.exception_handler(RequestValidationError)
     def report_invalid_request(request: Request, error: RequestValidationError) -> AsciiJSONResponse:

@@ -62,6 +62,7 @@ _OPTIONAL: dict[str, Check] = {
     "time": is_number,
     "stages": is_dict_of(is_count),
     "student_rounds": is_count,
+    "round": is_count,
     "step": lambda value: is_text(value) and re.fullmatch(r"[\w-]+", value) is not None,  # a file name
     "trials": is_list_of(
         lambda trial: isinstance(trial, dict) and all(is_number(trial.get(name)) for name in _TRIAL)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from selfmark.errors import InputError
+from selfmark.errors import InputError, UnsafeFile
 from selfmark.run.files import open_for_append
 from selfmark.run.guarded_files import open_folder, open_to_read
+
+_ATTEMPTS = 5  # to acquire a lock
+_PAUSE = 0.05  # seconds between two attempts
 
 
 class FolderLocked(InputError):
@@ -32,10 +36,10 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
         FolderLocked: if another process holds the lock and `wait` is False.
     """
     with _open_lock_file(folder) if lock_file else open_folder(folder) as descriptor:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise FolderLocked(f"another process is working on {folder}") from error
+        if wait:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        elif not _try_lock(descriptor):
+            raise FolderLocked(f"another process is working on {folder}")
         yield
 
 
@@ -50,8 +54,19 @@ def is_locked(folder: Path) -> bool:
             fcntl.flock(handle.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, UnsafeFile):
         return False
+    return False
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file; try for a moment, because `is_locked` of another process holds the lock briefly."""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE)
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
     return False
 
 

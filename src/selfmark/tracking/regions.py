@@ -100,7 +100,7 @@ def parse_crop(text: str) -> Box:
         x, y, width, height = (float(word) for word in text.split(","))
     except ValueError:
         x = y = width = height = float("nan")
-    if not (width > 0 and height > 0 and abs(x) < 1e9 and abs(y) < 1e9):
+    if not (width >= 1 and height >= 1 and abs(x) < 1e9 and abs(y) < 1e9):
         raise InputError(f"--crop takes X,Y,WIDTH,HEIGHT in pixels, not '{text}'")
     return x, y, width, height
 

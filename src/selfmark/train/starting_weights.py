@@ -16,7 +16,7 @@ from selfmark.errors import InputError
 from selfmark.model.card import ModelCard
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.network import Phi
-from selfmark.run.tensor_files import read_tensors
+from selfmark.run.tensor_files import read_tensors, require_finite
 
 START_FOLDER = "start"
 """Name of the folder in a run folder that contains the detector from which training starts."""
@@ -86,7 +86,11 @@ def start_phi(phi: Phi, run_folder: Path) -> int:
 def _read_start(run_folder: Path) -> dict[str, Tensor]:
     """Return the weights in RUN/start by name; empty if there are none."""
     path = run_folder / START_FOLDER / "weights.safetensors"
-    return read_tensors(path)[0] if path.exists() else {}
+    if not path.exists():
+        return {}
+    tensors, _ = read_tensors(path)
+    require_finite(tensors, path)
+    return tensors
 
 
 def _copy(stored: dict[str, Tensor], network: torch.nn.Module) -> int:

@@ -82,7 +82,7 @@ class RunState:
     def _describe_status(self) -> str:
         if self._is_done:
             return "done"
-        is_recent = time.time() - self._last_event < _SILENT_SECONDS
+        is_recent = abs(time.time() - self._last_event) < _SILENT_SECONDS
         return "running" if is_recent or is_locked(self.folder) else "stopped"
 
     def preview_path(self, step: str) -> Path | None:
@@ -132,7 +132,8 @@ class RunState:
         points = self._losses.setdefault(self._stage, [])
         while points and points[-1][0] >= event["iteration"]:  # a resumed run repeats some iterations
             points.pop()
-        points.append((event["iteration"], event["loss"]["total"]))
+        if event["loss"]["total"] is not None:  # null stands for NaN
+            points.append((event["iteration"], event["loss"]["total"]))
 
     def _on_preview(self, event: Event) -> None:
         self._previews.setdefault(event.get("step", Path(event["path"]).stem), "")

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.types import ASGIApp
 
-from selfmark.local_page.page_files import NO_STORE, add_page
+from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_error_reports, add_page
 from selfmark.run.files import view_folders
 from selfmark.run.guarded_files import read_bytes
 from selfmark.watch_page.run_state import RunState
 
+_MAX_PREVIEW_BYTES = 1 << 25
 _PAGE = Path(__file__).parent / "page"
 # Previews can be cached forever, because their address contains their version.
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
@@ -39,9 +40,10 @@ class WatchApp:
 
     def _build(self, app: FastAPI) -> ASGIApp:
         add_page(app, _PAGE)
+        add_error_reports(app)
 
         @app.get("/api/state")
-        async def get_state(view: str = "") -> JSONResponse:
+        async def get_state(view: str = "") -> AsciiJSONResponse:
             self.has_visitors = True
             states = {name: self._read_state(name) for name in self._states}
             shown = view if view in states else self._find_newest_view()
@@ -55,7 +57,7 @@ class WatchApp:
                 "view": shown,
                 "is_done": is_done,
             }
-            return JSONResponse(state, headers=NO_STORE)
+            return AsciiJSONResponse(state, headers=NO_STORE)
 
         @app.get("/preview/{step}")
         async def get_preview(step: str, view: str = "") -> Response:
@@ -63,7 +65,9 @@ class WatchApp:
             path = None if state is None else state.preview_path(step)
             if path is None or not path.exists():
                 raise HTTPException(404)
-            return Response(read_bytes(path), media_type="image/jpeg", headers=_CACHE_FOREVER)
+            return Response(
+                read_bytes(path, _MAX_PREVIEW_BYTES), media_type="image/jpeg", headers=_CACHE_FOREVER
+            )
 
         return app
 

@@ -1,0 +1,104 @@
+"""Paths, numbers and files on the command line that no user means: one sentence and exit code 2, at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selfmark.cli import entry
+from selfmark.comparison.jobs import parse_duration
+from selfmark.errors import InputError
+from selfmark.images.input_files import read_text, require_readable
+from selfmark.multiview.view_boxes import parse_views
+from selfmark.tracking.regions import parse_crop
+from tests.conftest import selfmark
+
+TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
+
+
+def _error(capsys: pytest.CaptureFixture[str]) -> str:
+    text = capsys.readouterr().err.strip()
+    assert text.startswith("selfmark: ")
+    assert "\n" not in text
+    return text
+
+
+def test_errors_of_the_system_are_one_sentence(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that is too long for the file system, and a disk that fails where nobody expects it."""
+    assert selfmark("discover", photos, "-o", tmp_path / "run", "--start-from", "a" * 5000) == 2
+    assert "File name too long" in _error(capsys)
+
+    def fail(**options: object) -> None:
+        raise OSError(5, "Input/output error", "/data/\x1b[2Ja.png")
+
+    monkeypatch.setattr(entry, "app", fail)
+    assert selfmark("doctor") == 2
+    assert _error(capsys) == "selfmark: /data/\\x1b[2Ja.png: Input/output error"
+
+
+def test_the_reader_of_the_output_may_have_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "selfmark", "--version"]
+    finished = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (finished.returncode, finished.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_special_files_are_refused_instead_of_read(kind: str, photos: Path, tmp_path: Path) -> None:
+    path = tmp_path / "labels.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    for read in (require_readable, read_text):
+        with pytest.raises(InputError, match="not a regular file"):
+            read(path)
+    assert selfmark("compare", photos, "--labels", path, "-o", tmp_path / "compare") == 2
+    assert selfmark("predict", TOY_DETECTOR, photos, "--boxes", path, "-o", tmp_path / "out") == 2
+
+
+def test_windows_line_ends_and_byte_order_marks_are_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_bytes(b"\xef\xbb\xbfa.png\r\nb.png\rc.png\n")
+    assert read_text(path) == path.read_text(encoding="utf-8-sig") == "a.png\nb.png\nc.png\n"
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e300", "5"])
+def test_trails_need_a_drawing_and_a_possible_length(
+    text: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = [] if text == "5" else ["--draw"]
+    output = tmp_path / "out"
+    assert selfmark("predict", TOY_DETECTOR, photos, "-o", output, "--trail", text, *drawn) == 2
+    assert "--trail" in _error(capsys)
+    assert not output.exists()
+
+
+def test_parts_of_images_and_budgets_have_limits() -> None:
+    for text in ("0,0,1e-300,5", "0,0,0.5,0.5"):
+        with pytest.raises(InputError):
+            parse_crop(text)
+        with pytest.raises(InputError):
+            parse_views([f"a={text}", "b=50,50,9,9"])
+    for budget in ("9" * 400 + "h", "1001h", "0.0s"):
+        with pytest.raises(InputError):
+            parse_duration(budget)
+    assert parse_duration("1000h") == 3.6e6
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seed", "9" * 50), ("-k", "9" * 20), ("--set", "M=0")])
+def test_settings_of_a_comparison_are_checked_before_any_method_starts(
+    option: str, value: str, labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, labels = tmp_path / "out", labeled / "labels.json"
+    assert selfmark("compare", labeled / "images", "--labels", labels, "-o", output, option, value) == 2
+    assert "must be" in _error(capsys)
+    assert not output.exists()

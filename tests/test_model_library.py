@@ -96,8 +96,8 @@ def test_training_starts_from_the_weights_of_a_detector(
             assert torch.equal(value, stored[name])
     assert torch.equal(phi.detector.mix.weight, stored["head.mix.weight"])
     assert not torch.equal(phi.detector.last.weight[0], stored["head.last.weight"][0])
-    again = ["--resume", "--device=cpu", "--start-from", "demo"]
-    assert selfmark("discover", "-o", run, *again) == 2
+    other_start = ["--resume", "--device=cpu", "--start-from", "demo"]
+    assert selfmark("discover", "-o", run, *other_start) == 2
     assert "--start-from cannot change when a run is resumed" in capsys.readouterr().err
     for model, message in (
         ("demo", "but demo has a head of width 128 and depth 2 on efficientnet-lite0"),
@@ -113,9 +113,10 @@ def test_a_head_starts_from_all_layers_but_the_last(tmp_path: Path) -> None:
     demo.save(tmp_path / "start")
     assert isinstance(demo.psi, FeaturePsi)
     psi = FeaturePsi(load_encoder("efficientnet-lite0"), demo.card.student, 16)
-    last = len(psi.head) - 1
+    last = len(psi.head) - 1  # the head alternates convolutions and activations, and ends with a convolution
     before = psi.head[last].weight.detach().clone()
-    assert start_student(psi, tmp_path) == 2 * (last // 2)
+    num_convolutions = last // 2  # without the last one
+    assert start_student(psi, tmp_path) == 2 * num_convolutions, "weights and biases"
     for index in range(0, last, 2):
         assert torch.equal(psi.head[index].weight, demo.psi.head[index].weight)
     assert torch.equal(psi.head[last].weight, before)

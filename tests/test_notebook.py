@@ -18,7 +18,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     nbformat: Any = pytest.importorskip("nbformat")
     nbclient: Any = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    # The kernel is this Python, which need not be registered with Jupyter.
+    # The kernel runs with this Python and its packages, also if it is not registered with Jupyter.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), *sys.path]))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
@@ -31,8 +31,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     text = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
     found = re.search(r"error: ([\d.]+) %, guessing the mean: ([\d.]+) %", text)
     assert found is not None
-    assert float(found[1]) < 0.7 * float(found[2])
+    error, guessing = float(found[1]), float(found[2])
+    assert error < 0.7 * guessing
     with open(tmp_path / "landmarks.csv", newline="") as handle:
-        assert len(list(csv.DictReader(handle))) == 12 * 16
-    pictures = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert sum("image/png" in output["data"] for output in pictures) == 2
+        assert len(list(csv.DictReader(handle))) == 12 * 16, "16 landmarks in each of 12 images"
+    displayed = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert sum("image/png" in output["data"] for output in displayed) == 2

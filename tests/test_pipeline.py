@@ -27,14 +27,14 @@ from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
 
 
-def _tensors(run: Path) -> dict[str, torch.Tensor]:
+def _read_tensors(run: Path) -> dict[str, torch.Tensor]:
     """Return all weights and points of a run."""
     files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
     return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
 
 
 def _assert_same_result(first: Path, second: Path) -> None:
-    expected, actual = _tensors(first), _tensors(second)
+    expected, actual = _read_tensors(first), _read_tensors(second)
     assert expected.keys() == actual.keys()
     for name, value in expected.items():
         assert torch.equal(value, actual[name]), name
@@ -121,7 +121,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
     number: int, uninterrupted: Path, photos: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     output = tmp_path / "run"
-    if number < 30:  # once with the checks and the report
+    if number < 30:  # only the last case runs the checks and the report, which take time
         request.getfixturevalue("without_report")
     with pytest.raises(KeyboardInterrupt):
         discover(
@@ -132,9 +132,9 @@ def test_an_interrupted_run_resumes_to_the_same_result(
 
 
 def test_resuming_a_finished_run_changes_nothing(uninterrupted: Path) -> None:
-    before = _tensors(uninterrupted)
+    before = _read_tensors(uninterrupted)
     discover(output=uninterrupted, resume=True, device="cpu")
-    for name, value in _tensors(uninterrupted).items():
+    for name, value in _read_tensors(uninterrupted).items():
         assert torch.equal(value, before[name])
 
 
@@ -143,17 +143,16 @@ def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path
     output = tmp_path / "run"
     train_stage1(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     assert not (output / "model").exists()
-    assert (
-        sorted(path.name for path in (output / "checkpoints").iterdir())[0] == "stage1.previous.safetensors"
-    )
+    checkpoints = sorted(path.name for path in (output / "checkpoints").iterdir())
+    assert checkpoints[0] == "stage1.previous.safetensors"
     assert Stage1.load(Run.open(output), "cpu").centroids.shape[0] == QUICK["K"]
-    train_stage1(output=output, resume=True, device="cpu")  # changes nothing
+    train_stage1(output=output, resume=True, device="cpu")  # a finished Stage 1 is not changed
     discover(output=output, resume=True, device="cpu")
     _assert_same_result(uninterrupted, output)
 
 
 def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
-    """This holds even if the run stops between the last checkpoint of a round and saving its weights."""
+    """The weights are also saved if the run stops between the last checkpoint of a round and saving them."""
     settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
     train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")
@@ -163,10 +162,10 @@ def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Pa
     assert any(not torch.equal(value, last[name]) for name, value in first.items())
     assert not list((uninterrupted / "checkpoints").glob("round-*"))
 
-    end = QUICK["warmup.iterations"] + QUICK["rounds.iterations"]
+    end_of_round_1 = QUICK["warmup.iterations"] + QUICK["rounds.iterations"]
 
     def stop(event: Event) -> None:
-        if event["event"] == "checkpoint" and event["iteration"] == end:
+        if event["event"] == "checkpoint" and event["iteration"] == end_of_round_1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -194,12 +193,12 @@ def chosen(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def _choices(run: Path) -> list[Event]:
+def _read_choices(run: Path) -> list[Event]:
     return [event for event in Run.open(run).events() if event["event"] == "landmark_count"]
 
 
 def test_the_chosen_number_of_landmarks_is_stored_logged_and_reported(chosen: Path) -> None:
-    (event,) = _choices(chosen)
+    (event,) = _read_choices(chosen)
     stored = json.loads((chosen / "landmark_count.json").read_text())
     assert stored["K"] == event["K"] in (3, 4, 6)
     assert [trial["K"] for trial in stored["trials"]] == [3, 4, 6]
@@ -241,10 +240,10 @@ def test_a_run_interrupted_around_the_choice_resumes_to_the_same_result(
             listener=listener,
         )
     assert (output / "landmark_count.json").exists() == (moment == "recovery")
-    before = len(_choices(output))
+    before = len(_read_choices(output))
     discover(output=output, resume=True, device="cpu")
     _assert_same_result(chosen, output)
-    assert len(_choices(output)) == before + (moment != "recovery")
+    assert len(_read_choices(output)) == before + (moment != "recovery")
 
 
 def test_the_number_of_landmarks_must_be_positive(photos: Path, tmp_path: Path) -> None:
@@ -265,7 +264,7 @@ def test_two_processes_cannot_work_on_one_run(uninterrupted: Path) -> None:
         discover(output=uninterrupted, resume=True, device="cpu")
 
 
-# Settings that the checks or the report at the end of a run use.
+# The checks or the report at the end of a run use these settings, so their ablations run both.
 ABLATIONS_IN_REPORT = {"warmup.bootstrap", "flip.train", "correspondence.mode", "keypoints.detector"}
 
 
@@ -315,7 +314,7 @@ def test_bootstrapping_from_detector_descriptors_has_no_warm_up() -> None:
     assert (warmup.start, warmup.stop, rounds[0].start) == (0, 0, 0)
 
 
-def test_phases_of_the_paper() -> None:
+def test_the_preset_paper_has_the_phases_of_the_paper() -> None:
     warmup, rounds = plan_stage1_phases(preset("paper"))
     assert (warmup.stop, rounds[0].start, rounds[0].stop, rounds[-1].stop) == (
         30_000,
@@ -327,25 +326,27 @@ def test_phases_of_the_paper() -> None:
 
 
 @pytest.mark.usefixtures("without_report")
-def test_first_keypoints_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
+def test_first_keypoints_can_be_read_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
     """The paper's synthetic initialization: true landmarks as first keypoints."""
     path = tmp_path / "points.csv"
     rows = [
         f"{index:03d}.png,{x:.3f},{y:.3f}"
         for index in range(len(scene.images))
-        for (x, y), seen in zip(scene.xy[index], scene.visible[index], strict=True)
-        if seen
+        for (x, y), is_visible in zip(scene.xy[index], scene.visible[index], strict=True)
+        if is_visible
     ]
     path.write_text("\n".join(["image,x,y", *rows]))
     settings = QUICK | {"keypoints.detector": "file", "keypoints.points_file": str(path)}
     discover(photos, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
     first = load_file(tmp_path / "run" / "points" / "first.safetensors")
     for index in range(len(scene.images)):
-        ours = first["xy"][first["image_index"] == index].numpy()
-        np.testing.assert_allclose(ours, scene.xy[index][scene.visible[index]], atol=1e-2)
+        points = first["xy"][first["image_index"] == index].numpy()
+        np.testing.assert_allclose(points, scene.xy[index][scene.visible[index]], atol=1e-2)
 
 
-def test_temporal_pairs_from_a_video(scene: Scene, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_temporal_pairs_of_a_video_change_the_result(
+    scene: Scene, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     path = tmp_path / "clip.avi"
     video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (96, 64))
     wide = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
@@ -384,20 +385,21 @@ def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
     (tmp_path / "frames.json").write_text(json.dumps({"images": images, "annotations": []}))
     paired: list[np.ndarray] = []
 
-    def record(*arguments: Any) -> Any:
+    def record_neighbors(*arguments: Any) -> Any:
         paired.append(arguments[4])
         return propagate_points(*arguments)
 
-    monkeypatch.setattr(pipeline, "propagate_points", record)
+    monkeypatch.setattr(pipeline, "propagate_points", record_neighbors)
     settings = QUICK | {"temporal.enabled": True, "stage2.iterations": 1}
     discover(
         tmp_path / "frames.json", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
     )
     assert len(paired) == QUICK["rounds.count"]
-    for near in paired:
-        assert (near[:-1] >= 0).all()
-        assert (near[:-1] % 2 == (np.arange(23) % 2)[:, None]).all()
-        assert (near[-1] == -1).all()
+    video = np.arange(23) % 2  # of every picture but the last
+    for neighbors in paired:
+        assert (neighbors[:-1] >= 0).all()
+        assert (neighbors[:-1] % 2 == video[:, None]).all(), "neighbors are frames of the same video"
+        assert (neighbors[-1] == -1).all()
     assert Run.open(tmp_path / "run").refs()[3].clip == (f"{tmp_path / 'frames.json'}:1", 30)
 
 

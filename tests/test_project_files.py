@@ -20,16 +20,16 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def _load(path: Path) -> Any:
+def _load_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def _make_targets() -> set[str]:
+def _list_make_targets() -> set[str]:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     return set(re.findall(r"^([a-z][\w-]*):(?!=)", text, flags=re.MULTILINE))
 
 
-def _steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
@@ -39,7 +39,7 @@ def test_there_are_workflows_for_tests_docs_packages_and_releases() -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_is_complete_and_calls_existing_targets(path: Path) -> None:
-    workflow = _load(path)
+    workflow = _load_yaml(path)
     assert {"push", "pull_request"} <= set(workflow["on"])
     assert workflow["permissions"] == {"contents": "read"}
     assert workflow["jobs"]
@@ -47,37 +47,41 @@ def test_a_workflow_is_complete_and_calls_existing_targets(path: Path) -> None:
         assert job["runs-on"] == "ubuntu-latest"
         assert job["timeout-minutes"] <= 120
     called = [
-        name for step in _steps(workflow) for name in re.findall(r"\bmake ([\w-]+)", step.get("run", ""))
+        name for step in _list_steps(workflow) for name in re.findall(r"\bmake ([\w-]+)", step.get("run", ""))
     ]
     assert called
-    assert set(called) <= _make_targets()
-    for step in _steps(workflow):
+    assert set(called) <= _list_make_targets()
+    for step in _list_steps(workflow):
         if "uses" in step:
             assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
         for script in re.findall(r"\bscripts/\S+", step.get("run", "")):
-            assert (ROOT / script).stat().st_mode & 0o100, f"{script} is not executable"
+            is_executable = (ROOT / script).stat().st_mode & 0o100
+            assert is_executable, f"{script} is not executable"
 
 
 def test_tests_run_on_every_supported_python() -> None:
-    job = _load(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]["test"]
+    job = _load_yaml(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]["test"]
     assert job["strategy"]["matrix"]["python-version"] == ["3.11", "3.12", "3.13"]
     assert PROJECT["project"]["requires-python"] == ">=3.11"
     assert "make test" in [step.get("run") for step in job["steps"]]
 
 
 def test_the_wheel_is_checked_in_an_empty_environment() -> None:
-    runs = [step.get("run", "") for step in _steps(_load(ROOT / ".github" / "workflows" / "build.yml"))]
+    runs = [
+        step.get("run", "") for step in _list_steps(_load_yaml(ROOT / ".github" / "workflows" / "build.yml"))
+    ]
     assert any("make build" in run for run in runs)
     assert any("scripts/check_wheel.sh" in run for run in runs)
     assert subprocess.run(["sh", "-n", str(ROOT / "scripts" / "check_wheel.sh")]).returncode == 0
 
 
 def test_a_release_is_audited_and_has_a_bill_of_materials() -> None:
-    workflow = _load(ROOT / ".github" / "workflows" / "release.yml")
+    workflow = _load_yaml(ROOT / ".github" / "workflows" / "release.yml")
     assert workflow["on"]["push"] == {"tags": ["v*"]}
-    steps = _steps(workflow)
+    steps = _list_steps(workflow)
     (audit,) = [step for step in steps if "scripts/audit_release.sh" in step.get("run", "")]
-    assert steps.index(audit) > [step.get("run", "")[:10] for step in steps].index("make build")
+    (build,) = [step for step in steps if step.get("run", "").startswith("make build")]
+    assert steps.index(audit) > steps.index(build)
     script = ROOT / "scripts" / "audit_release.sh"
     assert subprocess.run(["sh", "-n", str(script)]).returncode == 0
     text = script.read_text(encoding="utf-8")
@@ -104,7 +108,7 @@ def test_make_test_includes_every_static_check() -> None:
 
 
 def test_pre_commit_hooks_use_the_environment() -> None:
-    repositories = _load(ROOT / ".pre-commit-config.yaml")["repos"]
+    repositories = _load_yaml(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [repository["repo"] for repository in repositories] == ["local"]
     hooks = repositories[0]["hooks"]
     assert {hook["language"] for hook in hooks} == {"system"}
@@ -112,7 +116,7 @@ def test_pre_commit_hooks_use_the_environment() -> None:
 
 
 def test_the_citation_names_software_and_paper() -> None:
-    citation = _load(ROOT / "CITATION.cff")
+    citation = _load_yaml(ROOT / "CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
     assert citation["version"] == selfmark.__version__
     assert citation["license"] == PROJECT["project"]["license"]
@@ -126,13 +130,13 @@ def test_the_citation_names_software_and_paper() -> None:
     assert paper["year"] == 2023
 
 
-def test_the_contributing_guide_names_what_exists() -> None:
+def test_the_contributing_guide_names_only_existing_paths_and_targets() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     folders = "src|tests|docs|benchmarks|training|examples|scripts"
     paths = re.findall(rf"(?:`|\(|python )((?:{folders})(?:/[\w./-]+)?)", text)
     assert len(paths) > 15
     assert [path for path in paths if not (ROOT / path).exists()] == []
-    assert set(re.findall(r"(?:`|^)make ([a-z][\w-]*)", text, flags=re.MULTILINE)) <= _make_targets()
+    assert set(re.findall(r"(?:`|^)make ([a-z][\w-]*)", text, flags=re.MULTILINE)) <= _list_make_targets()
 
 
 def test_the_command_can_be_imported() -> None:
@@ -144,10 +148,10 @@ def test_every_data_file_is_part_of_the_wheel() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["selfmark"]
     source = ROOT / "src" / "selfmark"
     packaged = {path for pattern in patterns for path in source.glob(pattern)}
-    data = [
+    data_files = [
         path
         for path in source.rglob("*")
         if path.is_file() and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts
     ]
-    assert [path.relative_to(source).as_posix() for path in data if path not in packaged] == []
+    assert [path.relative_to(source).as_posix() for path in data_files if path not in packaged] == []
     assert [pattern for pattern in patterns if not list(source.glob(pattern))] == []

@@ -43,13 +43,16 @@ def merge(scripts: None) -> ModuleType:
     return import_module("merge")
 
 
-def _row(name: str, forward: float, seed: int = 0, stage: int = 1, ridge: float = 0.01, **more: Any) -> Any:
+def _make_row(
+    name: str, forward: float, seed: int = 0, stage: int = 1, ridge: float = 0.01, **more: Any
+) -> Any:
+    """Return a row of quality.json with these values and made-up other ones."""
     row = {"name": name, "run": f"{name}-s{seed}", "seed": seed, "stage": stage, "ridge": ridge}
     row |= {"forward": forward, "backward": 2 * forward, "mean_shape": 11.4, "minutes": 1.5}
     return row | {"hardware": "an abacus", "points_per_image": 20.0 if stage == 1 else 30} | more
 
 
-def _example_quality() -> dict[str, Any]:
+def _make_example_quality() -> dict[str, Any]:
     clusters = {
         "clusters-30": 6.0,
         "clusters-50": 5.0,
@@ -57,30 +60,35 @@ def _example_quality() -> dict[str, Any]:
         "clusters-250": 5.5,
         "clusters-500": 4.5,
     }
-    rows = [_row(name, forward) for name, forward in clusters.items()]
-    rows += [_row("short", 3.0, stage=2), _row("flip-train", 3.5, stage=2), _row("flip-none", 3.4, stage=2)]
-    rows += [_row("yt68-superpoint", error, seed, stage=2) for seed, error in enumerate((2.9, 3.0, 3.2))]
-    rows += [_row("yt68-superpoint", 3.3, seed, stage=2, ridge=0.1) for seed in range(3)]
-    rows += [_row("birds-side-20", 6.27, stage=2)]
+    rows = [_make_row(name, forward) for name, forward in clusters.items()]
+    rows += [
+        _make_row("short", 3.0, stage=2),
+        _make_row("flip-train", 3.5, stage=2),
+        _make_row("flip-none", 3.4, stage=2),
+    ]
+    rows += [_make_row("yt68-superpoint", error, seed, stage=2) for seed, error in enumerate((2.9, 3.0, 3.2))]
+    rows += [_make_row("yt68-superpoint", 3.3, seed, stage=2, ridge=0.1) for seed in range(3)]
+    rows += [_make_row("birds-side-20", 6.27, stage=2)]
     return {"runs": {}, "rows": rows}
 
 
-def _line(page: str, start: str) -> list[str]:
-    lines = [line for line in page.splitlines() if line.startswith(f"| {start} |")]
-    assert len(lines) == 1, start
+def _find_row(page: str, label: str) -> list[str]:
+    """Return the cells of the only table row whose first cell is `label`."""
+    lines = [line for line in page.splitlines() if line.startswith(f"| {label} |")]
+    assert len(lines) == 1, label
     return [cell.strip() for cell in lines[0].strip("|").split("|")]
 
 
 def test_seeds_are_summarized_by_mean_and_sample_deviation(quality_pages: ModuleType) -> None:
     # 2.9, 3.0, 3.2: the mean is 9.1 / 3 = 3.0333, and the sample deviation is the square root of
     # (0.01778 + 0.00111 + 0.02778) / 2, which is 0.1528.
-    page = quality_pages.pages(_example_quality())["quality.md"]
+    page = quality_pages.pages(_make_example_quality())["quality.md"]
     stage2 = [line for line in page.splitlines() if line.startswith("| yt68-superpoint | faces-yt68")][1]
     assert "| 3 | 2 | 3.30 ± 0.00 | 3.03 ± 0.15 | — | 6.07 ± 0.31 | 11.40 |" in stage2
 
 
 def test_targets_are_compared_with_results(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_example_quality())["quality.md"]
+    page = quality_pages.pages(_make_example_quality())["quality.md"]
     assert "| yt68-superpoint | forward, ridge 0.01 | 3 | 3.03 | 11.40 | no |" in page
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | — | yes |" in page
     # 6.27 / 11.4 = 0.55. The target is an error of at most 0.6 times that of the mean shape.
@@ -89,7 +97,7 @@ def test_targets_are_compared_with_results(quality_pages: ModuleType) -> None:
 
 
 def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_example_quality())["quality.md"]
+    page = quality_pages.pages(_make_example_quality())["quality.md"]
     section = page.partition("## Conditions\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     for experiment in import_module("experiments").RESULTS:
@@ -97,13 +105,13 @@ def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: Mo
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         assert len(cells) == 5
         assert all(cells), experiment.name
-        # A row that divides errors by another length than its data set names says so.
+        # Errors are usually divided by the length that the data set names. A row with another length says so.
         normalizer = import_module("quality_data").DATASETS[experiment.data].normalizer
         assert ("not the box that the data set names" in cells[2]) == bool(normalizer)
 
 
 def test_guesses_stand_beside_backward_errors_or_are_said_to_be_missing(quality_pages: ModuleType) -> None:
-    quality = _example_quality()
+    quality = _make_example_quality()
     page = quality_pages.pages(quality)["quality.md"]
     for missing in ("The guess for Stage 1 was not recorded", "Inter-ocular errors of faces-yt68 were not"):
         assert missing in page.split("## ")[0]
@@ -121,12 +129,12 @@ def test_guesses_stand_beside_backward_errors_or_are_said_to_be_missing(quality_
     assert "guessing were not recorded for these groups" in quality_pages.pages(quality)["quality.md"]
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | 12.50 | yes |" in pages["quality.md"]
     assert "\n| yt68-superpoint | guessing, backward | 8.00 |\n" in pages["quality.md"]
-    assert _line(pages["ablations.md"], "250")[1:7] == ["clusters-250", "5.50", "11.00", "—", "—", "—"]
-    assert _line(pages["ablations.md"], "100")[4:7] == ["3.00", "6.00", "12.50"]
+    assert _find_row(pages["ablations.md"], "250")[1:7] == ["clusters-250", "5.50", "11.00", "—", "—", "—"]
+    assert _find_row(pages["ablations.md"], "100")[4:7] == ["3.00", "6.00", "12.50"]
 
 
-def test_the_paper_contradicts_itself_where_its_numbers_are_shown(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_example_quality())["ablations.md"]
+def test_both_contradictory_numbers_of_the_paper_are_shown(quality_pages: ModuleType) -> None:
+    page = quality_pages.pages(_make_example_quality())["ablations.md"]
     for title in ("First keypoints", "Stage 1 and Stage 2"):
         section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
         assert "3.25" in section
@@ -134,9 +142,9 @@ def test_the_paper_contradicts_itself_where_its_numbers_are_shown(quality_pages:
 
 
 def test_the_order_of_rows_is_compared_with_the_paper(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_example_quality())["ablations.md"]
-    assert _line(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
-    assert _line(page, "250")[-2:] == ["8.58", "6.26"]
+    page = quality_pages.pages(_make_example_quality())["ablations.md"]
+    assert _find_row(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
+    assert _find_row(page, "250")[-2:] == ["8.58", "6.26"]
     # Our ranks are 5 3 1 4 2, those of the paper 5 2 1 3 4. The squared differences 0 1 0 1 4 add up to 6, so
     # the correlation is 1 - 6 x 6 / (5 x 24) = 0.7.
     assert (
@@ -146,8 +154,8 @@ def test_the_order_of_rows_is_compared_with_the_paper(quality_pages: ModuleType)
 
 
 def test_flipping_at_test_time_has_its_own_row(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_example_quality())["ablations.md"]
-    assert [_line(page, label)[3] for label in ("none", "train", "train and test")] == [
+    page = quality_pages.pages(_make_example_quality())["ablations.md"]
+    assert [_find_row(page, label)[3] for label in ("none", "train", "train and test")] == [
         "3.40",
         "3.50",
         "3.00",
@@ -158,12 +166,12 @@ def test_flipping_at_test_time_has_its_own_row(quality_pages: ModuleType) -> Non
 
 
 def test_videos_are_summarized_over_seeds(quality_pages: ModuleType) -> None:
-    quality = _example_quality()
+    quality = _make_example_quality()
     for name, flow, forward in (("flies", 0.2, 6.0), ("flies-temporal", 0.1, 6.1)):
         for seed, offset in enumerate((0.0, 0.03)):
             motion = {"median_from_flow": flow + offset, "jumps": 0.01, "on_animal": 0.5}
             quality["runs"][f"{name}-s{seed}"] = {"by": {}, "motion": motion, "data": "flies-pair-video"}
-            quality["rows"] += [_row(name, forward + 10 * offset, seed, stage) for stage in (1, 2)]
+            quality["rows"] += [_make_row(name, forward + 10 * offset, seed, stage) for stage in (1, 2)]
     page = quality_pages.pages(quality)["quality.md"]
     # 0.2 and 0.23: mean 0.215, sample deviation 0.03 / root 2.
     assert "\n| flies | 0.215 ± 0.021 | 0.010 ± 0.000 | 0.500 ± 0.000 |\n" in page
@@ -173,26 +181,26 @@ def test_videos_are_summarized_over_seeds(quality_pages: ModuleType) -> None:
 
 
 def test_an_order_is_the_same_only_if_every_row_agrees(summaries: ModuleType) -> None:
-    theirs = {"a": 1.0, "b": 2.0, "c": 3.0}
-    assert summaries.describe_ranking({"a": 7.0, "b": 8.0, "c": 9.0}, theirs, "error").endswith(
+    paper = {"a": 1.0, "b": 2.0, "c": 3.0}
+    assert summaries.describe_ranking({"a": 7.0, "b": 8.0, "c": 9.0}, paper, "error").endswith(
         "The same order."
     )
-    opposite = summaries.describe_ranking({"a": 9.0, "b": 8.0, "c": 7.0}, theirs, "error")
+    opposite = summaries.describe_ranking({"a": 9.0, "b": 8.0, "c": 7.0}, paper, "error")
     assert opposite.endswith("A different row is best; Spearman's rank correlation is -1.00.")
-    assert "too few rows" in summaries.describe_ranking({"a": 1.0, "b": None, "x": 2.0}, theirs, "error")
+    assert "too few rows" in summaries.describe_ranking({"a": 1.0, "b": None, "x": 2.0}, paper, "error")
 
 
 def test_a_repeated_run_replaces_the_published_one(merge: ModuleType) -> None:
-    old = {
+    published = {
         "runs": {"short-s0": {"name": "short-s0"}, "yt68-superpoint-s1": {"name": "yt68-superpoint-s1"}},
         "rows": [
-            _row("short", 4.0),
-            _row("flip-train", 4.0, run="short-s0"),
-            _row("yt68-superpoint", 3.0, 1),
+            _make_row("short", 4.0),
+            _make_row("flip-train", 4.0, run="short-s0"),
+            _make_row("yt68-superpoint", 3.0, 1),
         ],
     }
-    new = {"run": {"name": "short-s0", "images": 7}, "rows": [_row("short", 3.9)]}
-    merged = merge.merge(old, [new])
+    repeated = {"run": {"name": "short-s0", "images": 7}, "rows": [_make_row("short", 3.9)]}
+    merged = merge.merge(published, [repeated])
     # Rows are in declared order: results before ablations. The row flip-train is gone, because it was
     # computed from the old run short-s0.
     assert [(row["name"], row["forward"]) for row in merged["rows"]] == [
@@ -203,18 +211,18 @@ def test_a_repeated_run_replaces_the_published_one(merge: ModuleType) -> None:
 
 
 def test_trial_runs_are_not_merged(merge: ModuleType) -> None:
-    trial = {"run": {"name": "short-s0"}, "rows": [_row("short", 3.9, smoke=True)]}
+    trial = {"run": {"name": "short-s0"}, "rows": [_make_row("short", 3.9, smoke=True)]}
     with pytest.raises(SystemExit, match="smoke"):
         merge.merge({"runs": {}, "rows": []}, [trial])
 
 
 def test_the_committed_pages_match_the_committed_json(quality_pages: ModuleType) -> None:
-    for name, page in quality_pages.pages(_published()).items():
+    for name, page in quality_pages.pages(_read_published()).items():
         written = (RESULTS / name).read_text(encoding="utf-8")
         assert written == page, "run: python benchmarks/quality/quality_pages.py"
 
 
-def _published() -> dict[str, Any]:
+def _read_published() -> dict[str, Any]:
     published: dict[str, Any] = json.loads((RESULTS / "quality.json").read_text(encoding="utf-8"))
     return published
 
@@ -228,7 +236,7 @@ def test_the_page_of_first_keypoints_matches_its_json(scripts: None, monkeypatch
 
 def test_every_experiment_is_published(scripts: None) -> None:
     experiments = import_module("experiments")
-    published = _published()
+    published = _read_published()
     published_rows = {(row["name"], row["seed"], row["stage"], row["ridge"]) for row in published["rows"]}
     for experiment in experiments.EXPERIMENTS:
         for seed, run in zip(experiment.seeds, experiment.runs(), strict=True):
@@ -242,16 +250,16 @@ def test_every_experiment_is_published(scripts: None) -> None:
 def test_every_row_has_all_fields() -> None:
     required = {"data", "k", "m", "keypoints", "preset", "seed", "stage", "ridge", "forward", "backward"}
     required |= {"mean_shape", "minutes", "hardware", "commit"}
-    rows = _published()["rows"]
+    rows = _read_published()["rows"]
     assert rows
     for row in rows:
         assert required <= set(row)
-        assert 0 < row["forward"] < row["mean_shape"], "worse than guessing"
+        assert 0 < row["forward"] < row["mean_shape"], "a published row is worse than guessing"
 
 
 def test_every_row_of_the_pages_can_be_recomputed(scripts: None, tmp_path: Path) -> None:
     run = import_module("run")
-    names = {row["name"] for row in _published()["rows"]}
+    names = {row["name"] for row in _read_published()["rows"]}
     assert "flip-train" in names
     for name in names:
         assert run.find_missing(run.select_runs([name]), tmp_path, again=True), name
@@ -283,7 +291,7 @@ def test_commands_on_the_page_have_the_settings_of_the_experiments(scripts: None
 
 
 def test_backward_errors_stand_beside_their_guesses(summaries: ModuleType) -> None:
-    quality = _published()
+    quality = _read_published()
     fields = ("forward", "mean_shape", "backward", "mean_shape_backward")
     rows = {
         "expect.md": {
@@ -297,22 +305,22 @@ def test_backward_errors_stand_beside_their_guesses(summaries: ModuleType) -> No
         "keypoints.md": {"| our own | ": "yt68-selfmark", "| SuperPoint | ": "yt68-superpoint"},
     }
     for name, names in rows.items():
-        page = _page(f"docs/{name}")
+        page = _read_page(f"docs/{name}")
         for start, row in names.items():
             values = [summaries.collect_values(quality, row, field) for field in fields]
-            values[1] = values[1][:1]  # the mean shape does not depend on the seed
-            assert _cells(page, start)[-4:] == [summaries.format_mean(numbers) for numbers in values]
-    page = _page("docs/expect.md")
+            values[1] = values[1][:1]  # one number: the error of the mean shape does not depend on the seed
+            assert _find_cells(page, start)[-4:] == [summaries.format_mean(numbers) for numbers in values]
+    page = _read_page("docs/expect.md")
     aflw_error = summaries.format_mean(
         summaries.collect_values(quality, "aflw-selfmark", "forward", ridge=0.001)
     )
     assert f"error is {aflw_error} with the ridge that the authors' program has for five points" in page
-    (demo,) = _demo_rows()
+    (demo,) = _read_demo_rows()
     assert f"has a backward error of {demo['backward']} (guessing {demo['mean_shape_backward']})" in page
 
 
 def test_errors_with_temporal_pairs_match_the_published_rows(summaries: ModuleType) -> None:
-    quality, page = _published(), _page("docs/video.md")
+    quality, page = _read_published(), _read_page("docs/video.md")
     rows = {
         "| forward error, Stage 1, % |": ("forward", 1),
         "| forward error, Stage 2, % |": ("forward", 2),
@@ -320,14 +328,16 @@ def test_errors_with_temporal_pairs_match_the_published_rows(summaries: ModuleTy
         "| backward error of guessing, Stage 2, % |": ("mean_shape_backward", 2),
     }
     for start, (field, stage) in rows.items():
-        for cell, name in zip(_cells(page, start)[1:], ("flies", "mouse", "flies-tiny"), strict=True):
+        for cell, name in zip(_find_cells(page, start)[1:], ("flies", "mouse", "flies-tiny"), strict=True):
             before, after = (
                 summaries.mean(summaries.collect_values(quality, row, field, stage))
                 for row in (name, f"{name}-temporal")
             )
             assert cell.partition(",")[0] == f"{before:.2f} to {after:.2f}"
     for cell, name in zip(
-        _cells(page, "| forward error of guessing, % |")[1:], ("flies", "mouse", "flies-tiny"), strict=True
+        _find_cells(page, "| forward error of guessing, % |")[1:],
+        ("flies", "mouse", "flies-tiny"),
+        strict=True,
     ):
         for row in (name, f"{name}-temporal"):
             assert cell == f"{summaries.collect_values(quality, row, 'mean_shape')[0]:.2f} for both"
@@ -336,15 +346,15 @@ def test_errors_with_temporal_pairs_match_the_published_rows(summaries: ModuleTy
 def test_errors_of_int8_match_the_published_rows() -> None:
     speed = json.loads((RESULTS / "predict_cpu.json").read_text(encoding="utf-8"))
     values = {row["name"]: row["value"] for row in speed["rows"]}
-    page = _page("docs/prediction.md")
-    faces = _default_rows("faces-yt68", "2 cores", 10)[0]
-    guesses = {"toy": _demo_rows()[0]["mean_shape"], "tiny": faces["guessing_forward"]}
+    page = _read_page("docs/prediction.md")
+    faces = _read_default_rows("faces-yt68", "2 cores", 10)[0]
+    guesses = {"toy": _read_demo_rows()[0]["mean_shape"], "tiny": faces["guessing_forward"]}
     for start, name in {"| the demo's toy animal, without": "toy", "| faces-yt68, `tiny`": "tiny"}.items():
         errors = [values[f"predict_cpu_{name}_{kind}_forward"] for kind in ("float32", "int8")]
-        assert _cells(page, start)[1:4] == [f"{value:.2f}" for value in (*errors, guesses[name])]
+        assert _find_cells(page, start)[1:4] == [f"{value:.2f}" for value in (*errors, guesses[name])]
 
 
-# Rows of the tables in README.md and docs/expect.md: how they begin, the data set and K.
+# Rows of the tables in README.md and docs/expect.md: (beginning of the row, data set, K).
 README_ROWS = [
     ("| 3,095 faces <sup>1</sup> | 30 |", "faces-yt68", 30),
     ("| 10,000 faces, also from the side <sup>2</sup> | 10 |", "faces-mtfl-aflw", 10),
@@ -365,25 +375,25 @@ EXPECT_ROWS = [
     ("| 60 flies from above, 16 | 2 CPU cores, ", "flies-dpk", 16),
 ]
 CPU_RUNS = [("birds-cub", 30), ("faces-yt68", 10), ("flies-dpk", 16)]
-# The first word of a run's note in quality.json, and what docs/expect.md says about it.
+# First word of a run's note in quality.json -> how docs/expect.md says that the machine was shared.
 SHARED = {"five": "five runs at a time", "nine": "nine runs at a time", "other": "with other programs"}
 
 
 def test_readme_shows_the_default_command(summaries: ModuleType) -> None:
-    readme = _page("README.md")
+    readme = _read_page("README.md")
     for number, (start, data, k) in enumerate(README_ROWS, 1):
         assert f"\n<sup>{number}</sup> " in readme, "every footnote has a text"
-        rows = _default_rows(data, "NVIDIA H200", k)
+        rows = _read_default_rows(data, "NVIDIA H200", k)
         assert len(rows) == 3, "the text says three seeds"
-        minutes, shared = _minutes(rows)
-        assert _cells(readme, start)[2:] == [
+        minutes, shared = _summarize_minutes(rows)
+        assert _find_cells(readme, start)[2:] == [
             minutes + (", GPU shared" if shared else ""),
             summaries.format_mean([row["forward"] for row in rows]),
             f"{rows[0]['guessing_forward']:.2f}",
         ]
-    cpu = [_default_rows(data, "2 cores", k)[0] for data, k in CPU_RUNS]
+    cpu = [_read_default_rows(data, "2 cores", k)[0] for data, k in CPU_RUNS]
     birds, faces, flies = ((f"{row['minutes']:.1f}", f"{row['forward']:.2f}") for row in cpu)
-    (demo,) = _demo_rows()
+    (demo,) = _read_demo_rows()
     text = " ".join(readme.split())
     assert (
         f"one run each took {birds[0]} minutes on the birds (error {birds[1]} %), {faces[0]} minutes on the "
@@ -393,29 +403,29 @@ def test_readme_shows_the_default_command(summaries: ModuleType) -> None:
     )
     names = ("yt68-selfmark", "aflw-selfmark", "birds-side-30", "flies", "mouse")
     errors = [
-        summaries.format_mean(summaries.collect_values(_published(), name, "forward")) for name in names
+        summaries.format_mean(summaries.collect_values(_read_published(), name, "forward")) for name in names
     ]
     assert f"had errors of {', '.join(errors[:-1])} and {errors[-1]} % on the first five rows" in text
 
 
 def test_expected_errors_are_those_of_the_default_command(summaries: ModuleType) -> None:
-    page = _page("docs/expect.md")
+    page = _read_page("docs/expect.md")
     for start, data, k in EXPECT_ROWS:
-        rows = _default_rows(data, "NVIDIA H200" if "H200" in start else "2 cores", k)
+        rows = _read_default_rows(data, "NVIDIA H200" if "H200" in start else "2 cores", k)
         errors, guessing = [row["forward"] for row in rows], rows[0]["guessing_forward"]
-        minutes, shared = _minutes(rows)
-        cells = _cells(page, start)
+        minutes, shared = _summarize_minutes(rows)
+        cells = _find_cells(page, start)
         assert cells[1].partition(", ")[2] == minutes + (f" ({SHARED[shared]})" if shared else "")
         ratio = f"{summaries.mean(errors) / guessing:.2f}"
         assert cells[2:] == [summaries.format_mean(errors), f"{guessing:.2f}", ratio]
-    (demo,) = _demo_rows()
+    (demo,) = _read_demo_rows()
     start = f"| 750 generated animals of `selfmark demo`, {demo['k']} | 2 CPU cores, {demo['minutes']:.1f} "
     ratio = f"{demo['forward'] / demo['mean_shape']:.2f}"
-    assert _cells(page, start)[2:] == [f"{demo['forward']:.2f}", f"{demo['mean_shape']:.2f}", ratio]
+    assert _find_cells(page, start)[2:] == [f"{demo['forward']:.2f}", f"{demo['mean_shape']:.2f}", ratio]
 
 
 def test_expected_errors_without_features_match_the_published_rows(summaries: ModuleType) -> None:
-    quality, page = _published(), _page("docs/expect.md")
+    quality, page = _read_published(), _read_page("docs/expect.md")
     names = ("yt68-selfmark", "aflw-selfmark", "flies", "mouse", "birds-30", "birds-side-30")
     for name in names:
         (line,) = [line for line in page.splitlines() if f"| `{name}`, " in line]
@@ -429,35 +439,38 @@ def test_expected_errors_without_features_match_the_published_rows(summaries: Mo
         assert cells[4] == f"{values['mean_shape']:.1f}"
 
 
-def _page(name: str) -> str:
+def _read_page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def _cells(page: str, start: str) -> list[str]:
+def _find_cells(page: str, start: str) -> list[str]:
     """Return the cells of the only line that begins with `start`."""
     (line,) = [line for line in page.splitlines() if line.startswith(start)]
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def _demo_rows() -> list[dict[str, Any]]:
+def _read_demo_rows() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))["rows"]
     return rows
 
 
-def _default_rows(data: str, device: str, k: int) -> list[dict[str, Any]]:
+def _read_default_rows(data: str, device: str, k: int) -> list[dict[str, Any]]:
     """Return the published runs of the default command, one for each seed."""
     key = (data, k, "efficientnet-lite0", "test")
     rows = [
         row
-        for row in _published()["default_command"]["rows"]
+        for row in _read_published()["default_command"]["rows"]
         if (row["data"], row["k"], row["features"], row["part"]) == key and row["device"].startswith(device)
     ]
     assert [row["seed"] for row in rows] == list(range(len(rows)))
     return rows
 
 
-def _minutes(rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """Return the time of the run that was alone on its machine, otherwise the mean and who shared it."""
+def _summarize_minutes(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the minutes of the run that had its machine to itself, and "".
+
+    If all runs shared their machine, return the mean minutes and the first word of the note about sharing.
+    """
     alone = [row["minutes"] for row in rows if "note" not in row]
     if alone:
         return f"{alone[0]:.1f}", ""

@@ -1,4 +1,4 @@
-"""Evenly spaced rows: how many, the ends included, how positions between rows are rounded."""
+"""Evenly spaced rows: their number, that both ends are included, and how positions are rounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from strangers reaches the terminal as it is, through every way of printing."""
+"""Untrusted text is printed literally: control characters and markup have no effect on the terminal."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from selfmark.cli.progress import CountDisplay, ProgressDisplay
 from selfmark.terminal import PlainConsole
 from tests.conftest import selfmark
 
+# A text with control characters and rich markup, and how it must be printed.
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\x9b31m\u202e [red]:cat:[/red]\n"
 SHOWN = "\\x1b]0;title\\x07\\x1b[2J\\r\\x9b31m\\u202e [red]:cat:[/red]\\n"
 
-
+# Code that prints without the console of the package, which makes text harmless.
 _PRINTS = re.compile(
     r"(?<![\w.])(print|rich\.print|typer\.s?echo|sys\.std(out|err)\.write)\(|^\s*from rich\.console import"
 )
 
 
 def is_harmless(text: str) -> bool:
-    """Return True if a text has no control and format characters but line breaks (Unicode category C)."""
+    """Return True if a text has no characters of Unicode category C (control, format) except line breaks."""
     return all(char == "\n" or not unicodedata.category(char).startswith("C") for char in text)
 
 
@@ -82,7 +83,7 @@ def test_progress_displays_show_names_as_they_are(is_terminal: bool) -> None:
         assert is_harmless(printed)
 
 
-def test_results_notes_tables_and_warnings(
+def test_results_notes_tables_and_warnings_show_names_as_they_are(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console.stdout, "width", 300)
@@ -96,7 +97,7 @@ def test_results_notes_tables_and_warnings(
     out, err = capsys.readouterr()
     assert is_harmless(out + err)
     assert out.count(SHOWN) == 3
-    assert out.count(":cat:") == 4
+    assert out.count(":cat:") == 4, "no emoji replaces it"
     assert err.splitlines() == [SHOWN, f"UserWarning: {SHOWN}"]
 
 
@@ -121,7 +122,7 @@ def test_errors_in_arguments_are_one_harmless_line(
         assert "\N{CAT}" not in err
 
 
-def test_no_module_prints_around_the_console() -> None:
+def test_no_module_prints_without_the_console() -> None:
     root = Path(package.__file__).parent
     offenders = [
         f"{path.relative_to(root)}: {line.strip()}"

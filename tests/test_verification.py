@@ -94,7 +94,7 @@ def test_a_finished_run_is_not_verified_again(verified: Path, tmp_path: Path) ->
     assert not any(event["event"] == "verification" for event in events)
 
 
-def test_a_second_training_that_fails_does_not_cost_the_run(
+def test_a_run_is_finished_even_if_the_second_training_fails(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = discovery.train_run

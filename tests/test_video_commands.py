@@ -35,7 +35,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_arena_video(wander(120, 2, seed=2), tmp_path_factory.mktemp("arena") / "arena.mp4")
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, str]]:
     with open(path, newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
 
@@ -46,12 +46,12 @@ def test_discover_and_predict_each_animal_of_a_video(
     paired: list[tuple[np.ndarray, np.ndarray]] = []
     original = pipeline.sample_nearby_frames
 
-    def spy(*args: Any) -> np.ndarray:
-        near = original(*args)
-        paired.append((args[2], near))
-        return near
+    def record(*args: Any) -> np.ndarray:
+        neighbors, track = original(*args), args[2]
+        paired.append((track, neighbors))
+        return neighbors
 
-    monkeypatch.setattr(pipeline, "sample_nearby_frames", spy)
+    monkeypatch.setattr(pipeline, "sample_nearby_frames", record)
     run = tmp_path / "run"
     assert selfmark("discover", arena, "-o", run, *TRACK, "--temporal", *OPTIONS) == 0
     assert read_config(run / "config.yaml").augment.rotation == 180, (
@@ -59,13 +59,13 @@ def test_discover_and_predict_each_animal_of_a_video(
     )
     refs = Run.open(run).refs()
     assert [(ref.frame, ref.track) for ref in refs] == [
-        (frame, t) for frame in range(0, 120, 10) for t in (1, 2)
+        (frame, track) for frame in range(0, 120, 10) for track in (1, 2)
     ]
     assert len({ref.box[2:] for ref in refs if ref.box}) == 1, "all boxes have one size"
     assert paired
-    for track, near in paired:
-        assert (near >= 0).all()
-        assert (track[near] == track[:, None]).all(), "an animal is paired only with itself"
+    for track, neighbors in paired:
+        assert (neighbors >= 0).all()
+        assert (track[neighbors] == track[:, None]).all(), "an animal is paired only with itself"
 
     capsys.readouterr()
     assert selfmark("discover", arena, "-o", run, "--resume", *TRACK) == 0
@@ -78,7 +78,7 @@ def test_discover_and_predict_each_animal_of_a_video(
     assert re.search(r"^24 images, \d+\.\d per second: .*landmarks\.csv$", output, flags=re.MULTILINE)
     assert f"labeled video: {out / 'arena_landmarks.mp4'}" in output
     assert probe_video(out / "arena_landmarks.mp4").frames == 12
-    rows = _rows(out / "landmarks.csv")
+    rows = _read_rows(out / "landmarks.csv")
     assert {(row["instance"], row["track"]) for row in rows} == {("0", "1"), ("1", "2")}
     assert len(rows) == 24 * QUICK["K"]
     names = ["arena_landmarks.mp4", "landmarks.csv", "predictions.json"]
@@ -88,8 +88,10 @@ def test_discover_and_predict_each_animal_of_a_video(
 def test_landmarks_lie_inside_the_crop(quick_run: Path, arena: Path, tmp_path: Path) -> None:
     crop = ["--crop=40,30,64,64", "--every=60", "--device=cpu", "--set=min_contrast=20"]
     assert selfmark("predict", quick_run, arena, "-o", tmp_path, *crop) == 0
-    xy = np.array([(float(row["x"]), float(row["y"])) for row in _rows(tmp_path / "landmarks.csv")])
-    assert ((xy > (40 - 8, 30 - 8)) & (xy < (104 + 8, 94 + 8))).all(), "inside the crop and its margin"
+    xy = np.array([(float(row["x"]), float(row["y"])) for row in _read_rows(tmp_path / "landmarks.csv")])
+    margin = 8  # pixels
+    is_inside = (xy > (40 - margin, 30 - margin)) & (xy < (104 + margin, 94 + margin))
+    assert is_inside.all()
     assert xy.max() > 60
 
 
@@ -105,7 +107,7 @@ def test_the_readable_part_of_a_damaged_video_is_predicted(
     (message,) = [line for line in errors.splitlines() if "could not be read" in line]
     lost = int(message.split()[0])
     assert message == f"{lost} of 60 frames of {path} could not be read and were left out"
-    frames = {int(row["frame"]) for row in _rows(tmp_path / "out" / "landmarks.csv")}
+    frames = {int(row["frame"]) for row in _read_rows(tmp_path / "out" / "landmarks.csv")}
     assert frames == set(range(60 - lost))
     assert 10 < lost < 50
     assert probe_video(tmp_path / "out" / "cut_landmarks.mp4").frames == 60 - lost
@@ -130,10 +132,10 @@ def test_an_unreadable_video_does_not_stop_the_others(
     options = ["--every=60", "--device=cpu", "--draw"]
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "out", *options) == 0
     assert f"1 of 1 frames of {folder / 'broken.mp4'} could not be read" in capsys.readouterr().err
-    assert {row["frame"] for row in _rows(tmp_path / "out" / "landmarks.csv")} == {"0", "60"}
+    assert {row["frame"] for row in _read_rows(tmp_path / "out" / "landmarks.csv")} == {"0", "60"}
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "two", *options, "--find-animals=2") == 0
     assert re.search(r"left out: .*broken\.mp4 cannot be read as a video", capsys.readouterr().err)
-    assert len(_rows(tmp_path / "two" / "landmarks.csv")) == 4 * QUICK["K"]
+    assert len(_read_rows(tmp_path / "two" / "landmarks.csv")) == 4 * QUICK["K"]
     (folder / "whole.mp4").unlink()
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "none", *options) == 2
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "none", *options, "--find-animals=2") == 2
@@ -170,7 +172,7 @@ def test_lost_frames_are_counted_with_tracking_too(
         (["--find-animals=1", "--set=color=red"], "unknown setting 'tracking.color'"),
     ],
 )
-def test_bad_options(
+def test_bad_options_are_refused_in_one_line(
     options: list[str],
     message: str,
     quick_run: Path,
@@ -188,6 +190,7 @@ def test_bad_options(
     assert selfmark("predict", quick_run, tmp_path, "-o", tmp_path / "out", "--draw") == 2
 
 
+# A program that processes each video and prints the peak memory of the process after it, in KiB.
 MEASURE = """
 import resource, sys
 from pathlib import Path
@@ -216,8 +219,8 @@ for video in map(Path, sys.argv[1:]):
 
 
 @pytest.mark.slow
-def test_eight_times_the_video_needs_no_more_memory(tmp_path: Path) -> None:
-    """Track, predict, write and draw; keeping the frames would need 60 MB more."""
+def test_a_video_eight_times_as_long_needs_no_more_memory(tmp_path: Path) -> None:
+    """Track, predict, write and draw. A program that keeps all frames would need 60 MB more."""
     videos = [
         str(
             write_arena_video(
@@ -228,6 +231,6 @@ def test_eight_times_the_video_needs_no_more_memory(tmp_path: Path) -> None:
     ]
     command = [sys.executable, "-c", MEASURE, *videos]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    peaks = [int(line) / 1024 for line in result.stdout.split()]
-    frame_mib = 3 * SIZE[0] * SIZE[1] / 2**20
-    assert peaks[1] - peaks[0] < 0.25 * (800 - 100) * frame_mib, f"{peaks} MiB"
+    peaks = [int(line) / 1024 for line in result.stdout.split()]  # MiB
+    frame_size = 3 * SIZE[0] * SIZE[1] / 2**20  # MiB
+    assert peaks[1] - peaks[0] < 0.25 * (800 - 100) * frame_size, f"{peaks} MiB"

@@ -159,7 +159,7 @@ def test_failed_downloads_raise(cache, publish, server, page, message):
     assert list(cache.iterdir()) == []
 
 
-def test_an_unreachable_server_gives_a_one_line_error(cache, publish, server):
+def test_an_unreachable_server_gives_a_one_line_error(cache, publish):
     publish(url="http://127.0.0.1:1/weights.pth")  # no server there
     with pytest.raises(InputError, match=r"cannot download .*selfmark weights alike-t --from FILE") as caught:
         weights_cache.install_weights("alike-t", None)

@@ -26,7 +26,7 @@ OPTIONS = [
 MANY_ITERATIONS = "--set=stage2.iterations=100000"
 
 
-def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+def read_error_line(capsys: pytest.CaptureFixture[str]) -> str:
     """Return the error message, which must be a single line."""
     text = capsys.readouterr().err.strip()
     assert text.startswith("selfmark: ")
@@ -52,14 +52,14 @@ def test_discover_prints_progress_and_the_report_path(
     assert (tmp_path / "run" / "report" / "index.html").is_file()
 
 
-def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inputs_without_images_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert selfmark("discover", tmp_path / "empty", "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "empty" in error_line(capsys)
+    assert "empty" in read_error_line(capsys)
     assert selfmark("discover", tmp_path / "nowhere", "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "nowhere" in error_line(capsys)
+    assert "nowhere" in read_error_line(capsys)
     assert selfmark("discover", "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "no images given" in error_line(capsys)
+    assert "no images given" in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -87,7 +87,7 @@ def test_a_similar_name_is_suggested(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").symlink_to(photos)
     assert selfmark(*arguments) == 2
-    error = error_line(capsys)
+    error = read_error_line(capsys)
     assert f"Did you mean '{suggestion}'?" in error
     assert "?;" not in error
     assert not (tmp_path / "runs").exists()
@@ -95,33 +95,39 @@ def test_a_similar_name_is_suggested(
 
 def test_the_packaged_detector_is_not_a_run(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("evaluate", "demo", photos) == 2
-    assert "'demo' is the detector inside selfmark, not a run" in error_line(capsys)
+    assert "'demo' is the detector inside selfmark, not a run" in read_error_line(capsys)
 
 
-def test_too_few_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_images_are_rejected(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     few = sorted(photos.iterdir())[:5]
     assert selfmark("discover", *few, "-o", tmp_path / "run", *OPTIONS) == 2
-    assert "5 usable images are too few" in error_line(capsys)
+    assert "5 usable images are too few" in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
-def test_more_landmarks_than_points_found(
+def test_more_landmarks_than_points_are_rejected_with_advice(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [*OPTIONS, "--set=K=60", "--set=M=60"]
     assert selfmark("discover", photos, "-o", tmp_path / "run", *options) == 2
-    text = error_line(capsys)
+    text = read_error_line(capsys)
     found = int(re.search(r"K=60 is more than the (\d+) points that 'selfmark' found in any image", text)[1])
     assert f"use -k {found} or less, or" in text
-    limit = 40  # the preset's keypoints.max_points; raising it helps only if images reach it
+    limit = (
+        40  # the preset's keypoints.max_points; the advice to raise it appears only if images come near it
+    )
     assert ("raise keypoints.max_points" in text) == (found >= round(0.6 * limit))
     assert "--features efficientnet-lite0" in text
     assert not (tmp_path / "run").exists()
 
 
-def test_more_clusters_than_points(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_clusters_than_points_are_rejected(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, "--set=M=5000") == 2
-    assert "too few for M=5000" in error_line(capsys)
+    assert "too few for M=5000" in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -137,9 +143,8 @@ def test_unreadable_images_are_skipped_and_listed(photos: Path, tmp_path: Path) 
     skipped = {Path(event["name"]).name: event["reason"] for event in events if event["event"] == "skipped"}
     assert skipped.keys() == {"empty.jpg", "text.png", "truncated.jpg"}
     assert all(skipped.values())
-    assert {"event": "images", "used": 24, "skipped": 3}.items() <= next(
-        event for event in events if event["event"] == "images"
-    ).items()
+    images = next(event for event in events if event["event"] == "images")
+    assert (images["used"], images["skipped"]) == (24, 3)
 
 
 def test_output_folder_with_a_run_is_rejected(
@@ -147,7 +152,7 @@ def test_output_folder_with_a_run_is_rejected(
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()}
     assert selfmark("discover", photos, "-o", finished_run, *OPTIONS) == 2
-    assert "already contains a run: add --resume" in error_line(capsys)
+    assert "already contains a run: add --resume" in read_error_line(capsys)
     assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()} == before
 
 
@@ -156,10 +161,10 @@ def test_output_folder_with_other_files_is_rejected(
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert selfmark("discover", photos, "-o", tmp_path, *OPTIONS) == 2
-    assert "not an empty folder" in error_line(capsys)
+    assert "not an empty folder" in read_error_line(capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     assert selfmark("discover", photos, "-o", tmp_path / "thesis.txt", *OPTIONS) == 2
-    assert "not an empty folder" in error_line(capsys)
+    assert "not an empty folder" in read_error_line(capsys)
 
 
 def test_missing_weights_are_reported_with_the_command_that_gets_them(
@@ -181,7 +186,7 @@ def test_run_from_a_newer_version_is_rejected(
         (newer / name).write_text(json.dumps(values | {"format": FORMAT + 1, "selfmark": "7.0"}))
     for command in (["discover", "-o", newer, "--resume"], ["predict", newer, newer], ["report", newer]):
         assert selfmark(*command) == 2
-        assert "written by a newer version of selfmark (7.0)" in error_line(capsys)
+        assert "written by a newer version of selfmark (7.0)" in read_error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +208,7 @@ def test_invalid_options_are_rejected(
     options: list[str], message: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, *options) == 2
-    assert message in error_line(capsys)
+    assert message in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -216,15 +221,15 @@ def test_predict_writes_the_chosen_format(
     assert {path.name for path in tmp_path.iterdir()} == {file, "predictions.json"}
 
 
-def test_predict_with_invalid_input(
+def test_predict_rejects_invalid_input(
     finished_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("predict", tmp_path, photos, "-o", tmp_path / "out") == 2
-    assert "contains no model" in error_line(capsys)
+    assert "contains no model" in read_error_line(capsys)
     assert selfmark("predict", finished_run, photos, "-o", tmp_path / "out", "--format=papyrus") == 2
-    assert "unknown format 'papyrus'" in error_line(capsys)
+    assert "unknown format 'papyrus'" in read_error_line(capsys)
     assert selfmark("predict", tmp_path / "nosuch", photos, "-o", tmp_path / "out") == 2
-    assert "nosuch does not exist; check the path" in error_line(capsys)
+    assert "nosuch does not exist; check the path" in read_error_line(capsys)
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"")
     assert selfmark("predict", finished_run, bad, "-o", tmp_path / "out", "--device=cpu") == 2
@@ -239,7 +244,7 @@ def test_report_recreates_a_deleted_page(finished_run: Path) -> None:
     assert page.is_file()
 
 
-def test_doctor_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_packages_and_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("doctor") == 0
     text = capsys.readouterr().out
     assert "torch" in text

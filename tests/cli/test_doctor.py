@@ -24,7 +24,7 @@ def test_findings_describe_this_machine(tmp_path: Path, monkeypatch: pytest.Monk
     assert findings["preset auto"].split(":")[0] in PRESETS
     for name in PUBLISHED_WEIGHTS:
         assert f"selfmark weights {name}" in findings[f"weights {name}"]
-    assert findings["weights efficientnet-lite0"].endswith(".pth")  # a dependency
+    assert findings["weights efficientnet-lite0"].endswith(".pth")  # installed with selfmark
     assert re.fullmatch(r"[\d.]+ GiB, [\d.]+ GiB free", findings["memory"])
     assert findings["extra video"].startswith("more video codecs")
     assert findings["extra video"].endswith("installed") == (importlib.util.find_spec("av") is not None)

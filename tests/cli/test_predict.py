@@ -1,4 +1,4 @@
-"""`selfmark predict --min-trust` leaves out landmarks in memory, never on disk."""
+"""`selfmark predict`: --min-trust leaves landmarks out, and results of another model are kept."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_landmarks_of_low_trust_are_not_drawn(tmp_path: Path) -> None:
     bright = frame[frame.max(axis=2) > 100].astype(int)
     assert len(bright) > 0
     color = np.array(to_rgb(landmark_colors(card)[0]))
-    similarity = bright @ color / np.linalg.norm(bright, axis=1) / np.linalg.norm(color)
-    assert (similarity > 0.9).all(), "only landmark 0 is drawn"
+    cosine = bright @ color / np.linalg.norm(bright, axis=1) / np.linalg.norm(color)
+    assert (cosine > 0.9).all(), "only landmark 0 is drawn"
 
 
 def test_results_of_another_model_are_kept(
@@ -89,16 +89,15 @@ def test_results_of_another_model_are_kept(
 ) -> None:
     first, second, out = tmp_path / "first", tmp_path / "second", tmp_path / "out"
     make_model(first)
-    make_model(
-        second, names=tuple(f"part {index}" for index in range(16))
-    )  # the same model under other names
+    # Landmarks with other names are still those of the same model.
+    make_model(second, names=tuple(f"part {index}" for index in range(16)))
     image = photos / "000.png"
     assert predict(first, image, "-o", out) == 0
     assert predict(second, image, "-o", out, "--format=coco") == 0
     record = json.loads((out / "predictions.json").read_text())
     assert (record["run"], record["output_format"], record["smoothing"]) == (str(second), "coco", "none")
     before = {path: path.read_bytes() for path in out.iterdir()}
-    detector = Detector.load(second)
+    detector = Detector.load(second)  # change its weights, which makes it another model
     with torch.no_grad():
         next(iter(detector.psi.parameters())).mul_(2)
     detector.save(second)
@@ -115,7 +114,7 @@ def test_results_of_another_model_are_kept(
 
 
 @pytest.mark.parametrize("runtime", ["onnx", "onnx-int8"])
-def test_trust_is_known_to_every_runtime(runtime: str, photos: Path, tmp_path: Path) -> None:
+def test_min_trust_works_with_every_runtime(runtime: str, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     model = tmp_path / "model"

@@ -16,7 +16,7 @@ from selfmark.run.config_file import read_config, write_config
 def test_paper_preset_has_the_papers_numbers() -> None:
     paper = config.preset("paper")
     assert (paper.images.size, paper.map_size, paper.network.descriptor) == (256, 64, 256)
-    # 0.2 on the mean over two views is 0.1 on their sum.
+    # The paper weights the sum of the detector losses of two views by 0.1; on their mean, this is 0.2.
     assert (paper.M, paper.loss.margin, paper.loss.detector_weight) == (100, 0.8, 0.2)
     assert paper.loss.hinge == "squared-distance"
     assert (paper.optimizer.lr, paper.optimizer.weight_decay, paper.runtime.batch) == (2e-4, 1e-5, 16)
@@ -28,7 +28,7 @@ def test_paper_preset_has_the_papers_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", config.PRESETS)
-def test_yaml_round_trip(name: str, tmp_path: Path) -> None:
+def test_settings_written_as_yaml_are_read_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     write_config(config.preset(name), path)
     assert read_config(path) == config.preset(name)
@@ -106,7 +106,7 @@ def test_unknown_settings_suggest_the_most_similar_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_names_of_selfmark_0_1_are_accepted(old: str, new: str, tmp_path: Path) -> None:
     tiny = config.preset("tiny")
-    value = _values(tiny)[new]
+    value = _flatten(tiny)[new]
     # Only booleans are changed; a changed number might be out of range.
     value = not value if isinstance(value, bool) else value
     expected = config.override(tiny, {new: value})
@@ -117,7 +117,7 @@ def test_names_of_selfmark_0_1_are_accepted(old: str, new: str, tmp_path: Path) 
     assert name in config.original_setting_names(current)[section]
 
 
-def _values(settings: config.Config) -> dict[str, object]:
+def _flatten(settings: config.Config) -> dict[str, object]:
     """Return all settings by dotted name."""
     plain = config.to_dict(settings)
     flat = {name: value for name, value in plain.items() if not isinstance(value, dict)}
@@ -160,7 +160,7 @@ def test_choosing_k_later_gives_the_same_settings() -> None:
         assert config.with_landmarks(undecided, K) == expected
 
 
-def test_unknown_preset() -> None:
+def test_unknown_presets_are_refused() -> None:
     with pytest.raises(InputError, match="unknown preset 'huge'; choose one of paper, fast, tiny"):
         config.preset("huge")
     with pytest.raises(InputError, match=r"unknown preset 'fsat'\. Did you mean 'fast'\?"):
@@ -171,7 +171,7 @@ def test_unknown_preset() -> None:
     ("text", "value"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("2.5e-4", 2.5e-4), ("1.e3", 1e3), ("+3e+2", 300.0)]
 )
 def test_powers_of_ten_are_numbers(text: str, value: float, tmp_path: Path) -> None:
-    """YAML 1.1 reads 1e-3 as text."""
+    """YAML 1.1 reads 1e-3 as text, so such texts must be converted."""
     assert (
         config.override(config.preset("tiny"), {"loss.negative_weight": text}).loss.negative_weight == value
     )
@@ -193,8 +193,8 @@ def test_features_change_only_their_name_and_the_size_of_small_images(name: str)
     before = config.preset(name)
     after = config.with_features(before, "dinov2-s")
     expected = {"features.name": "dinov2-s", "images.size": 256}
-    changed = {key: value for key, value in _values(after).items() if value != _values(before)[key]}
-    assert changed == {key: value for key, value in expected.items() if value != _values(before)[key]}
+    changed = {key: value for key, value in _flatten(after).items() if value != _flatten(before)[key]}
+    assert changed == {key: value for key, value in expected.items() if value != _flatten(before)[key]}
     assert after.uses_features
     assert not before.uses_features
 

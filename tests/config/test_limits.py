@@ -19,108 +19,105 @@ from selfmark.config.limits import Limit, between, check_limits, fraction
 from selfmark.errors import InputError
 
 TINY = config.preset("tiny")
-# Settings that must fit together: a network of depth 1 allows every multiple of 8 pixels, and so on.
+# With these settings, few other values contradict each other: a network of depth 1, for example, allows every
+# image side that is a multiple of 8 pixels.
 FLEXIBLE = {"network.depth": 1, "network.norm_groups": 1, "warmup.bootstrap": "detector-descriptors"}
-# A value at its limit is refused if it contradicts another setting.
+# Parts of the messages about values that are within their limits but contradict another setting.
 CONTRADICTIONS = ("must be a multiple of", "M must be at least K", "auto_k.max_images must be", "of memory")
 NOT_NUMBERS = (".nan", ".inf", "1.0e+300")
 
 
 @dataclass(frozen=True)
 class Number:
-    """A numeric setting: its dotted name, the type of its numbers, how many it needs, and its limit."""
+    """A numeric setting: its dotted name, the type and length of its value, and its limit."""
 
     name: str
     kind: type
-    count: int | None  # None: a single number, not a list
+    count: int | None  # length of a list; None for a single number
     limit: Limit
 
 
-def _numbers(section: type[Any] = config.Config, prefix: str = "") -> Iterator[Number]:
+def _list_numbers(section: type[Any] = config.Config, prefix: str = "") -> Iterator[Number]:
+    """Yield the numeric settings of a section and of the sections in it."""
     hints = typing.get_type_hints(section)
     for item in dataclasses.fields(section):
         hint, name = hints[item.name], prefix + item.name
         if dataclasses.is_dataclass(hint):
-            yield from _numbers(hint, f"{name}.")
+            yield from _list_numbers(hint, f"{name}.")
         elif hint in (int, float):
             yield Number(name, hint, None, config.limit_of(item))
         elif typing.get_origin(hint) is tuple:
             arguments = typing.get_args(hint)
-            yield Number(
-                name, arguments[0], len([a for a in arguments if a is not ...]), config.limit_of(item)
-            )
+            count = len([argument for argument in arguments if argument is not ...])
+            yield Number(name, arguments[0], count, config.limit_of(item))
 
 
-NUMBERS = list(_numbers())
+NUMBERS = list(_list_numbers())
 
 
-def _text(number: Number, value: float) -> str:
+def _to_yaml(number: Number, value: float) -> str:
     """Write a value as YAML, as a list if the setting is a list."""
-    one = str(int(value)) if number.kind is int else f"{float(value):.17e}"
-    return one if number.count is None else f"[{', '.join([one] * number.count)}]"
+    text = str(int(value)) if number.kind is int else f"{float(value):.17e}"
+    return text if number.count is None else f"[{', '.join([text] * number.count)}]"
 
 
-def _set(name: str, text: str) -> config.Config:
+def _set_option(name: str, text: str) -> config.Config:
     """Change a setting as `--set` does."""
     return config.override(TINY, FLEXIBLE | parse_settings([f"{name}={text}"]))
 
 
-def _read(name: str, text: str) -> config.Config:
+def _read_file(name: str, text: str) -> config.Config:
     """Read a setting from a config file."""
-    section, _, field = name.rpartition(".")
     values: dict[str, Any] = {}
-    for dotted, value in FLEXIBLE.items():
-        values.setdefault(dotted.partition(".")[0], {})[dotted.partition(".")[2]] = value
-    value = yaml.safe_load(text)
-    values.setdefault(section, {})[field] = value if section else None
-    if not section:
-        values = {**{key: item for key, item in values.items() if key}, field: value}
+    for dotted, value in (FLEXIBLE | {name: yaml.safe_load(text)}).items():
+        section, _, field = dotted.rpartition(".")
+        (values.setdefault(section, {}) if section else values)[field] = value
     return config.from_yaml(yaml.safe_dump(values), "config.yaml")
 
 
-def _value(settings: config.Config, name: str) -> Any:
+def _get_value(settings: config.Config, name: str) -> Any:
     for part in name.split("."):
         settings = getattr(settings, part)
     return settings
 
 
-def _outcome(door: Any, name: str, text: str) -> str | None:
-    """Return the error message, or None if the value is accepted."""
+def _find_problem(change: Any, name: str, text: str) -> str | None:
+    """Change a setting and return the error message, or None if the value is accepted."""
     try:
-        accepted = door(name, text)
+        accepted = change(name, text)
     except InputError as error:
         return str(error)
     expected = yaml.safe_load(text)
-    value = _value(accepted, name)
+    value = _get_value(accepted, name)
     assert (list(value) if isinstance(value, tuple) else value) == expected
     return None
 
 
-@pytest.mark.parametrize("door", [_set, _read])
-def test_every_number_is_accepted_within_its_limits_and_refused_beyond(door: Any) -> None:
+@pytest.mark.parametrize("change", [_set_option, _read_file])
+def test_every_number_is_accepted_within_its_limits_and_refused_beyond(change: Any) -> None:
     assert len(NUMBERS) > 150
     for number in NUMBERS:
         limit = number.limit
         low, high = limit.minimum, limit.maximum
         assert math.isfinite(low) and math.isfinite(high), number  # noqa: PT018
         step = 1 if number.kind is int else max(abs(high), 1) * 1e-6
-        lowest = low + 1e-9 * (high - low) if limit.excludes_minimum else low
-        for value in sorted({lowest, high, low, low - step, high + step, 0, -1}):
-            problem = _outcome(door, number.name, _text(number, value))
+        smallest_allowed = low + 1e-9 * (high - low) if limit.excludes_minimum else low
+        for value in sorted({smallest_allowed, high, low, low - step, high + step, 0, -1}):
+            problem = _find_problem(change, number.name, _to_yaml(number, value))
             if limit.allows(value):
                 assert problem is None or any(words in problem for words in CONTRADICTIONS), problem
             else:
                 assert problem is not None, f"{number.name}={value} was accepted"
                 assert number.name in problem
         for text in NOT_NUMBERS:
-            whole = text if number.count is None else f"[{', '.join([text] * number.count)}]"
-            problem = _outcome(door, number.name, whole)
-            assert problem is not None, f"{number.name}={whole} was accepted"
+            as_yaml = text if number.count is None else f"[{', '.join([text] * number.count)}]"
+            problem = _find_problem(change, number.name, as_yaml)
+            assert problem is not None, f"{number.name}={as_yaml} was accepted"
             assert number.name in problem
             assert "\n" not in problem
 
 
-def test_a_number_without_limits_is_an_error_of_the_program() -> None:
+def test_a_setting_declared_without_limits_raises_a_type_error() -> None:
     @dataclass(frozen=True)
     class Section:
         speed: float = 1.0
@@ -137,7 +134,9 @@ def test_a_number_without_limits_is_an_error_of_the_program() -> None:
         (Limit(1, 8), "between 1 and 8", 1, math.nan),
     ],
 )
-def test_limits(limit: Limit, text: str, allowed: float, rejected: float) -> None:
+def test_a_limit_describes_itself_and_rejects_other_numbers(
+    limit: Limit, text: str, allowed: float, rejected: float
+) -> None:
     assert str(limit) == text
     assert limit.allows(allowed)
     assert not limit.allows(rejected)
@@ -160,20 +159,22 @@ def test_every_value_in_the_packaged_presets_and_tables_is_within_its_limits() -
     for name in config.PRESETS:
         assert config.from_dict(config.to_dict(config.preset(name))) == config.preset(name)
     for path in Path(config.__file__).parents[1].glob("paper/reproduction/tables/*.yaml"):
-        for changes in _settings_in(yaml.safe_load(path.read_text())):
+        for changes in _find_settings(yaml.safe_load(path.read_text())):
             config.override(TINY, changes)
 
 
-def _settings_in(node: Any) -> Iterator[dict[str, Any]]:
+def _find_settings(node: Any) -> Iterator[dict[str, Any]]:
+    """Yield the settings with dotted names anywhere in the content of a YAML file."""
     if isinstance(node, dict):
         for key, value in node.items():
             if isinstance(key, str) and key.partition(".")[0] in config.to_dict(TINY) and "." in key:
+                # flip.test needs flip.train, which a table may switch off.
                 yield {key: value} | ({"flip.test": False} if key == "flip.train" else {})
             else:
-                yield from _settings_in(value)
+                yield from _find_settings(value)
     elif isinstance(node, list):
         for item in node:
-            yield from _settings_in(item)
+            yield from _find_settings(item)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Recipes: their settings exist, and users have the last word."""
+"""Recipes: their settings exist, and the settings of the user have priority."""
 
 from __future__ import annotations
 

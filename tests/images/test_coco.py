@@ -14,12 +14,13 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoCategory, CocoFile, CocoImage, read_coco, read_keypoints
 
 
-def read(
+def write_and_read(
     folder: Path,
     images: list[Any] | None = None,
     annotations: list[Any] | None = None,
     categories: list[Any] | None = None,
 ) -> CocoFile:
+    """Write a COCO file, by default with one image, and read it."""
     content = {
         "images": [{"id": 1, "file_name": "a.jpg"}] if images is None else images,
         "annotations": annotations or [],
@@ -30,20 +31,20 @@ def read(
     return read_coco(path)
 
 
-def image(file_name: str, **values: Any) -> CocoImage:
+def make_image(file_name: str, **values: Any) -> CocoImage:
     return CocoImage("labels.json: images[0]", 1, file_name, values)
 
 
-def annotation(**values: Any) -> CocoAnnotation:
+def make_annotation(**values: Any) -> CocoAnnotation:
     return CocoAnnotation("labels.json: annotations[0]", 1, values)
 
 
-def category(**values: Any) -> CocoCategory:
+def make_category(**values: Any) -> CocoCategory:
     return CocoCategory("labels.json: categories[0]", values)
 
 
 def test_entries_know_their_location(tmp_path: Path) -> None:
-    file = read(tmp_path, annotations=[{"image_id": 1}, {"image_id": 1, "iscrowd": 1}])
+    file = write_and_read(tmp_path, annotations=[{"image_id": 1}, {"image_id": 1, "iscrowd": 1}])
     assert [entry.where for entry in file.annotations] == [
         f"{tmp_path / 'labels.json'}: annotations[{number}]" for number in (0, 1)
     ]
@@ -54,7 +55,7 @@ def test_entries_know_their_location(tmp_path: Path) -> None:
 
 def test_repeated_ids_are_errors_only_where_ids_are_checked(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}]
-    file = read(tmp_path, images, [{"image_id": 1}])
+    file = write_and_read(tmp_path, images, [{"image_id": 1}])
     assert file.image_of(file.annotations[0]).file_name == "b.jpg"
     for check in (file.check_image_ids, file.check_ids):
         with pytest.raises(InputError, match=r"images\[1\]: the id 1 is already used by .*images\[0\]"):
@@ -62,7 +63,7 @@ def test_repeated_ids_are_errors_only_where_ids_are_checked(tmp_path: Path) -> N
 
 
 def test_a_missing_image_is_an_error_only_where_ids_are_checked(tmp_path: Path) -> None:
-    file = read(tmp_path, annotations=[{"image_id": 7}])
+    file = write_and_read(tmp_path, annotations=[{"image_id": 7}])
     file.check_image_ids()
     with pytest.raises(InputError, match=r"annotations\[0\]: there is no image with the id 7"):
         file.check_ids()
@@ -71,11 +72,11 @@ def test_a_missing_image_is_an_error_only_where_ids_are_checked(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("entry", "ref"),
     [
-        (image("a/b.jpg", frame=3), ImageRef(Path("a/b.jpg"))),
-        (image("v.mp4", frame=3), ImageRef(Path("v.mp4"), 3)),
-        (image("v.mp4", frame=-1), ImageRef(Path("v.mp4"))),
-        (image("v.mp4"), ImageRef(Path("v.mp4"))),
-        (image("7.jpg", video_id="x", frame_id=6), ImageRef(Path("7.jpg"), clip=("x", 6))),
+        (make_image("a/b.jpg", frame=3), ImageRef(Path("a/b.jpg"))),
+        (make_image("v.mp4", frame=3), ImageRef(Path("v.mp4"), 3)),
+        (make_image("v.mp4", frame=-1), ImageRef(Path("v.mp4"))),
+        (make_image("v.mp4"), ImageRef(Path("v.mp4"))),
+        (make_image("7.jpg", video_id="x", frame_id=6), ImageRef(Path("7.jpg"), clip=("x", 6))),
     ],
 )
 def test_references_have_only_valid_frame_numbers(entry: CocoImage, ref: ImageRef) -> None:
@@ -95,17 +96,17 @@ def test_references_have_only_valid_frame_numbers(entry: CocoImage, ref: ImageRe
     ],
 )
 def test_invalid_clip_frames_are_ignored(values: dict[str, Any]) -> None:
-    assert image("7.jpg", **values).clip_frame() is None
+    assert make_image("7.jpg", **values).clip_frame() is None
     # Only still images can be frames of a clip.
-    assert image("v.mp4", video_id=3, frame_id=6).clip_frame() is None
+    assert make_image("v.mp4", video_id=3, frame_id=6).clip_frame() is None
 
 
 def test_boxes_are_optional() -> None:
-    assert annotation(bbox=[1, 2, 3, 0]).box() == (1.0, 2.0, 3.0, 0.0)
-    assert annotation(bbox=[]).box() is None
-    assert annotation(bbox=None).box() is None
+    assert make_annotation(bbox=[1, 2, 3, 0]).box() == (1.0, 2.0, 3.0, 0.0)
+    assert make_annotation(bbox=[]).box() is None
+    assert make_annotation(bbox=None).box() is None
     with pytest.raises(InputError, match="'bbox' must be four finite numbers"):
-        annotation(bbox=[1, 2, 3, 1e10]).box()
+        make_annotation(bbox=[1, 2, 3, 1e10]).box()
 
 
 @pytest.mark.parametrize(
@@ -119,40 +120,40 @@ def test_boxes_are_optional() -> None:
         ({"attributes": [1]}, None),
     ],
 )
-def test_tracks_under_the_keys_of_several_tools(values: dict[str, Any], track: int | None) -> None:
-    assert annotation(**values).track() == track
+def test_tracks_are_found_under_the_keys_of_several_tools(values: dict[str, Any], track: int | None) -> None:
+    assert make_annotation(**values).track() == track
 
 
 @pytest.mark.parametrize("track", ["4", True, 1.0])
 def test_a_track_is_a_whole_number(track: Any) -> None:
     with pytest.raises(InputError, match="a track must be a whole number"):
-        annotation(track_id=track).track()
+        make_annotation(track_id=track).track()
 
 
 def test_skeletons_are_converted_to_count_from_zero() -> None:
-    assert category(skeleton=[[1, 2], [3, 1]]).skeleton(3) == ((0, 1), (2, 0))
-    assert category().skeleton(3) == ()
+    assert make_category(skeleton=[[1, 2], [3, 1]]).skeleton(3) == ((0, 1), (2, 0))
+    assert make_category().skeleton(3) == ()
     for skeleton in ([[0, 1]], [[1, 4]], [[1]], [[True, 1]], "12"):
         with pytest.raises(InputError, match="'skeleton' must"):
-            category(skeleton=skeleton).skeleton(3)
+            make_category(skeleton=skeleton).skeleton(3)
 
 
 @pytest.mark.parametrize("spelling", ["normalizer", "normaliser"])
 def test_any_normalizer_name_is_accepted(spelling: str) -> None:
-    declared = category(**{spelling: "furlongs", f"{spelling}_points": [2, 0]}).normalizer(3)
+    declared = make_category(**{spelling: "furlongs", f"{spelling}_points": [2, 0]}).normalizer(3)
     assert (declared.name, declared.points) == ("furlongs", (2, 0))
-    assert category().normalizer(3) == ("", None)
+    assert make_category().normalizer(3) == ("", None)
 
 
 def test_keypoints_are_finite_where_they_are_annotated() -> None:
-    points = read_keypoints([annotation(keypoints=[1, 2, 2, float("nan"), 0, 0])], ["a", "b"])
+    points = read_keypoints([make_annotation(keypoints=[1, 2, 2, float("nan"), 0, 0])], ["a", "b"])
     np.testing.assert_array_equal(points, [[[1, 2, 2], [np.nan, 0, 0]]])
     with pytest.raises(InputError, match="point 'b' has no usable coordinates"):
-        read_keypoints([annotation(keypoints=[1, 2, 2, float("nan"), 0, 1])], ["a", "b"])
+        read_keypoints([make_annotation(keypoints=[1, 2, 2, float("nan"), 0, 1])], ["a", "b"])
 
 
 def test_the_image_folder_is_the_first_that_has_the_image(tmp_path: Path) -> None:
-    file = read(tmp_path)
+    file = write_and_read(tmp_path)
     with pytest.raises(InputError, match=r"'a\.jpg' is in none of"):
         file.image_folder(file.images[0])
     # Add the image to the folders from the last to the first in the order of search.
@@ -164,7 +165,9 @@ def test_the_image_folder_is_the_first_that_has_the_image(tmp_path: Path) -> Non
 
 def test_fields_exclude_standard_coco_keys(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "a.jpg", "person": "Ada", "pose": 9}]
-    file = read(tmp_path, images, [{"image_id": 1, "pose": 3, "area": 5}, {"image_id": 1, "blurred": True}])
+    file = write_and_read(
+        tmp_path, images, [{"image_id": 1, "pose": 3, "area": 5}, {"image_id": 1, "blurred": True}]
+    )
     assert file.fields(file.annotations) == {
         "pose": (3, 9),
         "blurred": (None, True),

@@ -23,7 +23,7 @@ NO_BOX = [np.nan] * 4
 # --- regions ---------------------------------------------------------------------------------------
 
 
-def test_regions_by_hand() -> None:
+def test_regions_equal_hand_computed_ones() -> None:
     sizes = [[640, 480], [300, 500], [640, 480], [640, 480]]
     boxes = [NO_BOX, NO_BOX, [100, 50, 40, 20], [-10, 0, 20, 60]]
     expected = [
@@ -35,7 +35,7 @@ def test_regions_by_hand() -> None:
     np.testing.assert_allclose(compute_crop_regions(sizes, boxes, Images(margin=0.1)), expected)
 
 
-def test_body_rule_by_hand() -> None:
+def test_the_body_rule_uses_the_height_of_the_box() -> None:
     images = Images(box_rule="body", body_scale=1.35)
     # The side is 1.35 times the height of 200, so 270, regardless of the width; the margin has no effect.
     regions = compute_crop_regions(
@@ -44,7 +44,7 @@ def test_body_rule_by_hand() -> None:
     np.testing.assert_allclose(regions, [[-10, 65, 270, 270], [215, 65, 270, 270], [0, -80, 640, 640]])
 
 
-def test_stretched_regions_by_hand() -> None:
+def test_stretched_regions_keep_the_shape_of_the_box() -> None:
     images = Images(aspect="stretched", margin=0.25)
     regions = compute_crop_regions([[640, 480]] * 2, [[np.nan] * 4, [100, 100, 40, 160]], images)
     assert regions.tolist() == [[0, 0, 640, 480], [90, 60, 60, 240]]
@@ -64,7 +64,7 @@ def test_empty_arrays_are_allowed() -> None:
 # --- coordinates -----------------------------------------------------------------------------------
 
 
-def test_corners_and_centers_by_hand() -> None:
+def test_corners_and_centers_of_pixels_are_mapped() -> None:
     region = [10.0, 20.0, 100.0, 100.0]  # ten original pixels per network pixel
     # The first network pixel covers original pixels 10..19, whose centers average to 14.5.
     np.testing.assert_allclose(to_original([0, 0], region, 10), [14.5, 24.5])
@@ -78,7 +78,7 @@ def test_a_region_of_network_size_keeps_coordinates() -> None:
     np.testing.assert_allclose(to_network(points, [0, 0, 128, 128], 128), points)
 
 
-def test_regions_broadcast() -> None:
+def test_each_image_can_have_its_own_region() -> None:
     points = np.random.default_rng(0).uniform(0, 64, (3, 5, 2))
     regions = np.array([[0.0, 0.0, 10.0, 10.0], [5.0, -3.0, 200.0, 200.0], [1.0, 2.0, 64.0, 64.0]])
     together = to_original(points, regions[:, None], 64)
@@ -98,7 +98,7 @@ coordinates = st.floats(-1e4, 1e4)
     extent=st.tuples(st.floats(0.5, 1e4), st.floats(0.5, 1e4)),
     size=st.sampled_from([64, 128, 256]),
 )
-def test_round_trip(
+def test_to_original_inverts_to_network(
     xy: tuple[float, float], corner: tuple[float, float], extent: tuple[float, float], size: int
 ) -> None:
     region = (*corner, *extent)
@@ -108,7 +108,7 @@ def test_round_trip(
 # --- keypoint bounds -------------------------------------------------------------------------------
 
 
-def test_bounds_by_hand() -> None:
+def test_bounds_equal_hand_computed_ones() -> None:
     sizes = [[640, 480], [640, 480], [640, 480]]
     boxes = [NO_BOX, [100, 50, 40, 20], [-20, 100, 40, 40]]
     regions = [[0, -80, 640, 640], [96, 36, 48, 48], [-24, 96, 48, 48]]
@@ -129,23 +129,24 @@ def test_bounds_contain_exactly_the_pixel_centers_inside() -> None:
     size = 32
     for _ in range(20):
         width, height = generator.integers(20, 200, 2)
-        x, y = generator.uniform(-10, (width - 5, height - 5))
-        box = [x, y, *generator.uniform(8, 100, 2)]
+        corner = generator.uniform(-10, (width - 5, height - 5))
+        box = [*corner, *generator.uniform(8, 100, 2)]
         region = compute_crop_regions([[width, height]], [box], Images(margin=0.25))
-        x0, y0, x1, y1 = keypoint_bounds([[width, height]], [box], region, size)[0]
+        left, top, right, bottom = keypoint_bounds([[width, height]], [box], region, size)[0]
         for row in range(size):
             for column in range(size):
                 # Position of the pixel center in the original, measured from pixel corners.
-                cx, cy = to_original([column, row], region[0], size) + 0.5
-                in_image = 0 <= cx <= width and 0 <= cy <= height
-                in_box = box[0] <= cx <= box[0] + box[2] and box[1] <= cy <= box[1] + box[3]
-                assert (x0 <= column <= x1 and y0 <= row <= y1) == (in_image and in_box)
+                x, y = to_original([column, row], region[0], size) + 0.5
+                is_in_image = 0 <= x <= width and 0 <= y <= height
+                is_in_box = box[0] <= x <= box[0] + box[2] and box[1] <= y <= box[1] + box[3]
+                is_in_bounds = left <= column <= right and top <= row <= bottom
+                assert is_in_bounds == (is_in_image and is_in_box)
 
 
 # --- pixels ----------------------------------------------------------------------------------------
 
 
-def blob(width: int, height: int, x: float, y: float, sigma: float) -> Pixels:
+def draw_blob(width: int, height: int, x: float, y: float, sigma: float) -> Pixels:
     """Draw a Gaussian around a pixel position; each pixel is the average of 5 x 5 samples."""
     offsets = (np.arange(5) - 2) / 5
     across = np.exp(-0.5 * ((np.arange(width)[:, None] + offsets - x) / sigma) ** 2).mean(axis=1)
@@ -153,7 +154,7 @@ def blob(width: int, height: int, x: float, y: float, sigma: float) -> Pixels:
     return np.rint(250 * down[:, None] * across[None])[..., None].repeat(3, 2).astype(np.uint8)
 
 
-def centroid(image: Pixels) -> np.ndarray:
+def compute_centroid(image: Pixels) -> np.ndarray:
     weights = image.mean(axis=2, dtype=np.float64)
     weights[weights < 3] = 0  # ignore values that are mainly rounding errors
     rows, columns = np.mgrid[: image.shape[0], : image.shape[1]]
@@ -188,11 +189,11 @@ def test_pixels_are_aligned_with_coordinates(
     scale = max(region[2], region[3]) / size
     # Add a border so that the image contains the whole blob.
     border = int(12 * scale)
-    image = blob(
+    image = draw_blob(
         301 + 2 * border, 243 + 2 * border, position[0] + border, position[1] + border, max(2 * scale, 0.7)
     )
     shifted = (region[0] + border, region[1] + border, region[2], region[3])
-    actual = centroid(extract_crop(image, shifted, size))
+    actual = compute_centroid(extract_crop(image, shifted, size))
     expected = to_network(position, region, size)
     assert np.abs(actual - expected).max() < 0.05
 
@@ -230,7 +231,8 @@ def test_border_pixels_are_repeated_outside_the_image(shrink: float, tolerance: 
     """Padding the image beyond the region before cropping gives nearly the same result."""
     noise = np.random.default_rng(8).integers(0, 256, (20, 30, 3), np.uint8)
     ramps = np.add.outer(np.arange(20) * 5, np.arange(30) * 4)[..., None].repeat(3, 2).astype(np.uint8)
-    image = noise if shrink <= 1 else ramps  # reduction averages border pixels before repeating
+    # A reduction averages border pixels before it repeats them, so it is tested with a smooth image.
+    image = noise if shrink <= 1 else ramps
     side = 32 * shrink
     region = np.array([-side / 3, -side / 4, side, side])
     pad = 120
@@ -238,9 +240,10 @@ def test_border_pixels_are_repeated_outside_the_image(shrink: float, tolerance: 
     expected = extract_crop(padded, region + np.array([pad, pad, 0, 0]), 32)
     result = extract_crop(image, region, 32)
     assert np.abs(result.astype(int) - expected).max() <= tolerance
-    outside = to_original(np.arange(32)[:, None].repeat(2, 1), region, 32) < -0.5
-    assert (result[outside[:, 1]] == result[outside[:, 1]][:1]).all()
-    assert (result[:, outside[:, 0]] == result[:, outside[:, 0]][:, :1]).all()
+    # Network columns and rows that lie left of and above the image are all equal.
+    is_left, is_above = (to_original(np.arange(32)[:, None].repeat(2, 1), region, 32) < -0.5).T
+    assert (result[is_above] == result[is_above][:1]).all()
+    assert (result[:, is_left] == result[:, is_left][:, :1]).all()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from selfmark.images.decode import Pixels, UnreadableImage, read_image
 LIMIT = 200.0  # megapixels
 
 
-def colors(height: int = 6, width: int = 9) -> Pixels:
+def make_colors(height: int = 6, width: int = 9) -> Pixels:
     """Return random colors: an image without symmetry or equal neighbors."""
     return np.random.default_rng(5).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
@@ -31,10 +31,10 @@ def save(image: Image.Image, path: Path, **options: object) -> Path:
 
 def test_lossless_formats_keep_rgb_exactly(tmp_path: Path) -> None:
     for suffix in ("png", "bmp", "tif", "ppm"):
-        path = save(Image.fromarray(colors()), tmp_path / f"a.{suffix}")
-        np.testing.assert_array_equal(read_image(path, LIMIT), colors())
-    path = save(Image.fromarray(colors()), tmp_path / "a.webp", lossless=True)
-    np.testing.assert_array_equal(read_image(path, LIMIT), colors())
+        path = save(Image.fromarray(make_colors()), tmp_path / f"a.{suffix}")
+        np.testing.assert_array_equal(read_image(path, LIMIT), make_colors())
+    path = save(Image.fromarray(make_colors()), tmp_path / "a.webp", lossless=True)
+    np.testing.assert_array_equal(read_image(path, LIMIT), make_colors())
 
 
 def test_jpeg_is_close_to_the_original(tmp_path: Path) -> None:
@@ -46,43 +46,47 @@ def test_jpeg_is_close_to_the_original(tmp_path: Path) -> None:
 
 
 def test_the_result_is_writable(tmp_path: Path) -> None:
-    for name, image in (("a.png", Image.fromarray(colors())), ("b.png", Image.fromarray(colors()[..., 0]))):
+    for name, image in (
+        ("a.png", Image.fromarray(make_colors())),
+        ("b.png", Image.fromarray(make_colors()[..., 0])),
+    ):
         assert read_image(save(image, tmp_path / name), LIMIT).flags.writeable
 
 
-def test_one_bit(tmp_path: Path) -> None:
+def test_one_bit_images_become_black_and_white(tmp_path: Path) -> None:
     bits = np.array([[True, False, True], [False, False, True]])
     pixels = read_image(save(Image.fromarray(bits), tmp_path / "a.png"), LIMIT)
     np.testing.assert_array_equal(pixels, np.where(bits, 255, 0)[..., None].repeat(3, 2))
 
 
-def test_gray(tmp_path: Path) -> None:
-    gray = colors()[..., 0]
+def test_gray_is_repeated_in_all_channels(tmp_path: Path) -> None:
+    gray = make_colors()[..., 0]
     pixels = read_image(save(Image.fromarray(gray), tmp_path / "a.pgm"), LIMIT)
     np.testing.assert_array_equal(pixels, gray[..., None].repeat(3, 2))
 
 
-def over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+def compose_over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Blend colors [..., 3] with white, by their opacity [...] in 0..255."""
     opacity = alpha[..., None] / 255.0
     return color * opacity + 255.0 * (1 - opacity)
 
 
 def test_rgba_is_composed_over_white(tmp_path: Path) -> None:
-    alpha = colors()[..., 1]
-    image = Image.fromarray(np.dstack([colors(), alpha]))
+    alpha = make_colors()[..., 1]
+    image = Image.fromarray(np.dstack([make_colors(), alpha]))
     pixels = read_image(save(image, tmp_path / "a.png"), LIMIT)
-    assert np.abs(pixels - over_white(colors(), alpha)).max() <= 1
+    assert np.abs(pixels - compose_over_white(make_colors(), alpha)).max() <= 1
 
 
 def test_gray_with_alpha_is_composed_over_white(tmp_path: Path) -> None:
-    gray, alpha = colors()[..., 0], colors()[..., 1]
+    gray, alpha = make_colors()[..., 0], make_colors()[..., 1]
     image = Image.fromarray(np.dstack([gray, alpha]))
     assert image.mode == "LA"
     pixels = read_image(save(image, tmp_path / "a.png"), LIMIT)
-    assert np.abs(pixels - over_white(gray[..., None].repeat(3, 2), alpha)).max() <= 1
+    assert np.abs(pixels - compose_over_white(gray[..., None].repeat(3, 2), alpha)).max() <= 1
 
 
-def palette_image() -> tuple[Image.Image, np.ndarray, np.ndarray]:
+def make_palette_image() -> tuple[Image.Image, np.ndarray, np.ndarray]:
     """Return an indexed image, its palette [4, 3] and the indices [H, W]."""
     palette = np.array([[10, 20, 30], [200, 0, 0], [0, 200, 0], [5, 5, 250]], np.uint8)
     indices = np.arange(20, dtype=np.uint8).reshape(4, 5) % 4
@@ -91,37 +95,37 @@ def palette_image() -> tuple[Image.Image, np.ndarray, np.ndarray]:
     return indexed, palette, indices
 
 
-def test_palette(tmp_path: Path) -> None:
-    image, palette, indices = palette_image()
+def test_palette_indices_become_colors(tmp_path: Path) -> None:
+    image, palette, indices = make_palette_image()
     for name in ("a.png", "a.gif", "a.bmp"):
         np.testing.assert_array_equal(read_image(save(image, tmp_path / name), LIMIT), palette[indices])
 
 
-def test_palette_with_a_transparent_entry(tmp_path: Path) -> None:
-    image, palette, indices = palette_image()
+def test_a_transparent_palette_entry_becomes_white(tmp_path: Path) -> None:
+    image, palette, indices = make_palette_image()
     palette[2] = 255
     for name in ("a.png", "a.gif"):
         path = save(image, tmp_path / name, transparency=2)
         np.testing.assert_array_equal(read_image(path, LIMIT), palette[indices])
 
 
-def test_palette_with_an_alpha_per_entry(tmp_path: Path) -> None:
-    image, palette, indices = palette_image()
+def test_palette_entries_with_alpha_are_composed_over_white(tmp_path: Path) -> None:
+    image, palette, indices = make_palette_image()
     alpha = np.array([255, 128, 0, 51], np.uint8)
     path = save(image, tmp_path / "a.png", transparency=alpha.tobytes())
-    expected = over_white(palette, alpha)[indices]
+    expected = compose_over_white(palette, alpha)[indices]
     assert np.abs(read_image(path, LIMIT) - expected).max() <= 1
 
 
-def test_rgb_with_a_transparent_color(tmp_path: Path) -> None:
-    image = colors()
+def test_a_transparent_color_becomes_white(tmp_path: Path) -> None:
+    image = make_colors()
     path = save(Image.fromarray(image), tmp_path / "a.png", transparency=tuple(map(int, image[2, 3])))
     expected = image.copy()
     expected[2, 3] = 255
     np.testing.assert_array_equal(read_image(path, LIMIT), expected)
 
 
-def test_cmyk(tmp_path: Path) -> None:
+def test_cmyk_is_converted_to_rgb(tmp_path: Path) -> None:
     inks = np.random.default_rng(1).integers(0, 256, (5, 7, 4), dtype=np.uint8)
     path = save(Image.frombytes("CMYK", (7, 5), inks.tobytes()), tmp_path / "a.tif")
     ink = inks / 255.0
@@ -129,7 +133,7 @@ def test_cmyk(tmp_path: Path) -> None:
     assert np.abs(read_image(path, LIMIT) - expected).max() <= 1.5
 
 
-def test_ycbcr(tmp_path: Path) -> None:
+def test_ycbcr_is_converted_to_rgb(tmp_path: Path) -> None:
     values = np.random.default_rng(2).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     path = save(Image.frombytes("YCbCr", (7, 5), values.tobytes()), tmp_path / "a.tif")
     y, cb, cr = np.moveaxis(values.astype(float), 2, 0)
@@ -152,7 +156,7 @@ def to_lab(rgb: np.ndarray) -> np.ndarray:
     return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], -1)
 
 
-def test_lab(tmp_path: Path) -> None:
+def test_lab_is_converted_to_rgb(tmp_path: Path) -> None:
     expected = np.array([[[255] * 3, [0] * 3, [128] * 3, [200, 80, 60], [90, 120, 180]]], np.uint8)
     stored = np.rint(to_lab(expected) * (2.55, 1, 1)).astype(np.int64).astype(np.uint8)  # a and b are signed
     path = save(Image.frombytes("LAB", (5, 1), stored.tobytes()), tmp_path / "a.tif")
@@ -169,13 +173,13 @@ def test_sixteen_bits_are_divided_by_257(tmp_path: Path, name: str) -> None:
 
 
 def test_a_dark_sixteen_bit_image_stays_dark_in_every_format(tmp_path: Path) -> None:
-    """Pillow opens a 16-bit PGM as 32-bit integers; it is not an 8-bit image if all values are below 256."""
+    """Pillow opens a 16-bit PGM as 32-bit integers. Even if all are below 256, it is not an 8-bit image."""
     values = np.full((3, 4), 200, np.uint16)
     for name in ("a.png", "a.tif", "a.pgm"):
         assert read_image(save(Image.fromarray(values), tmp_path / name), LIMIT).max() == 1
 
 
-def test_big_endian_sixteen_bits(tmp_path: Path) -> None:
+def test_big_endian_sixteen_bits_are_read(tmp_path: Path) -> None:
     values = np.array([[0, 257, 65535], [514, 25700, 771]], np.uint16)
     image = Image.frombytes("I;16B", (3, 2), values.astype(">u2").tobytes())
     pixels = read_image(save(image, tmp_path / "a.tif"), LIMIT)
@@ -187,16 +191,18 @@ def test_big_endian_sixteen_bits(tmp_path: Path) -> None:
     [
         ([[0, 7, 255]], [[0, 7, 255]]),  # fits into 8 bits
         ([[0, 257, 65535]], [[0, 1, 255]]),  # fits into 16 bits
-        ([[0, 50_000, 100_000]], [[0, 128, 255]]),  # stretched
+        ([[0, 50_000, 100_000]], [[0, 128, 255]]),  # stretched from minimum to maximum
         ([[-100, 0, 100]], [[0, 128, 255]]),
     ],
 )
-def test_32_bit_integers(tmp_path: Path, values: list[list[int]], expected: list[list[int]]) -> None:
+def test_32_bit_integers_are_scaled_to_8_bits(
+    tmp_path: Path, values: list[list[int]], expected: list[list[int]]
+) -> None:
     path = save(Image.fromarray(np.array(values, np.int32)), tmp_path / "a.tif")
     np.testing.assert_array_equal(read_image(path, LIMIT)[..., 0], expected)
 
 
-def test_floats_are_stretched(tmp_path: Path) -> None:
+def test_floats_are_stretched_from_minimum_to_maximum(tmp_path: Path) -> None:
     values = np.array([[-0.5, 0.0, 0.5], [np.nan, np.inf, 0.25]], np.float32)
     pixels = read_image(save(Image.fromarray(values), tmp_path / "a.tif"), LIMIT)
     np.testing.assert_array_equal(pixels[..., 2], [[0, 128, 255], [0, 0, 191]])
@@ -208,7 +214,7 @@ def test_constant_and_nan_floats_are_black(tmp_path: Path) -> None:
         assert read_image(path, LIMIT).max() == 0
 
 
-def test_multi_picture_jpeg(tmp_path: Path) -> None:
+def test_the_first_image_of_a_multi_picture_jpeg_is_read(tmp_path: Path) -> None:
     """Many phones write JPEG files with a second image after the first."""
     first, second = Image.new("RGB", (16, 8), (250, 10, 10)), Image.new("RGB", (16, 8), (10, 10, 250))
     path = tmp_path / "a.jpg"
@@ -226,7 +232,8 @@ def test_only_the_first_frame_is_read(tmp_path: Path) -> None:
 
 # --- orientation -----------------------------------------------------------------------------------
 
-# EXIF 2.3, tag 274: the sides of the scene that are stored in row 0 and column 0 of the file.
+ORIENTATION_TAG = 274  # of EXIF 2.3
+# Value of the tag -> the sides of the scene that are stored in row 0 and in column 0 of the file.
 STORED_SIDES = {
     1: ("top", "left"),
     2: ("top", "right"),
@@ -258,19 +265,19 @@ def to_stored(scene: Pixels, orientation: int) -> Pixels:
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation(tmp_path: Path, orientation: int, name: str) -> None:
+def test_the_exif_orientation_is_undone(tmp_path: Path, orientation: int, name: str) -> None:
     exif = Image.Exif()
-    exif[274] = orientation
+    exif[ORIENTATION_TAG] = orientation
     options = {"lossless": True} if name == "a.webp" else {}
-    path = save(Image.fromarray(to_stored(colors(), orientation)), tmp_path / name, exif=exif, **options)
-    np.testing.assert_array_equal(read_image(path, LIMIT), colors())
+    path = save(Image.fromarray(to_stored(make_colors(), orientation)), tmp_path / name, exif=exif, **options)
+    np.testing.assert_array_equal(read_image(path, LIMIT), make_colors())
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation_of_jpeg(tmp_path: Path, orientation: int) -> None:
-    scene = colors(2, 3).repeat(16, 0).repeat(16, 1)  # JPEG preserves uniform blocks well
+def test_the_exif_orientation_of_jpeg_is_undone(tmp_path: Path, orientation: int) -> None:
+    scene = make_colors(2, 3).repeat(16, 0).repeat(16, 1)  # JPEG preserves uniform blocks well
     exif = Image.Exif()
-    exif[274] = orientation
+    exif[ORIENTATION_TAG] = orientation
     stored = Image.fromarray(to_stored(scene, orientation))
     path = save(stored, tmp_path / "a.jpg", exif=exif, quality=98, subsampling=0)
     pixels = read_image(path, LIMIT)
@@ -278,62 +285,64 @@ def test_orientation_of_jpeg(tmp_path: Path, orientation: int) -> None:
     assert np.abs(pixels.astype(int) - scene).max() <= 8
 
 
-def test_orientation_of_sixteen_bits(tmp_path: Path) -> None:
+def test_the_exif_orientation_of_sixteen_bits_is_undone(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[274] = 6
+    exif[ORIENTATION_TAG] = 6
     values = np.array([[0, 257], [514, 771], [1028, 1285]], np.uint16)
     pixels = read_image(save(Image.fromarray(values), tmp_path / "a.png", exif=exif), LIMIT)
     np.testing.assert_array_equal(pixels[..., 0], [[4, 2, 0], [5, 3, 1]])
 
 
 def test_an_image_with_damaged_exif_is_read(tmp_path: Path) -> None:
-    path = save(Image.fromarray(colors()), tmp_path / "a.png", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
+    path = save(
+        Image.fromarray(make_colors()), tmp_path / "a.png", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        np.testing.assert_array_equal(read_image(path, LIMIT), colors())
+        np.testing.assert_array_equal(read_image(path, LIMIT), make_colors())
 
 
 # --- unreadable files ------------------------------------------------------------------------------
 
 
-def png_header(width: int, height: int, depth: int = 8) -> bytes:
+def make_png_header(width: int, height: int, depth: int = 8) -> bytes:
     """Return a gray PNG file that ends where its pixels should begin."""
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
+    def make_chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"")
+    return b"\x89PNG\r\n\x1a\n" + make_chunk(b"IHDR", header) + make_chunk(b"IDAT", b"")
 
 
-def test_empty_file(tmp_path: Path) -> None:
+def test_an_empty_file_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     with pytest.raises(UnreadableImage, match=r"^empty file$"):
         read_image(tmp_path / "a.jpg", LIMIT)
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.bmp", "a.gif", "a.tif", "a.ppm"])
-def test_truncated_file(tmp_path: Path, name: str) -> None:
-    path = save(Image.fromarray(colors(60, 80)), tmp_path / name)
+def test_a_truncated_file_is_unreadable(tmp_path: Path, name: str) -> None:
+    path = save(Image.fromarray(make_colors(60, 80)), tmp_path / name)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UnreadableImage, match=r"^truncated$"):
         read_image(path, LIMIT)
 
 
-def test_truncated_webp(tmp_path: Path) -> None:
-    path = save(Image.fromarray(colors(60, 80)), tmp_path / "a.webp")
+def test_a_truncated_webp_file_is_unreadable(tmp_path: Path) -> None:
+    path = save(Image.fromarray(make_colors(60, 80)), tmp_path / "a.webp")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UnreadableImage, match=r"damaged|truncated"):
         read_image(path, LIMIT)
 
 
-def test_text_named_jpg(tmp_path: Path) -> None:
+def test_a_text_named_jpg_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_text("hello, I am not an image")
     with pytest.raises(UnreadableImage, match="not an image"):
         read_image(tmp_path / "a.jpg", LIMIT)
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_unreadable(tmp_path: Path) -> None:
     with pytest.raises(UnreadableImage, match="no such file"):
         read_image(tmp_path / "a.jpg", LIMIT)
     with pytest.raises(UnreadableImage, match="directory"):
@@ -341,18 +350,18 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_a_huge_image_is_rejected_before_decoding(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png_header(100_000, 100_000))
+    (tmp_path / "a.png").write_bytes(make_png_header(100_000, 100_000))
     with pytest.raises(UnreadableImage, match=r"^10000 megapixels, more than the 200 allowed$"):
         read_image(tmp_path / "a.png", LIMIT)
 
 
 def test_pillows_size_limit_does_not_apply(tmp_path: Path) -> None:
-    path = save(Image.fromarray(colors(100, 100)), tmp_path / "a.png")
+    path = save(Image.fromarray(make_colors(100, 100)), tmp_path / "a.png")
     assert read_image(path, 0.01).shape == (100, 100, 3)
     with pytest.raises(UnreadableImage, match=r"more than the 0\.0099 allowed"):
         read_image(path, 0.0099)
     # 190 megapixels exceed Pillow's limit of 179, but not ours, so the only error is the missing data.
-    (tmp_path / "b.png").write_bytes(png_header(19_000, 10_000, depth=1))
+    (tmp_path / "b.png").write_bytes(make_png_header(19_000, 10_000, depth=1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UnreadableImage, match=r"truncated|damaged") as caught:

@@ -9,7 +9,7 @@ import torch
 from selfmark.images.duplicates import find_duplicates, look_alike, make_thumbnails
 
 
-def _photo(seed: int, side: int = 64) -> np.ndarray:
+def _draw_photo(seed: int, side: int = 64) -> np.ndarray:
     coarse = np.random.default_rng(seed).integers(0, 255, (6, 6, 3), dtype=np.uint8)
     return cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC)
 
@@ -19,15 +19,15 @@ def _recompress(image: np.ndarray) -> np.ndarray:
     return cv2.imdecode(encoded, cv2.IMREAD_COLOR)
 
 
-def _pixels(images: list[np.ndarray]) -> torch.Tensor:
+def _stack_images(images: list[np.ndarray]) -> torch.Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
 def test_copies_and_recompressed_images_are_found() -> None:
-    images = [_photo(seed) for seed in range(8)]
+    images = [_draw_photo(seed) for seed in range(8)]
     moved = images[3].copy()
     cv2.circle(moved, (20, 20), 8, (255, 255, 255), -1)  # an object in another pose
-    pixels = _pixels([*images, images[2], _recompress(images[5]), moved, images[2]])
+    pixels = _stack_images([*images, images[2], _recompress(images[5]), moved, images[2]])
     found = find_duplicates(pixels, make_thumbnails(pixels))
     assert found.exact.tolist() == [-1] * 8 + [2, -1, -1, 2]
     assert found.near.tolist() == [-1] * 8 + [-1, 5, -1, -1]
@@ -35,12 +35,12 @@ def test_copies_and_recompressed_images_are_found() -> None:
 
 def test_near_duplicates_are_those_of_a_comparison_of_all_pairs() -> None:
     rng = np.random.default_rng(1)
-    images = [_photo(seed) for seed in range(30)]
+    images = [_draw_photo(seed) for seed in range(30)]
     for row in rng.integers(0, 30, 40):
         noise = rng.normal(0, rng.uniform(2, 40), (4, 4, 3))  # some stay alike, some do not
         changed = images[row] + cv2.resize(noise, (64, 64), interpolation=cv2.INTER_CUBIC)
         images.append(np.clip(changed, 0, 255).astype(np.uint8))
-    pixels = _pixels(images)
+    pixels = _stack_images(images)
     thumbnails = make_thumbnails(pixels)
     near = find_duplicates(pixels, thumbnails).near >= 0
     naive = [

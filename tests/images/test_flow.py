@@ -12,14 +12,14 @@ from selfmark.images.flow import has_nearby_frames, propagate_points, sample_nea
 SETTINGS = Temporal(enabled=True, max_frame_gap=3, neighbors=4)
 
 
-def _texture(seed: int, size: int = 96) -> np.ndarray:
+def _draw_texture(seed: int, size: int = 96) -> np.ndarray:
     noise = np.random.default_rng(seed).random((size, size)).astype(np.float32)
     smooth = cv2.GaussianBlur(noise, (0, 0), 2)
     return ((smooth - smooth.min()) / np.ptp(smooth) * 255).astype(np.uint8)
 
 
 def test_points_follow_a_shift_and_lost_points_are_flagged() -> None:
-    source = _texture(0)
+    source = _draw_texture(0)
     target = cv2.warpAffine(
         source, np.float32([[1, 0, 2.5], [0, 1, -1.5]]), (96, 96), borderMode=cv2.BORDER_REFLECT
     )
@@ -28,7 +28,10 @@ def test_points_follow_a_shift_and_lost_points_are_flagged() -> None:
     assert is_valid.all()
     np.testing.assert_allclose(tracked - points, [[2.5, -1.5]] * 3, atol=0.1)
     _, is_valid = track_points(
-        source, _texture(1), np.random.default_rng(0).uniform(20, 76, (60, 2)).astype(np.float32), SETTINGS
+        source,
+        _draw_texture(1),
+        np.random.default_rng(0).uniform(20, 76, (60, 2)).astype(np.float32),
+        SETTINGS,
     )
     assert is_valid.mean() < 0.3, "the images are unrelated"
 
@@ -101,10 +104,12 @@ def test_an_absent_animal_is_not_paired_with_another() -> None:
 
 
 def test_only_valid_points_are_propagated() -> None:
-    source = _texture(3)
+    source = _draw_texture(3)
     frames = [
-        cv2.warpAffine(source, np.float32([[1, 0, t], [0, 1, 0]]), (96, 96), borderMode=cv2.BORDER_REFLECT)
-        for t in range(3)
+        cv2.warpAffine(
+            source, np.float32([[1, 0, shift], [0, 1, 0]]), (96, 96), borderMode=cv2.BORDER_REFLECT
+        )
+        for shift in range(3)
     ]
     pixels = torch.from_numpy(np.stack(frames))[:, None].expand(3, 3, 96, 96).contiguous()
     xy = torch.tensor([[[40.0, 40.0], [60.0, 50.0], [0.0, 0.0]]]).expand(3, 3, 2).contiguous()
@@ -113,4 +118,5 @@ def test_only_valid_points_are_propagated() -> None:
     propagated = propagate_points(pixels, xy, valid, video, neighbor, SETTINGS)
     assert propagated.valid[:2, 0].tolist() == [[True, True, False]] * 2
     assert not propagated.valid[2].any()
-    assert torch.allclose(propagated.xy[:2, 0, :2, 0] - xy[:2, :2, 0], torch.ones(2, 2), atol=0.1)
+    moved_x = propagated.xy[:2, 0, :2, 0] - xy[:2, :2, 0]
+    assert torch.allclose(moved_x, torch.ones(2, 2), atol=0.1)

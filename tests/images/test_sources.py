@@ -24,11 +24,11 @@ def touch(folder: Path, *names: str) -> list[Path]:
     return paths
 
 
-def names(refs: list[ImageRef], folder: Path) -> list[str]:
+def list_names(refs: list[ImageRef], folder: Path) -> list[str]:
     return [ref.name.removeprefix(f"{folder}{os.sep}") for ref in refs]
 
 
-def test_names() -> None:
+def test_the_name_of_a_frame_has_its_number() -> None:
     assert ImageRef(Path("a/b.jpg"), box=(0, 0, 1, 1)).name == str(Path("a/b.jpg"))
     assert ImageRef(Path("a/b.mp4"), frame=0).name == f"{Path('a/b.mp4')}#0"
 
@@ -41,20 +41,20 @@ def test_files_of_a_folder_are_sorted(tmp_path: Path) -> None:
     expected += ["g.ppm", "h.pgm"]
     touch(tmp_path, *reversed(expected), "notes.txt", "labels.json", "x.heic", "noextension", ".hidden.jpg")
     touch(tmp_path, ".cache/thumb.jpg", "deep/.git/x.png")
-    assert names(list_images([tmp_path]), tmp_path) == expected
+    assert list_names(list_images([tmp_path]), tmp_path) == expected
     assert all(ref.frame is None and ref.box is None for ref in list_images([str(tmp_path)]))
 
 
 def test_a_folder_named_like_an_image_is_a_folder(tmp_path: Path) -> None:
     touch(tmp_path, "odd.jpg/a.png")
-    assert names(list_images([tmp_path]), tmp_path) == [str(Path("odd.jpg/a.png"))]
+    assert list_names(list_images([tmp_path]), tmp_path) == [str(Path("odd.jpg/a.png"))]
 
 
 def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
     touch(tmp_path, "elsewhere/b.jpg", "photos/a.jpg")
     (tmp_path / "photos" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "photos" / "loop").symlink_to(tmp_path / "photos")
-    listed = names(list_images([tmp_path / "photos"]), tmp_path / "photos")
+    listed = list_names(list_images([tmp_path / "photos"]), tmp_path / "photos")
     assert listed == ["a.jpg", str(Path("linked/b.jpg"))]
 
 
@@ -68,20 +68,20 @@ def test_single_files_keep_their_order(tmp_path: Path) -> None:
     assert [ref.path for ref in list_images([b, str(a)])] == [b, a]
 
 
-def test_patterns(tmp_path: Path) -> None:
+def test_patterns_list_the_matching_images(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg", "x/y/e.txt", ".h/f.jpg")
-    assert names(list_images([f"{tmp_path}/*.jpg"]), tmp_path) == ["a.jpg"]
-    assert names(list_images([f"{tmp_path}/**/*.jpg"]), tmp_path) == ["a.jpg", "x/c.jpg", "x/y/d.jpg"]
-    assert names(list_images([tmp_path / "**"]), tmp_path) == ["a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg"]
-    assert names(list_images([f"{tmp_path}/?"]), tmp_path) == ["x/c.jpg", "x/y/d.jpg"]
+    assert list_names(list_images([f"{tmp_path}/*.jpg"]), tmp_path) == ["a.jpg"]
+    assert list_names(list_images([f"{tmp_path}/**/*.jpg"]), tmp_path) == ["a.jpg", "x/c.jpg", "x/y/d.jpg"]
+    assert list_names(list_images([tmp_path / "**"]), tmp_path) == ["a.jpg", "b.png", "x/c.jpg", "x/y/d.jpg"]
+    assert list_names(list_images([f"{tmp_path}/?"]), tmp_path) == ["x/c.jpg", "x/y/d.jpg"]
 
 
-def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
     (path,) = touch(tmp_path, "a[1].jpg")
     assert [ref.path for ref in list_images([path])] == [path]
 
 
-def test_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     touch(tmp_path, "a.jpg")
     assert [ref.path for ref in list_images(["~/a.jpg"])] == [tmp_path / "a.jpg"]
@@ -107,7 +107,7 @@ def test_repeated_files_are_listed_once(tmp_path: Path) -> None:
         ("empty", "contains no images"),
     ],
 )
-def test_unusable_inputs(tmp_path: Path, name: str, message: str) -> None:
+def test_unusable_inputs_are_rejected(tmp_path: Path, name: str, message: str) -> None:
     touch(tmp_path, "readme.md", "noextension")
     touch(tmp_path / "empty", ".hidden.jpg", "notes.doc")
     with pytest.raises(InputError, match=message) as caught:
@@ -115,7 +115,7 @@ def test_unusable_inputs(tmp_path: Path, name: str, message: str) -> None:
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_empty_inputs_and_a_frame_step_of_zero(tmp_path: Path) -> None:
+def test_empty_inputs_and_a_frame_step_of_zero_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no images were given"):
         list_images([])
     with pytest.raises(InputError, match="at least 1"):
@@ -125,7 +125,7 @@ def test_empty_inputs_and_a_frame_step_of_zero(tmp_path: Path) -> None:
 # --- videos ----------------------------------------------------------------------------------------
 
 
-def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+def test_every_third_frame_is_listed(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     path = write_video(tmp_path / "Clip.AVI", 10, "MJPG")
     assert [ref.frame for ref in list_images([path])] == list(range(10))
     assert [(ref.path, ref.frame) for ref in list_images([path], every=3)] == [
@@ -133,15 +133,15 @@ def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path]) -> 
     ]
 
 
-def test_videos_in_folders_and_patterns(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+def test_videos_in_folders_and_patterns_are_listed(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     write_video(tmp_path / "b.avi", 3, "MJPG")
     touch(tmp_path, "a.jpg", "c.jpg")
     expected = ["a.jpg", "b.avi#0", "b.avi#2", "c.jpg"]
-    assert names(list_images([tmp_path], every=2), tmp_path) == expected
-    assert names(list_images([f"{tmp_path}/*"], every=2), tmp_path) == expected
+    assert list_names(list_images([tmp_path], every=2), tmp_path) == expected
+    assert list_names(list_images([f"{tmp_path}/*"], every=2), tmp_path) == expected
 
 
-def test_broken_video(tmp_path: Path) -> None:
+def test_a_broken_video_is_rejected(tmp_path: Path) -> None:
     (path,) = touch(tmp_path, "a.mp4")
     with pytest.raises(InputError, match=r"a\.mp4 cannot be read as a video"):
         list_images([path])
@@ -156,7 +156,7 @@ def write_list(path: Path, text: str) -> Path:
     return path
 
 
-def test_text_list(tmp_path: Path) -> None:
+def test_a_text_list_gives_files_and_boxes(tmp_path: Path) -> None:
     touch(tmp_path, "lists/a.jpg", "lists/sub/b c.png", "up.jpg", "lists/odd,name.jpg", "lists/x,1,2,3,4.jpg")
     text = (
         "\ufeff# my images\n\na.jpg\r\n  sub/b c.png , 1, 2.5,30,4e1 \n../up.jpg,-3,0,7,8\n"
@@ -175,13 +175,15 @@ def test_text_list(tmp_path: Path) -> None:
     ]
 
 
-def test_several_boxes_of_one_image(tmp_path: Path) -> None:
+def test_several_boxes_of_one_image_are_each_listed_once(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
     refs = list_images([write_list(tmp_path / "l.txt", "a.jpg,0,0,5,5\na.jpg,5,5,5,5\na.jpg,0,0,5.0,5\n")])
     assert [ref.box for ref in refs] == [(0, 0, 5, 5), (5, 5, 5, 5)]
 
 
-def test_video_in_a_list(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+def test_a_box_in_a_list_applies_to_every_frame_of_a_video(
+    tmp_path: Path, write_video: Callable[..., Path]
+) -> None:
     write_video(tmp_path / "v.avi", 4, "MJPG")
     refs = list_images([write_list(tmp_path / "l.txt", "v.avi,1,2,3,4\n")], every=2)
     assert [(ref.frame, ref.box) for ref in refs] == [(0, (1, 2, 3, 4)), (2, (1, 2, 3, 4))]
@@ -201,7 +203,7 @@ def test_video_in_a_list(tmp_path: Path, write_video: Callable[..., Path]) -> No
         ("folder", "there is no file"),
     ],
 )
-def test_unusable_list_entries(tmp_path: Path, line: str, message: str) -> None:
+def test_unusable_list_entries_are_rejected(tmp_path: Path, line: str, message: str) -> None:
     touch(tmp_path, "a.jpg", "b.heic", "folder/c.jpg")
     path = write_list(tmp_path / "l.txt", f"# first\na.jpg\n{line}\n")
     with pytest.raises(InputError, match=message) as caught:
@@ -209,7 +211,7 @@ def test_unusable_list_entries(tmp_path: Path, line: str, message: str) -> None:
     assert f"{path} line 3" in str(caught.value)
 
 
-def test_empty_and_binary_lists(tmp_path: Path) -> None:
+def test_empty_and_binary_lists_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lists no images"):
         list_images([write_list(tmp_path / "l.txt", "# nothing\n\n")])
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00\x01")
@@ -225,7 +227,7 @@ def write_coco(path: Path, images: Any, annotations: Any = ()) -> Path:
     return path
 
 
-def test_coco_boxes(tmp_path: Path) -> None:
+def test_each_box_of_a_coco_file_is_listed(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "b.jpg", "c.jpg")
     images = [
         {"id": 7, "file_name": "b.jpg"},
@@ -249,7 +251,7 @@ def test_coco_boxes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "images", "images/train"])
-def test_folders_of_coco_images(tmp_path: Path, folder: str) -> None:
+def test_the_folder_of_coco_images_is_found(tmp_path: Path, folder: str) -> None:
     """The first image determines the folder; others may be missing and are reported when they are read."""
     touch(tmp_path / folder, "s/a.jpg")
     touch(tmp_path / "images" / "other", "s/a.jpg")
@@ -270,7 +272,7 @@ def test_folders_of_coco_images_are_tried_in_order(tmp_path: Path) -> None:
     assert list_images([path])[0].path == tmp_path / "a.jpg"
 
 
-def test_coco_frames(tmp_path: Path) -> None:
+def test_frames_of_a_coco_file_are_listed(tmp_path: Path) -> None:
     """The video is not opened, and `every` does not apply to frames that the file lists."""
     touch(tmp_path, "v.mp4")
     images = [{"id": i, "file_name": "v.mp4", "frame": frame} for i, frame in enumerate((5, 0, 9))]
@@ -287,7 +289,7 @@ def test_the_frame_number_of_a_still_image_is_ignored(tmp_path: Path) -> None:
     ]
 
 
-def test_coco_without_annotations(tmp_path: Path) -> None:
+def test_a_coco_file_without_annotations_lists_whole_images(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
     (tmp_path / "l.json").write_text('{"images": [{"id": 1, "file_name": "a.jpg"}]}')
     assert list_images([tmp_path / "l.json"]) == [ImageRef(tmp_path / "a.jpg")]
@@ -334,7 +336,9 @@ GOOD = {"id": 1, "file_name": "a.jpg"}
         ),
     ],
 )
-def test_unusable_coco(tmp_path: Path, images: Any, annotations: Any, message: str) -> None:
+def test_unusable_coco_files_are_rejected(
+    tmp_path: Path, images: Any, annotations: Any, message: str
+) -> None:
     touch(tmp_path, "a.jpg")
     path = write_coco(tmp_path / "l.json", images, annotations)
     with pytest.raises(InputError, match=message) as caught:
@@ -346,7 +350,7 @@ def test_unusable_coco(tmp_path: Path, images: Any, annotations: Any, message: s
 @pytest.mark.parametrize(
     "text", ["", "{", "[1, 2]", "null", '{"images": 3}', '{"images": [], "annotations": 3}']
 )
-def test_broken_json(tmp_path: Path, text: str) -> None:
+def test_broken_json_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(InputError, match=r"l\.json (is not|lists no)"):
         list_images([tmp_path / "l.json"])

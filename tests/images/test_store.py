@@ -37,7 +37,7 @@ def write_images(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def expected_pixels(ref: ImageRef, images: Images, original: Pixels | None = None) -> np.ndarray:
+def compute_expected_pixels(ref: ImageRef, images: Images, original: Pixels | None = None) -> np.ndarray:
     """Compute one crop directly, [3, S, S]."""
     original = read_image(ref.path, 200.0) if original is None else original
     box = [np.nan] * 4 if ref.box is None else list(ref.box)
@@ -45,7 +45,7 @@ def expected_pixels(ref: ImageRef, images: Images, original: Pixels | None = Non
     return extract_crop(original, region, images.size).transpose(2, 0, 1)
 
 
-def test_still_images(tmp_path: Path) -> None:
+def test_still_images_are_cropped_in_order(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 9)
     boxes = [None, (5.0, 6.0, 20.0, 15.5), None]
     refs = [ImageRef(path, box=boxes[number % 3]) for number, path in enumerate(paths)]
@@ -56,22 +56,21 @@ def test_still_images(tmp_path: Path) -> None:
     assert store.pixels.shape == (9, 3, 64, 64)
     assert store.pixels.dtype == torch.uint8
     for ref, pixels in zip(refs, store.pixels.numpy(), strict=True):
-        np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
+        np.testing.assert_array_equal(pixels, compute_expected_pixels(ref, SMALL))
     np.testing.assert_array_equal(store.sizes, [[70 - 2 * n, 30 + 3 * n] for n in range(9)])
     box_rows = np.array([[np.nan] * 4 if ref.box is None else ref.box for ref in refs])
     np.testing.assert_array_equal(store.regions, compute_crop_regions(store.sizes, box_rows, SMALL))
     np.testing.assert_array_equal(store.bounds, keypoint_bounds(store.sizes, box_rows, store.regions, 64))
     assert (store.video == -1).all()
     assert (store.frame == -1).all()
-    assert [
-        array.dtype for array in (store.sizes, store.regions, store.bounds, store.video, store.frame)
-    ] == [
-        np.int64,
-        np.float64,
-        np.float32,
-        np.int64,
-        np.int64,
-    ]
+    dtypes = {
+        "sizes": np.int64,
+        "regions": np.float64,
+        "bounds": np.float32,
+        "video": np.int64,
+        "frame": np.int64,
+    }
+    assert {name: getattr(store, name).dtype for name in dtypes} == dtypes
 
 
 def test_the_box_rule_is_applied(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path: Path) -> None:
         SkippedImage(f"{tmp_path / 'broken.avi'}#3", "the video cannot be read"),
     )
     for ref, pixels in zip(store.refs, store.pixels.numpy(), strict=True):
-        np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
+        np.testing.assert_array_equal(pixels, compute_expected_pixels(ref, SMALL))
 
 
 def test_the_limit_on_megapixels_is_applied(tmp_path: Path) -> None:
@@ -117,7 +116,7 @@ def test_the_limit_on_megapixels_is_applied(tmp_path: Path) -> None:
     assert "more than the 0.0022 allowed" in store.skipped[0].reason
 
 
-def test_no_usable_images(tmp_path: Path) -> None:
+def test_a_store_without_usable_images_is_an_error(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
         (tmp_path / name).touch()
     with pytest.raises(
@@ -132,7 +131,7 @@ def test_no_usable_images(tmp_path: Path) -> None:
 # --- videos ----------------------------------------------------------------------------------------
 
 
-def frame_numbers(store: ImageStore) -> list[int]:
+def read_frame_numbers(store: ImageStore) -> list[int]:
     """Return the frame numbers that the `write_video` fixture encoded in the green channel."""
     return [round((float(pixels[1, 20:44].mean(dtype=torch.float64)) - 8) / 6) for pixels in store.pixels]
 
@@ -155,21 +154,21 @@ def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Call
     assert store.skipped == (SkippedImage(f"{second}#50", "the video ends before this frame"),)
     assert store.video.tolist() == [0, 1, -1, 1, 0, 1, 0]
     assert store.frame.tolist() == [3, 9, -1, 2, 11, 2, 0]
-    numbers = frame_numbers(store)
+    numbers = read_frame_numbers(store)
     assert numbers[:2] + numbers[3:] == [3, 9, 2, 11, 2, 0]
 
 
 # --- large JPEGs, which are decoded at a reduced size ----------------------------------------------
 
 
-def dots(width: int, height: int, centers: Sequence[tuple[int, int]]) -> np.ndarray:
+def draw_dots(width: int, height: int, centers: Sequence[tuple[int, int]]) -> np.ndarray:
     """Draw bright round spots on a dark background, [H, W, 3]."""
     y, x = np.mgrid[:height, :width]
     heat = sum(np.exp(-((x - column) ** 2 + (y - row) ** 2) / (2 * 60.0**2)) for column, row in centers)
     return np.repeat((20 + 200 * np.clip(heat, 0, 1)).astype(np.uint8)[..., None], 3, axis=2)
 
 
-def centroid(crop: np.ndarray, near: np.ndarray) -> np.ndarray:
+def find_centroid(crop: np.ndarray, near: np.ndarray) -> np.ndarray:
     """Return the center (x, y) of the bright spot near a position."""
     x0, y0 = (round(float(value)) - 6 for value in near)
     window = np.clip(crop[0, y0 : y0 + 13, x0 : x0 + 13].astype(float) - 25, 0, None)  # no background
@@ -183,17 +182,17 @@ def test_crops_of_large_jpegs_are_aligned(tmp_path: Path, orientation: int, size
     """Crops agree with full decoding in every orientation, even if no reduction divides the size."""
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
-    exif[0x0112] = orientation  # the tag of the orientation
-    Image.fromarray(dots(*size, [(300, 310), (1200, 900), (700, 600)])).save(path, quality=95, exif=exif)
+    exif[274] = orientation  # the tag of the orientation
+    Image.fromarray(draw_dots(*size, [(300, 310), (1200, 900), (700, 600)])).save(path, quality=95, exif=exif)
     ref = ImageRef(path)
     store = load_store([ref], SMALL, GIGABYTES, None)
-    full = expected_pixels(ref, SMALL)
+    full = compute_expected_pixels(ref, SMALL)
     assert tuple(store.sizes[0]) == (size if orientation < 5 else size[::-1])
     assert np.abs(store.pixels[0].numpy().astype(int) - full).max() <= 6
     spots = [np.array([column, row]) for _, row, column in np.argwhere(full[:1] > 205)]
     assert len(spots) >= 3
     for spot in spots:
-        shift = centroid(store.pixels[0].numpy(), spot) - centroid(full, spot)
+        shift = find_centroid(store.pixels[0].numpy(), spot) - find_centroid(full, spot)
         assert np.abs(shift).max() < 0.03  # network pixels, each of which is 23 pixels of the JPEG
 
 
@@ -211,7 +210,7 @@ def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(read_crops, "decode_image", record_factor)
     images = Images(size=64, margin=0.0)
     for name, options in (("a.jpg", {}), ("a.png", {}), ("b.jpg", {"format": "MPO"})):
-        Image.fromarray(dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
+        Image.fromarray(draw_dots(1600, 1200, [(500, 500)])).save(tmp_path / name, **options)
     for name, sides, expected in (
         ("a.jpg", [None], 8),
         ("a.jpg", [1023], 4),  # a factor of 8 needs a side of 64 x 2 x 8 = 1024
@@ -228,12 +227,15 @@ def test_the_smallest_box_limits_the_reduction(tmp_path: Path, monkeypatch: pyte
     assert not factors
 
 
-def test_a_thin_jpeg(tmp_path: Path) -> None:
+def test_a_thin_jpeg_is_reduced_only_as_far_as_its_height_allows(tmp_path: Path) -> None:
     """The width would allow a larger reduction than the height, which is only 4 pixels."""
     path = tmp_path / "a.jpg"
-    Image.fromarray(dots(3000, 4, [(1500, 2)])).save(path)
+    Image.fromarray(draw_dots(3000, 4, [(1500, 2)])).save(path)
     store = load_store([ImageRef(path)], SMALL, GIGABYTES, None)
-    assert np.abs(store.pixels[0].numpy().astype(int) - expected_pixels(ImageRef(path), SMALL)).max() <= 12
+    assert (
+        np.abs(store.pixels[0].numpy().astype(int) - compute_expected_pixels(ImageRef(path), SMALL)).max()
+        <= 12
+    )
 
 
 def test_each_file_is_decoded_once(
@@ -265,7 +267,7 @@ def test_each_file_is_decoded_once(
     assert store.refs == tuple(refs)
     assert sorted(reads) == sorted([still, video, second_still])
     for ref, pixels in zip(store.refs[:3], store.pixels[:3].numpy(), strict=True):
-        np.testing.assert_array_equal(pixels, expected_pixels(ref, SMALL))
+        np.testing.assert_array_equal(pixels, compute_expected_pixels(ref, SMALL))
 
 
 def test_a_long_video_is_not_read_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +355,7 @@ def test_a_full_disk_is_an_error_before_writing(tmp_path: Path, monkeypatch: pyt
         load_store([ImageRef(path) for path in write_images(tmp_path, 1)], SMALL, 0.0, tmp_path / "s")
 
 
-def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_also_counts_skipped_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_LOAD_BATCH", 2)
     refs = [ImageRef(path) for path in write_images(tmp_path, 5)]
     refs.append(ImageRef(tmp_path / "gone.jpg"))
@@ -369,7 +371,7 @@ def test_arrays_of_different_lengths_are_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["image_ref", "images.decode", "images.crop"])
-def test_examples_in_docstrings(name: str) -> None:
+def test_examples_in_docstrings_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"selfmark.{name}"))
     assert result.attempted > 0
     assert result.failed == 0

@@ -14,21 +14,21 @@ from selfmark.images.store import ImageStore, load_store
 from selfmark.images.survey import choose_stride, describe_survey, survey_images
 
 
-def _write(path: Path, width: int, height: int, seed: int) -> ImageRef:
+def _write_image(path: Path, width: int, height: int, seed: int) -> ImageRef:
     coarse = np.random.default_rng(seed).integers(0, 255, (5, 5, 3), dtype=np.uint8)
     cv2.imwrite(str(path), cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC))
     return ImageRef(path)
 
 
-def _load(refs: list[ImageRef], size: int = 64) -> ImageStore:
+def _load_images(refs: list[ImageRef], size: int = 64) -> ImageStore:
     return load_store(refs, Images(size=size), 1.0, None)
 
 
 def test_sizes_copies_and_unreadable_images_are_counted(tmp_path: Path) -> None:
-    refs = [_write(tmp_path / f"{seed}.png", 80 + 40 * seed, 60, seed) for seed in range(3)]
-    refs.append(_write(tmp_path / "copy.png", 80, 60, 0))
+    refs = [_write_image(tmp_path / f"{seed}.png", 80 + 40 * seed, 60, seed) for seed in range(3)]
+    refs.append(_write_image(tmp_path / "copy.png", 80, 60, 0))
     (tmp_path / "broken.png").write_text("not an image")
-    survey = survey_images(_load([*refs, ImageRef(tmp_path / "broken.png")]))
+    survey = survey_images(_load_images([*refs, ImageRef(tmp_path / "broken.png")]))
     assert (survey.images, survey.files, survey.videos, survey.skipped) == (4, 4, 0, 1)
     assert survey.sizes == ((80, 60), (160, 60))
     assert (survey.copies, survey.near, survey.boxed, survey.cut_off) == (1, 0, 0, 0)
@@ -41,21 +41,23 @@ def test_sizes_copies_and_unreadable_images_are_counted(tmp_path: Path) -> None:
 
 
 def test_boxes_at_the_border_are_cut_off_but_a_crop_is_not(tmp_path: Path) -> None:
-    path = _write(tmp_path / "image.png", 100, 80, 0).path
+    path = _write_image(tmp_path / "image.png", 100, 80, 0).path
     boxes = [
         (10.0, 10.0, 30.0, 30.0),
         (0.0, 20.0, 30.0, 30.0),
         (60.0, 40.0, 40.0, 20.0),
         (5.0, 50.0, 9.0, 40.0),
     ]
-    survey = survey_images(_load([ImageRef(path, box=box) for box in boxes]))
+    survey = survey_images(_load_images([ImageRef(path, box=box) for box in boxes]))
     assert (survey.boxed, survey.cut_off) == (4, 3)
     assert "3 of 4 boxes reach the border" in describe_survey(survey)[-1]
-    others = [ImageRef(_write(tmp_path / f"{seed}.png", 100, 80, seed).path, box=boxes[1]) for seed in (1, 2)]
-    assert survey_images(_load(others)).boxed == 0  # --crop: the same part of every image
+    others = [
+        ImageRef(_write_image(tmp_path / f"{seed}.png", 100, 80, seed).path, box=boxes[1]) for seed in (1, 2)
+    ]
+    assert survey_images(_load_images(others)).boxed == 0, "the same box in every image is a crop"
 
 
-def _video_store(thumbnails: np.ndarray) -> ImageStore:
+def _build_video_store(thumbnails: np.ndarray) -> ImageStore:
     count = len(thumbnails)
     return ImageStore(
         pixels=torch.zeros(count, 3, 8, 8, dtype=torch.uint8),
@@ -75,8 +77,8 @@ def test_the_stride_leaves_frames_that_differ() -> None:
     thumbnails = np.zeros((2_000, 32, 32), np.float32)
     for frame in range(2_000):
         thumbnails[frame, :, (frame // 5) % 32] = 255
-    assert choose_stride(thumbnails, _video_store(thumbnails)) == 5
-    assert choose_stride(thumbnails[::5], _video_store(thumbnails[::5])) == 1
+    assert choose_stride(thumbnails, _build_video_store(thumbnails)) == 5
+    assert choose_stride(thumbnails[::5], _build_video_store(thumbnails[::5])) == 1
     still = np.zeros((2_000, 32, 32), np.float32)
-    assert choose_stride(still, _video_store(still)) == 10  # 200 frames are left
-    assert choose_stride(still[:100], _video_store(still[:100])) == 1
+    assert choose_stride(still, _build_video_store(still)) == 10, "at least 200 frames are left"
+    assert choose_stride(still[:100], _build_video_store(still[:100])) == 1

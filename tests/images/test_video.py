@@ -28,19 +28,21 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     return request.param
 
 
-def frame_number(image: np.ndarray) -> int:
+def read_frame_number(image: np.ndarray) -> int:
     """Return the frame number that the `write_video` fixture wrote."""
     return round((float(image[..., 1].mean()) - 8) / 6)
 
 
 @pytest.mark.parametrize(("codec", "suffix"), [("mp4v", ".mp4"), ("MJPG", ".avi"), ("FFV1", ".mkv")])
 @pytest.mark.usefixtures("reader")
-def test_every_third_frame(tmp_path: Path, write_video: Callable[..., Path], codec: str, suffix: str) -> None:
+def test_every_third_frame_is_read(
+    tmp_path: Path, write_video: Callable[..., Path], codec: str, suffix: str
+) -> None:
     path = write_video(tmp_path / f"clip{suffix}", 30, codec)
     assert count_frames(path) == 30
     frames = list(read_frames(path, range(0, 30, 3)))
     assert [frame for frame, _ in frames] == list(range(0, 30, 3))
-    assert [frame_number(image) for _, image in frames] == list(range(0, 30, 3))
+    assert [read_frame_number(image) for _, image in frames] == list(range(0, 30, 3))
 
 
 @pytest.mark.usefixtures("reader")
@@ -67,7 +69,7 @@ def test_frames_after_the_end_are_not_yielded(tmp_path: Path, write_video: Calla
 
 
 @pytest.mark.usefixtures("reader")
-def test_rate_size_and_times(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+def test_rate_size_and_times_are_those_of_the_file(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     info = probe_video(write_video(tmp_path / "clip.mp4", 10, "mp4v"))
     assert (info.frames, info.rate, info.size) == (10, 25.0, (64, 48))
     np.testing.assert_allclose(info.seconds, np.arange(10) / 25, atol=1e-6)
@@ -80,7 +82,7 @@ def test_a_changed_file_is_probed_again(tmp_path: Path, write_video: Callable[..
 
 
 @pytest.mark.usefixtures("reader")
-def test_unreadable_videos(tmp_path: Path) -> None:
+def test_unreadable_videos_are_errors(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_text("no video")
     for path in (tmp_path / "a.mp4", tmp_path / "missing.mp4"):
         with pytest.raises(InputError, match=path.name):

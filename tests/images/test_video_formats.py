@@ -9,7 +9,7 @@ import pytest
 
 from selfmark.images import video_av, video_opencv
 from selfmark.images.video import VideoInfo
-from tests.images.videos import encode_video, frame_number
+from tests.images.videos import encode_video, read_frame_number
 
 HIGH_QUALITY = {"crf": "10"}
 # Display times in milliseconds, with gaps between 10 and 90.
@@ -19,7 +19,7 @@ FORMATS = {
     "hevc.mp4": ("libx265", {"options": {"x265-params": "log-level=none:crf=10"}}),
     "vp9.webm": ("libvpx-vp9", {}),
     "mpeg4.avi": ("mpeg4", {"options": {"bf": "2", "qmax": "2"}}),
-    # An AVI file has no display times, from which the order of B-frames could be read.
+    # The order of B-frames follows from display times, which an AVI file does not have.
     "order.avi": ("libx264", {"options": {"bf": "3", "b_strategy": "0", **HIGH_QUALITY}}),
     "mpeg2.mpg": ("mpeg2video", {"options": {"bf": "2", "qmax": "2"}}),
     "stream.ts": ("libx264", {"options": HIGH_QUALITY}),
@@ -41,7 +41,7 @@ def test_both_readers_agree(name: str, tmp_path: Path) -> None:
     with_av, with_opencv = (list(reader.read_frames(path, range(40))) for reader in (video_av, video_opencv))
     for frames in (with_av, with_opencv):
         assert [number for number, _ in frames] == list(range(40))
-        assert [frame_number(image) for _, image in frames] == list(range(40))
+        assert [read_frame_number(image) for _, image in frames] == list(range(40))
     for (_, av_image), (_, opencv_image) in zip(with_av, with_opencv, strict=True):
         assert av_image.shape == opencv_image.shape
         assert np.abs(av_image.astype(int) - opencv_image).mean() < 2
@@ -92,7 +92,7 @@ def test_seeking_reaches_the_right_frames(
         images = dict(video_av.read_frames(path, numbers))
         assert list(images) == numbers
         assert all((images[number] == whole[number]).all() for number in numbers)
-        assert len(decoded) < 30, "frames that were skipped by seeking were decoded"
+        assert len(decoded) < 30, "too many frames were decoded: seeking must skip most of them"
 
 
 def test_a_wrong_index_loses_no_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_wrong_index_loses_no_frames(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(video_av, "_MIN_SEEK", 5)
     monkeypatch.setattr(video_av, "_key_frame_before", lambda index, frame: frame - 1)  # not a key frame
-    frames = [(number, frame_number(image)) for number, image in video_av.read_frames(path, [2, 19, 38])]
+    frames = [(number, read_frame_number(image)) for number, image in video_av.read_frames(path, [2, 19, 38])]
     assert frames == [(2, 2), (19, 19), (38, 38)]
 
 
@@ -133,7 +133,7 @@ def test_frames_after_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None:
     start, length = len(content) // 2, len(content) // 20
     content[start : start + length] = np.random.default_rng(1).bytes(length)
     path.write_bytes(content)
-    frames = [(number, frame_number(image)) for number, image in video_av.read_frames(path, range(40))]
+    frames = [(number, read_frame_number(image)) for number, image in video_av.read_frames(path, range(40))]
     assert 20 < len(frames) < 40
     # Frames are intact again after the next key frame. Before it, decoders do not always notice the damage.
     assert frames[-10:] == [(number, number) for number in range(30, 40)]

@@ -15,7 +15,7 @@ av: Any = pytest.importorskip("av")
 MILLISECOND = Fraction(1, 1000)
 
 
-def frame_number(image: np.ndarray) -> int:
+def read_frame_number(image: np.ndarray) -> int:
     """Return the number of a frame, modulo 41, from its green value."""
     return round((float(image[..., 1].mean()) - 8) / 6)
 

@@ -45,15 +45,15 @@ def test_the_number_of_images_is_at_least_one() -> None:
 
 @pytest.mark.parametrize("max_images", [1, 5, 64, 100])
 def test_padded_passes_have_few_sizes(max_images: int) -> None:
-    sizes = set()
+    pass_sizes = set()
     for count in range(1, 300):
         padded = padded_count(count, max_images)
         assert count <= padded < count + max(8, max_images)
         if count <= 16:
             assert padded <= max(2 * count, 8)
-        sizes |= {min(max_images, padded - start) for start in range(0, padded, max_images)}
-    assert len(sizes) <= 3
-    assert max(sizes) == max_images
+        pass_sizes |= {min(max_images, padded - start) for start in range(0, padded, max_images)}
+    assert len(pass_sizes) <= 3
+    assert max(pass_sizes) == max_images
 
 
 def test_images_are_padded_on_a_gpu_only() -> None:
@@ -62,7 +62,7 @@ def test_images_are_padded_on_a_gpu_only() -> None:
     assert pad_batch(images.to("meta"), 64).shape == (8, 3, 4, 4)
 
 
-def _detector() -> tuple[Detector, torch.Tensor]:
+def _build_detector() -> tuple[Detector, torch.Tensor]:
     """Return an untrained detector and five images."""
     config = preset("tiny")
     card = ModelCard(("a", "b"), (1, 0), (), config.images, config.network, "parabola", True, {})
@@ -72,7 +72,7 @@ def _detector() -> tuple[Detector, torch.Tensor]:
 
 
 def test_several_forward_passes_give_the_same_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector, pixels = _detector()
+    detector, pixels = _build_detector()
     at_once = detector.locate(pixels)
     monkeypatch.setattr(detector, "_max_images", 2)
     in_parts = detector.locate(pixels)
@@ -82,7 +82,7 @@ def test_several_forward_passes_give_the_same_landmarks(monkeypatch: pytest.Monk
 
 
 def _limit_memory(max_batch: int, detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Make the network fail for larger batches; return a list to which it adds the size of each batch."""
+    """Make the network fail for batches above `max_batch`; return a list that records all batch sizes."""
     forward_pass, sizes = detector.psi.forward, []
 
     def forward(pixels: torch.Tensor) -> torch.Tensor:
@@ -96,18 +96,20 @@ def _limit_memory(max_batch: int, detector: Detector, monkeypatch: pytest.Monkey
 
 
 def test_a_detector_that_runs_out_of_memory_uses_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector, pixels = _detector()
+    detector, pixels = _build_detector()
     at_once = detector.locate(pixels)
     sizes = _limit_memory(4, detector, monkeypatch)
     in_parts = detector.locate(pixels)
-    assert sizes == [10, 4, 4, 2]  # each image with its mirror image; half of five images is two
+    # Each image is passed with its mirror image. After the failure, a pass has half of the five images,
+    # rounded down.
+    assert sizes == [10, 4, 4, 2]
     torch.testing.assert_close(in_parts.xy, at_once.xy, atol=1e-2, rtol=0)
     detector.locate(pixels)
     assert sizes[4:] == [4, 4, 2]  # the smaller size is remembered
 
 
 def test_too_little_memory_for_one_image_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector, pixels = _detector()
+    detector, pixels = _build_detector()
     sizes = _limit_memory(1, detector, monkeypatch)
     with pytest.raises(TrainingError, match="too little memory for one image of 128 px"):
         detector.locate(pixels)

@@ -1,4 +1,4 @@
-"""The run folder: settings that a run finds out, and results that are computed only once."""
+"""The run folder: settings that a run decides itself, and results that are computed only once."""
 
 from __future__ import annotations
 

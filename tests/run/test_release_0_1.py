@@ -60,7 +60,8 @@ def _in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "release")
 
 
-def _expected(kind: str) -> Any:
+def _read_expected(kind: str) -> Any:
+    """Return the predictions of selfmark 0.1.0: `landmarks` or `mapped`."""
     return json.loads(Path("predictions.json").read_text())[kind]
 
 
@@ -86,12 +87,12 @@ def test_runs_can_be_opened(folder: Path) -> None:
 
 
 def test_detectors_predict_the_same_landmarks() -> None:
-    _assert_predicts(selfmark.load(FINISHED), _expected("landmarks"))
-    _assert_predicts(selfmark.load(FINISHED / "model"), _expected("landmarks"))
+    _assert_predicts(selfmark.load(FINISHED), _read_expected("landmarks"))
+    _assert_predicts(selfmark.load(FINISHED / "model"), _read_expected("landmarks"))
 
 
 def test_mapped_detectors_predict_the_same_points() -> None:
-    _assert_predicts(selfmark.load(FINISHED, mapped=True), _expected("mapped"))
+    _assert_predicts(selfmark.load(FINISHED, mapped=True), _read_expected("mapped"))
 
 
 def test_metrics_are_still_valid_and_reports_show_them() -> None:
@@ -127,7 +128,7 @@ def test_an_unfinished_run_is_resumed_from_its_checkpoint(settings: dict[str, An
     resumed = [event for event in Run.open(UNFINISHED).events() if event["event"] == "resumed"]
     assert [(event["stage"], event["iteration"]) for event in resumed] == [("stage1", 10), ("stage2", 2)]
     _assert_same_weights(UNFINISHED, FINISHED)
-    _assert_predicts(selfmark.load(UNFINISHED), _expected("landmarks"))
+    _assert_predicts(selfmark.load(UNFINISHED), _read_expected("landmarks"))
 
 
 def test_a_finished_run_is_resumed_without_changes() -> None:
@@ -157,30 +158,33 @@ def _assert_same_weights(run: Path, expected_run: Path) -> None:
         torch.testing.assert_close(value, expected[name], atol=1e-3, rtol=1e-2)
 
 
-def _keys(value: Any, prefix: str = "") -> set[str]:
+def _list_keys(value: Any, prefix: str = "") -> set[str]:
     """Return the dotted names of all keys of nested JSON objects."""
     if not isinstance(value, dict):
         return set()
     return {f"{prefix}{key}" for key in value} | {
-        name for key, item in value.items() for name in _keys(item, f"{prefix}{key}.")
+        name for key, item in value.items() for name in _list_keys(item, f"{prefix}{key}.")
     }
 
 
 def test_files_of_new_runs_keep_the_keys_of_old_ones(quick_run: Path) -> None:
     """Programs that read logs, model cards and metrics of 0.1.0 can read those of this version."""
-    logs = []
+    logs = []  # for each run: event -> keys
     for run in (FINISHED, quick_run):
         keys: dict[str, set[str]] = {}
         for line in (run / "log.jsonl").read_text().splitlines():
             event = json.loads(line)
-            keys.setdefault(event["event"], set()).update(_keys(event))
+            keys.setdefault(event["event"], set()).update(_list_keys(event))
         logs.append(keys)
     old, new = logs
     assert old.keys() <= new.keys()
-    assert {name: old[name] - new[name] for name in old if old[name] - new[name]} == {}
+    missing = {name: old[name] - new[name] for name in old}
+    assert {name: keys for name, keys in missing.items() if keys} == {}
     for file in ("model/model.json", "run.json"):
-        old_keys, new_keys = (_keys(json.loads((run / file).read_text())) for run in (FINISHED, quick_run))
+        old_keys, new_keys = (
+            _list_keys(json.loads((run / file).read_text())) for run in (FINISHED, quick_run)
+        )
         assert old_keys - new_keys == set()
     before = json.loads((FINISHED / "metrics.json").read_text())
     after = selfmark.evaluate(FINISHED, IMAGES, LABELS, device="cpu", output="evaluated")
-    assert _keys(before) - _keys(json.loads(json.dumps(after))) == set()
+    assert _list_keys(before) - _list_keys(json.loads(json.dumps(after))) == set()

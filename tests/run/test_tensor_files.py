@@ -33,7 +33,7 @@ def test_files_have_default_permissions(mask: int, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "tensors"]
 
 
-def _small_file(path: Path) -> bytes:
+def _write_small_file(path: Path) -> bytes:
     tensors = {"a": torch.arange(3, dtype=torch.float32), "b": torch.ones(2, dtype=torch.bool)}
     write_tensors(tensors | {"empty": torch.zeros(0, 4), "single": torch.tensor(7)}, {"iteration": "5"}, path)
     return path.read_bytes()
@@ -42,7 +42,7 @@ def _small_file(path: Path) -> bytes:
 def test_every_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
     """Flip each bit of a small file: reading it raises, or returns the same content."""
     path = tmp_path / "tensors"
-    content = _small_file(path)
+    content = _write_small_file(path)
     before, metadata = read_tensors(path)
     num_detected = 0
     for position in range(len(content)):
@@ -68,7 +68,7 @@ def test_every_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
 
 def test_reading_a_truncated_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "tensors"
-    content = _small_file(path)
+    content = _write_small_file(path)
     for length in range(len(content)):
         path.write_bytes(content[:length])
         with pytest.raises(DamagedFile, match="tensors is damaged"):
@@ -90,11 +90,11 @@ def test_equal_content_gives_equal_files(tmp_path: Path) -> None:
     write_tensors(dict(reversed(tensors.items())), dict(reversed(metadata.items())), tmp_path / "second")
     content = (tmp_path / "first").read_bytes()
     assert content == (tmp_path / "second").read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    stored = json.loads(content[8 : 8 + length])["__metadata__"]
+    header_length = int.from_bytes(content[:8], "little")
+    stored = json.loads(content[8 : 8 + header_length])["__metadata__"]
     assert list(stored) == sorted(stored)
-    assert length % 8 == 0
-    with safe_open(tmp_path / "first", framework="pt") as file:  # the library reads it
+    assert header_length % 8 == 0
+    with safe_open(tmp_path / "first", framework="pt") as file:  # the safetensors library can read the file
         assert {name: file.get_tensor(name).tolist() for name in list(file.keys())} == {
             name: tensor.tolist() for name, tensor in tensors.items()
         }

@@ -7,18 +7,22 @@ from typing import Any
 from selfmark.run.time_left import SECOND_TRAINING, TimeLeft
 
 
-def _train(stage: str, number: int, iteration: int, start: int, stop: int, seconds: float) -> dict[str, Any]:
+def _make_train_event(
+    stage: str, number: int, iteration: int, start: int, stop: int, seconds: float
+) -> dict[str, Any]:
     event = {"event": "train", "stage": stage, "round": number, "iteration": iteration, "seconds": seconds}
     return event | {"start": start, "stop": stop}
 
 
-def _after(*events: dict[str, Any]) -> float | None:
+def _compute_time_left(*events: dict[str, Any]) -> float | None:
+    """Return the seconds that remain after these events, or None if unknown."""
     time_left = TimeLeft()
     for event in events:
         time_left(event)
     return time_left.seconds()
 
 
+# Plans: number of iterations in each stage.
 PAPER = {"event": "plan", "stages": {"warm-up": 10, "round": 20, "stage 2": 30}}
 FEATURES = {"event": "plan", "stages": {"warm-up": 10, "round": 10, "student": 20}}
 ESTIMATE = {
@@ -29,42 +33,56 @@ ESTIMATE = {
 
 
 def test_nothing_is_known_before_the_first_steps() -> None:
-    assert _after(PAPER) is None
-    assert _after({"event": "start"}) is None
+    assert _compute_time_left(PAPER) is None
+    assert _compute_time_left({"event": "start"}) is None
 
 
 def test_each_stage_has_its_own_pace() -> None:
-    warmup = (_train("warm-up", 0, 5, 0, 10, 20.0), _train("warm-up", 0, 10, 0, 10, 25.0))
-    assert _after(PAPER, warmup[0]) == 55 * 4.0  # until a second event, the first one counts from the start
-    assert _after(PAPER, *warmup) == 50 * 1.0  # then the first steps, which include one-time costs, do not
-    rounds = (_train("round", 2, 24, 20, 30, 8.0), _train("round", 2, 26, 20, 30, 14.0))
-    assert _after(PAPER, *warmup, *rounds) == 4 * 3.0 + 30 * 3.0
+    warmup = (
+        _make_train_event("warm-up", 0, 5, 0, 10, 20.0),
+        _make_train_event("warm-up", 0, 10, 0, 10, 25.0),
+    )
+    # With one event, the pace is measured from the start: 20 s for 5 iterations.
+    assert _compute_time_left(PAPER, warmup[0]) == 55 * 4.0
+    # With two, it is measured between them, without the costs of starting: 5 s for 5 iterations.
+    assert _compute_time_left(PAPER, *warmup) == 50 * 1.0
+    rounds = (_make_train_event("round", 2, 24, 20, 30, 8.0), _make_train_event("round", 2, 26, 20, 30, 14.0))
+    assert _compute_time_left(PAPER, *warmup, *rounds) == 4 * 3.0 + 30 * 3.0
 
 
-def test_the_estimate_counts_until_a_stage_has_started() -> None:
-    assert _after(ESTIMATE, FEATURES) == 20 + 20 + 20 + 7
-    steps = (_train("warm-up", 0, 4, 0, 10, 30.0), _train("warm-up", 0, 8, 0, 10, 46.0))
-    assert _after(ESTIMATE, FEATURES, *steps) == 2 * 4 + 20 + 20 + 7
+def test_the_estimate_is_used_until_a_stage_has_started() -> None:
+    assert _compute_time_left(ESTIMATE, FEATURES) == 20 + 20 + 20 + 7
+    steps = (_make_train_event("warm-up", 0, 4, 0, 10, 30.0), _make_train_event("warm-up", 0, 8, 0, 10, 46.0))
+    assert _compute_time_left(ESTIMATE, FEATURES, *steps) == 2 * 4 + 20 + 20 + 7
 
 
 def test_stages_that_end_early_take_no_more_time() -> None:
     contradicted = {"event": "agreement", "stage": "warm-up", "is_kept": False}
-    assert _after(ESTIMATE, FEATURES, contradicted) == 20 + 7
+    assert _compute_time_left(ESTIMATE, FEATURES, contradicted) == 20 + 7
     undone = {"event": "agreement", "stage": "student", "is_kept": False}
-    assert _after(ESTIMATE, FEATURES, contradicted, undone) == 7
+    assert _compute_time_left(ESTIMATE, FEATURES, contradicted, undone) == 7
     kept = {"event": "agreement", "stage": "warm-up", "is_kept": True}
-    assert _after(ESTIMATE, FEATURES, kept) == 60 + 7
-    assert _after(ESTIMATE, FEATURES, {"event": "done"}) == 0
+    assert _compute_time_left(ESTIMATE, FEATURES, kept) == 60 + 7
+    assert _compute_time_left(ESTIMATE, FEATURES, {"event": "done"}) == 0
 
 
-def test_rounds_on_landmarks_of_keypoints_are_those_that_were_planned() -> None:
-    steps = (_train("keypoints", 1, 5, 0, 10, 30.0), _train("keypoints", 1, 10, 0, 10, 50.0))
-    assert _after(ESTIMATE, FEATURES, *steps) == 10 * 4 + 7
+def test_rounds_on_keypoints_replace_the_planned_rounds() -> None:
+    steps = (
+        _make_train_event("keypoints", 1, 5, 0, 10, 30.0),
+        _make_train_event("keypoints", 1, 10, 0, 10, 50.0),
+    )
+    assert _compute_time_left(ESTIMATE, FEATURES, *steps) == 10 * 4 + 7
 
 
-def test_a_resumed_round_and_the_verification() -> None:
-    resumed = (_train("student", 1, 6, 0, 10, 60.0), _train("student", 1, 7, 0, 10, 1.0))
-    assert _after(ESTIMATE, FEATURES, *resumed, _train("student", 1, 9, 0, 10, 5.0)) == 11 * 2 + 7
+def test_the_pace_is_measured_anew_after_resuming_and_during_the_verification() -> None:
+    resumed = (
+        _make_train_event("student", 1, 6, 0, 10, 60.0),
+        _make_train_event("student", 1, 7, 0, 10, 1.0),
+    )
+    assert (
+        _compute_time_left(ESTIMATE, FEATURES, *resumed, _make_train_event("student", 1, 9, 0, 10, 5.0))
+        == 11 * 2 + 7
+    )
     progress = {"event": "progress", "stage": SECOND_TRAINING, "of": 100}
     second = ({**progress, "time": 50.0, "done": 10}, {**progress, "time": 70.0, "done": 20})
-    assert _after(ESTIMATE, FEATURES, *second) == 80 * 2.0
+    assert _compute_time_left(ESTIMATE, FEATURES, *second) == 80 * 2.0

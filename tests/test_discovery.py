@@ -270,6 +270,22 @@ def test_the_end_of_a_run_uses_the_images_in_memory(
     assert advice in page.read_text()
 
 
+def test_names_given_during_the_checks_are_kept(
+    quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(quick_run, tmp_path / "run")
+
+    def rename_and_check(run: Run, *arguments: Any) -> Any:
+        card = read_card(run.model_folder)
+        write_card(replace(card, names=("left ear", *card.names[1:])), run.model_folder)
+        return check_run(run, *arguments)
+
+    monkeypatch.setattr("selfmark.discovery.check_run", rename_and_check)
+    detector = discover(output=tmp_path / "run", resume=True, device="cpu")
+    assert detector.names[0] == "left ear"
+    assert len(detector.card.trust) == len(detector.names)
+
+
 def _list_pictures(page: Path) -> list[str]:
     """Return the lines of a report that contain an embedded picture."""
     return [line for line in page.read_text().splitlines() if "data:image" in line]

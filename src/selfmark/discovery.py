@@ -241,7 +241,8 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         progress(1, _FINAL_STEPS)
         checks = metrics["unlabelled"]
         trust = tuple(round(value, 4) for value in checks["trust"])
-        card = replace(detector.card, trust=trust, verdict=checks["verdict"])
+        # The user may have named landmarks while they were checked.
+        card = replace(read_card(run.model_folder), trust=trust, verdict=checks["verdict"])
         write_card(card, run.model_folder)
         if metrics["verification"] is not None:
             run.log("agreement_of_runs", text=describe_agreement(metrics["verification"]))

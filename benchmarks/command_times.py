@@ -24,7 +24,7 @@ from typing import Any
 
 import provenance
 import torch
-from quality_data import working_copy
+from quality_data import prepare_working_copy
 from run_profile import profile
 
 from selfmark.images.sources import list_images
@@ -77,7 +77,7 @@ def measure(
         settings: settings that differ from the default, as `name=value`.
     """
     dataset, K, max_images, options = COMMANDS[name]
-    folder = working_copy(dataset, data, work)
+    folder = prepare_working_copy(dataset, data, work)
     images = [str(ref.path) for ref in list_images([folder / "images" / "train"])[:max_images]]
     listing = work / f"{name}.txt"
     listing.write_text("".join(f"{path}\n" for path in images), encoding="utf-8")

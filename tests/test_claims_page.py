@@ -49,10 +49,10 @@ def test_the_spread_is_what_rows_and_seeds_do_not_explain(claims: ModuleType) ->
 
 def test_the_committed_pages_match_their_records(claims: ModuleType) -> None:
     records = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["runs"]
-    page = import_module("claims_page").claims_page(records)
+    page = import_module("claims_page").build_claims_page(records)
     assert (RESULTS / "claims.md").read_text(encoding="utf-8") == page, "run quality_pages.py"
     rows = json.loads((RESULTS / "compare.json").read_text(encoding="utf-8"))["rows"]
-    page = import_module("compare_page").compare_page(rows)
+    page = import_module("compare_page").build_compare_page(rows)
     assert (RESULTS / "compare.md").read_text(encoding="utf-8") == page, "run quality_pages.py"
 
 
@@ -60,12 +60,12 @@ def test_records_have_the_settings_of_their_experiments(claims: ModuleType) -> N
     experiments = {
         run: experiment
         for experiment in import_module("claim_experiments").CLAIM_EXPERIMENTS
-        for run in experiment.runs()
+        for run in experiment.list_run_names()
     }
     records = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["runs"]
     assert len(records) == len({record["run"] for record in records}) > 90
     for record in records:
-        assert record["digest"] == experiments[record["run"]].digest(), record["run"]
+        assert record["digest"] == experiments[record["run"]].compute_digest(), record["run"]
 
 
 def test_a_claim_without_all_seeds_is_not_judged(claims: ModuleType) -> None:

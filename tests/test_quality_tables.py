@@ -82,13 +82,13 @@ def _find_row(page: str, label: str) -> list[str]:
 def test_seeds_are_summarized_by_mean_and_sample_deviation(quality_pages: ModuleType) -> None:
     # 2.9, 3.0, 3.2: the mean is 9.1 / 3 = 3.0333, and the sample deviation is the square root of
     # (0.01778 + 0.00111 + 0.02778) / 2, which is 0.1528.
-    page = quality_pages.pages(_make_example_quality())["quality.md"]
+    page = quality_pages.build_pages(_make_example_quality())["quality.md"]
     stage2 = [line for line in page.splitlines() if line.startswith("| yt68-superpoint | faces-yt68")][1]
     assert "| 3 | 2 | 3.30 ± 0.00 | 3.03 ± 0.15 | — | 6.07 ± 0.31 | 11.40 |" in stage2
 
 
 def test_targets_are_compared_with_results(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_make_example_quality())["quality.md"]
+    page = quality_pages.build_pages(_make_example_quality())["quality.md"]
     assert "| yt68-superpoint | forward, ridge 0.01 | 3 | 3.03 | 11.40 | no |" in page
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | — | yes |" in page
     # 6.27 / 11.4 = 0.55. The target is an error of at most 0.6 times that of the mean shape.
@@ -97,7 +97,7 @@ def test_targets_are_compared_with_results(quality_pages: ModuleType) -> None:
 
 
 def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_make_example_quality())["quality.md"]
+    page = quality_pages.build_pages(_make_example_quality())["quality.md"]
     section = page.partition("## Conditions\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     for experiment in import_module("experiments").RESULTS:
@@ -112,7 +112,7 @@ def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: Mo
 
 def test_guesses_stand_beside_backward_errors_or_are_said_to_be_missing(quality_pages: ModuleType) -> None:
     quality = _make_example_quality()
-    page = quality_pages.pages(quality)["quality.md"]
+    page = quality_pages.build_pages(quality)["quality.md"]
     for missing in ("The guess for Stage 1 was not recorded", "Inter-ocular errors of faces-yt68 were not"):
         assert missing in page.split("## ")[0]
     quality["rows"] = [row | {"mean_shape_backward": 12.5} for row in quality["rows"]]
@@ -122,11 +122,11 @@ def test_guesses_stand_beside_backward_errors_or_are_said_to_be_missing(quality_
         "data": "faces-yt68",
         "inter_ocular": {"eye_centers": {"forward": 4.0}},
     }
-    pages = quality_pages.pages(quality)
+    pages = quality_pages.build_pages(quality)
     assert "not recorded" not in pages["quality.md"]
     without = {name: value for name, value in group.items() if "guessing" not in name}
     quality["runs"]["yt68-superpoint-s0"]["by"]["yaw_bucket"]["0-30"] = without
-    assert "guessing were not recorded for these groups" in quality_pages.pages(quality)["quality.md"]
+    assert "guessing were not recorded for these groups" in quality_pages.build_pages(quality)["quality.md"]
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | 12.50 | yes |" in pages["quality.md"]
     assert "\n| yt68-superpoint | guessing, backward | 8.00 |\n" in pages["quality.md"]
     assert _find_row(pages["ablations.md"], "250")[1:7] == ["clusters-250", "5.50", "11.00", "—", "—", "—"]
@@ -134,7 +134,7 @@ def test_guesses_stand_beside_backward_errors_or_are_said_to_be_missing(quality_
 
 
 def test_both_contradictory_numbers_of_the_paper_are_shown(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_make_example_quality())["ablations.md"]
+    page = quality_pages.build_pages(_make_example_quality())["ablations.md"]
     for title in ("First keypoints", "Stage 1 and Stage 2"):
         section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
         assert "3.25" in section
@@ -142,7 +142,7 @@ def test_both_contradictory_numbers_of_the_paper_are_shown(quality_pages: Module
 
 
 def test_the_order_of_rows_is_compared_with_the_paper(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_make_example_quality())["ablations.md"]
+    page = quality_pages.build_pages(_make_example_quality())["ablations.md"]
     assert _find_row(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
     assert _find_row(page, "250")[-2:] == ["8.58", "6.26"]
     # Our ranks are 5 3 1 4 2, those of the paper 5 2 1 3 4. The squared differences 0 1 0 1 4 add up to 6, so
@@ -154,7 +154,7 @@ def test_the_order_of_rows_is_compared_with_the_paper(quality_pages: ModuleType)
 
 
 def test_flipping_at_test_time_has_its_own_row(quality_pages: ModuleType) -> None:
-    page = quality_pages.pages(_make_example_quality())["ablations.md"]
+    page = quality_pages.build_pages(_make_example_quality())["ablations.md"]
     assert [_find_row(page, label)[3] for label in ("none", "train", "train and test")] == [
         "3.40",
         "3.50",
@@ -172,7 +172,7 @@ def test_videos_are_summarized_over_seeds(quality_pages: ModuleType) -> None:
             motion = {"median_from_flow": flow + offset, "jumps": 0.01, "on_animal": 0.5}
             quality["runs"][f"{name}-s{seed}"] = {"by": {}, "motion": motion, "data": "flies-pair-video"}
             quality["rows"] += [_make_row(name, forward + 10 * offset, seed, stage) for stage in (1, 2)]
-    page = quality_pages.pages(quality)["quality.md"]
+    page = quality_pages.build_pages(quality)["quality.md"]
     # 0.2 and 0.23: mean 0.215, sample deviation 0.03 / root 2.
     assert "\n| flies | 0.215 ± 0.021 | 0.010 ± 0.000 | 0.500 ± 0.000 |\n" in page
     assert "the distance from flow falls from 0.215 to 0.115, more than the spread over seeds (0.021)" in page
@@ -217,7 +217,7 @@ def test_trial_runs_are_not_merged(merge: ModuleType) -> None:
 
 
 def test_the_committed_pages_match_the_committed_json(quality_pages: ModuleType) -> None:
-    for name, page in quality_pages.pages(_read_published()).items():
+    for name, page in quality_pages.build_pages(_read_published()).items():
         written = (RESULTS / name).read_text(encoding="utf-8")
         assert written == page, "run: python benchmarks/quality/quality_pages.py"
 
@@ -230,7 +230,7 @@ def _read_published() -> dict[str, Any]:
 def test_the_page_of_first_keypoints_matches_its_json(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))  # the script also imports from `training`
     record = json.loads((RESULTS / "keypoints.json").read_text(encoding="utf-8"))
-    page = import_module("keypoints").page(record)
+    page = import_module("keypoints").build_page(record)
     assert (RESULTS / "keypoints.md").read_text(encoding="utf-8") == page
 
 
@@ -239,8 +239,10 @@ def test_every_experiment_is_published(scripts: None) -> None:
     published = _read_published()
     published_rows = {(row["name"], row["seed"], row["stage"], row["ridge"]) for row in published["rows"]}
     for experiment in experiments.EXPERIMENTS:
-        for seed, run in zip(experiment.seeds, experiment.runs(), strict=True):
-            assert published["runs"][run]["digest"] == experiment.digest(), f"{run} has other settings"
+        for seed, run in zip(experiment.seeds, experiment.list_run_names(), strict=True):
+            assert published["runs"][run]["digest"] == experiment.compute_digest(), (
+                f"{run} has other settings"
+            )
             for name in (experiment.name, *experiment.variants):
                 assert {
                     (name, seed, stage, ridge) for stage in (1, 2) for ridge in experiments.RIDGES
@@ -281,7 +283,7 @@ def test_commands_on_the_page_have_the_settings_of_the_experiments(scripts: None
 
     discover = get_command(app).commands["discover"]  # type: ignore[attr-defined]
     for experiment in experiments.RESULTS:
-        words = shlex.split(commands.discover_command(experiment))
+        words = shlex.split(commands.build_discover_command(experiment))
         options = discover.make_context("discover", words[2:]).params
         settings = parse_settings(options["overrides"]) | {"K": options["landmarks"]}
         parsed = override(preset(options["preset"]), settings)
@@ -330,7 +332,7 @@ def test_errors_with_temporal_pairs_match_the_published_rows(summaries: ModuleTy
     for start, (field, stage) in rows.items():
         for cell, name in zip(_find_cells(page, start)[1:], ("flies", "mouse", "flies-tiny"), strict=True):
             before, after = (
-                summaries.mean(summaries.collect_values(quality, row, field, stage))
+                summaries.compute_mean(summaries.collect_values(quality, row, field, stage))
                 for row in (name, f"{name}-temporal")
             )
             assert cell.partition(",")[0] == f"{before:.2f} to {after:.2f}"
@@ -416,7 +418,7 @@ def test_expected_errors_are_those_of_the_default_command(summaries: ModuleType)
         minutes, shared = _summarize_minutes(rows)
         cells = _find_cells(page, start)
         assert cells[1].partition(", ")[2] == minutes + (f" ({SHARED[shared]})" if shared else "")
-        ratio = f"{summaries.mean(errors) / guessing:.2f}"
+        ratio = f"{summaries.compute_mean(errors) / guessing:.2f}"
         assert cells[2:] == [summaries.format_mean(errors), f"{guessing:.2f}", ratio]
     (demo,) = _read_demo_rows()
     start = f"| 750 generated animals of `selfmark demo`, {demo['k']} | 2 CPU cores, {demo['minutes']:.1f} "
@@ -431,7 +433,7 @@ def test_expected_errors_without_features_match_the_published_rows(summaries: Mo
         (line,) = [line for line in page.splitlines() if f"| `{name}`, " in line]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         values = {
-            field: summaries.mean(summaries.collect_values(quality, name, field))
+            field: summaries.compute_mean(summaries.collect_values(quality, name, field))
             for field in ("minutes", "forward", "mean_shape")
         }
         assert cells[2].split()[0] == f"{values['minutes']:.0f}"

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import provenance
 import torch
-from quality_data import DATASETS, Dataset, working_copy
-from single_run import hardware, write_contact_sheet
+from quality_data import DATASETS, Dataset, prepare_working_copy
+from single_run import describe_hardware, write_contact_sheet
 from validation_split import split_labels
 
 import selfmark
@@ -75,7 +75,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     dataset = DATASETS[arguments.name]
-    folder = working_copy(arguments.name, arguments.data_folder, arguments.out.parent)
+    folder = prepare_working_copy(arguments.name, arguments.data_folder, arguments.out.parent)
     parts = select_parts(dataset, folder.resolve(), arguments.part)
     started = time.monotonic()
     detector = selfmark.discover(
@@ -134,7 +134,7 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
     return {
         "data": arguments.name,
         "part": arguments.part,
-        "device": hardware(),
+        "device": describe_hardware(),
         "k": arguments.k,
         "seed": arguments.seed,
         "features": next((event["name"] for event in events if event["event"] == "features"), "none"),

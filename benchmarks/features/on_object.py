@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import provenance
-from quality_data import DATASETS, working_copy
+from quality_data import DATASETS, prepare_working_copy
 
 import selfmark
 from selfmark.evaluation.label_files import read_ground_truth
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="Folder for the working copy of the data.")
     arguments = parser.parse_args()
     dataset = DATASETS[arguments.name]
-    folder = working_copy(arguments.name, arguments.data_folder, arguments.work)
+    folder = prepare_working_copy(arguments.name, arguments.data_folder, arguments.work)
     labels = folder / dataset.labels
     inputs = [str(labels)] if dataset.video else [str(folder / image) for image in dataset.images]
     objects = read_ground_truth(labels, list_images(inputs))

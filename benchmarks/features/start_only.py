@@ -21,8 +21,8 @@ import numpy.typing as npt
 import provenance
 import torch
 from default_command import select_parts
-from quality_data import DATASETS, working_copy
-from single_run import hardware
+from quality_data import DATASETS, prepare_working_copy
+from single_run import describe_hardware
 
 from selfmark.config import override, preset
 from selfmark.detector import Detector
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--preset", default="tiny")
     arguments = parser.parse_args()
     dataset = DATASETS[arguments.name]
-    folder = working_copy(arguments.name, arguments.data_folder, arguments.out)
+    folder = prepare_working_copy(arguments.name, arguments.data_folder, arguments.out)
     parts = select_parts(dataset, folder.resolve(), "validation")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     started = time.monotonic()
@@ -68,7 +68,7 @@ def main() -> None:
     row = {
         "data": arguments.name,
         "part": "validation",
-        "device": hardware(),
+        "device": describe_hardware(),
         "k": len(detector.names),
         "features": "at the start only",
         "forward": round(forward, 3),

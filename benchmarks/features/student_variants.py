@@ -20,7 +20,7 @@ import provenance
 import torch
 from default_command import select_parts
 from quality_data import DATASETS
-from single_run import hardware, write_contact_sheet
+from single_run import describe_hardware, write_contact_sheet
 
 import selfmark
 from selfmark.cli.options import parse_settings
@@ -69,7 +69,7 @@ def main() -> None:
     row = {
         "data": arguments.name,
         "part": arguments.part,
-        "device": hardware(),
+        "device": describe_hardware(),
         "k": len(detector.card.names),
         "settings": arguments.settings,
         "forward": round(forward, 3),

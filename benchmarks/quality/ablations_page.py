@@ -1,8 +1,8 @@
-"""Generator of docs/results/ablations.md: the paper's ablations on faces-yt68 next to the paper's numbers."""
+"""Build docs/results/ablations.md: the paper's ablations on faces-yt68 next to the paper's numbers."""
 
 from __future__ import annotations
 
-from commands import reproduction_command
+from commands import describe_reproduction
 from experiments import ABLATIONS, BASE, CLUSTERS, DETECTORS, REAL_PERCENT, SHORT, find_experiment
 from summaries import (
     NONE,
@@ -10,24 +10,32 @@ from summaries import (
     Quality,
     Values,
     collect_values,
+    compute_mean,
+    compute_means_by_label,
+    compute_spread,
     describe_ranking,
     format_mean,
-    mean,
-    means_by_label,
-    spread,
-    table,
+    format_table,
 )
 
 import paper
 
 
-def ablations_page(quality: Quality) -> str:
+def build_ablations_page(quality: Quality) -> str:
     """Return docs/results/ablations.md."""
-    parts = (_clusters, _negatives, _detectors, _precision, _stages, _flipping, _real_points)
-    return "\n\n".join([_introduction(quality), *(part(quality) for part in parts)]) + "\n"
+    parts = (
+        _build_clusters_section,
+        _build_negatives_section,
+        _build_detectors_section,
+        _build_precision_section,
+        _build_stages_section,
+        _build_flipping_section,
+        _build_real_points_section,
+    )
+    return "\n\n".join([_build_introduction_section(quality), *(part(quality) for part in parts)]) + "\n"
 
 
-def _introduction(quality: Quality) -> str:
+def _build_introduction_section(quality: Quality) -> str:
     schedule = (
         f"{SHORT['warmup.iterations']} warm-up iterations, {SHORT['rounds.count']} rounds of "
         f"{SHORT['rounds.iterations']}, and {SHORT['stage2.iterations']} iterations of Stage 2"
@@ -41,7 +49,7 @@ def _introduction(quality: Quality) -> str:
         if minutes
         else ""
     )
-    first, second = _seed_spread(quality, "forward", 1), _seed_spread(quality, "forward", 2)
+    first, second = _compute_seed_spread(quality, "forward", 1), _compute_seed_spread(quality, "forward", 2)
     noise = (
         f"With the full preset, the forward error has a spread over seeds of {first:.2f} in "
         f"Stage 1 and {second:.2f} in Stage 2. Differences of this size mean nothing."
@@ -63,22 +71,22 @@ def _introduction(quality: Quality) -> str:
         "with a smaller network.\n\n"
         "The paper's numbers are for other data sets, so compare only the order of the rows. "
         f"{noise}\n\n"
-        f"{reproduction_command('ROW is the name in the second column of each table')}"
+        f"{describe_reproduction('ROW is the name in the second column of each table')}"
     )
 
 
-def _stage1_error(quality: Quality, field: str) -> tuple[str, float | None]:
-    """Return the name of an error of Stage 1 and its spread over seeds."""
-    return f"{field} error of Stage 1", _seed_spread(quality, field, 1)
+def _describe_stage1_error(quality: Quality, field: str) -> tuple[str, float | None]:
+    """Return the name of an error of Stage 1 and its spread over seeds, for `describe_ranking`."""
+    return f"{field} error of Stage 1", _compute_seed_spread(quality, field, 1)
 
 
-def _seed_spread(quality: Quality, field: str, stage: int) -> float | None:
+def _compute_seed_spread(quality: Quality, field: str, stage: int) -> float | None:
     """Return the spread of an error over seeds with the full preset."""
-    return spread(collect_values(quality, "yt68-superpoint", field, stage))
+    return compute_spread(collect_values(quality, "yt68-superpoint", field, stage))
 
 
-def _errors(quality: Quality, name: str) -> list[str]:
-    """Return forward and backward errors of Stage 1 and of Stage 2, and the backward error of guessing."""
+def _format_errors(quality: Quality, name: str) -> list[str]:
+    """Format the cells of the columns `_ERRORS` for a row."""
     fields = [(field, stage) for stage in (1, 2) for field in ("forward", "backward")]
     return [
         format_mean(collect_values(quality, name, field, stage))
@@ -89,26 +97,35 @@ def _errors(quality: Quality, name: str) -> list[str]:
 _ERRORS = ["stage 1 forward", "stage 1 backward", "stage 2 forward", "stage 2 backward", "guessing"]
 
 
-def _clusters(quality: Quality) -> str:
+def _build_clusters_section(quality: Quality) -> str:
     names = {str(M): BASE if M == 100 else f"clusters-{M}" for M in CLUSTERS}
     rows = [
-        [label, name, *_errors(quality, name), *(f"{error:.2f}" for error in paper.CLUSTERS[int(label)])]
+        [
+            label,
+            name,
+            *_format_errors(quality, name),
+            *(f"{error:.2f}" for error in paper.CLUSTERS[int(label)]),
+        ]
         for label, name in names.items()
     ]
     forward, backward = ({str(M): pair[i] for M, pair in paper.CLUSTERS.items()} for i in (0, 1))
     return "\n\n".join(
         [
             "## Number of clusters M",
-            table(["M", "row", *_ERRORS, "paper, LS3D, stage 1 forward", "paper backward"], rows),
-            describe_ranking(means_by_label(quality, names), forward, *_stage1_error(quality, "forward")),
+            format_table(["M", "row", *_ERRORS, "paper, LS3D, stage 1 forward", "paper backward"], rows),
             describe_ranking(
-                means_by_label(quality, names, "backward"), backward, *_stage1_error(quality, "backward")
+                compute_means_by_label(quality, names), forward, *_describe_stage1_error(quality, "forward")
+            ),
+            describe_ranking(
+                compute_means_by_label(quality, names, "backward"),
+                backward,
+                *_describe_stage1_error(quality, "backward"),
             ),
         ]
     )
 
 
-def _negatives(quality: Quality) -> str:
+def _build_negatives_section(quality: Quality) -> str:
     names = {
         "different clusters + clustering": "different-clusters-clustering",
         "same image + equivariance": "same-image-equivariance",
@@ -116,51 +133,63 @@ def _negatives(quality: Quality) -> str:
         "same image + clustering": BASE,
     }
     theirs = {" + ".join(key): error for key, error in paper.NEGATIVES.items()}
-    rows = [[label, name, *_errors(quality, name), f"{theirs[label]:.2f}"] for label, name in names.items()]
+    rows = [
+        [label, name, *_format_errors(quality, name), f"{theirs[label]:.2f}"] for label, name in names.items()
+    ]
     return "\n\n".join(
         [
             "## Negatives and correspondence",
             "Negatives are keypoints of other clusters in the other image, or other positions in the same "
             "image. Positives come from clusters (two images), or only from deformations of one image "
             "(equivariance).",
-            table(["negatives + correspondence", "row", *_ERRORS, "paper, LS3D, stage 1 forward"], rows),
-            describe_ranking(means_by_label(quality, names), theirs, *_stage1_error(quality, "forward")),
-        ]
-    )
-
-
-def _by_detector() -> dict[str, str]:
-    """Return the row of each detector."""
-    return {name: BASE if name == "superpoint" else f"keypoints-{name}" for name in DETECTORS}
-
-
-def _detectors(quality: Quality) -> str:
-    names = _by_detector()
-    theirs = {name: pair[0] for name, pair in paper.DETECTORS.items()}
-    rows = []
-    for label, name in names.items():
-        pair = paper.DETECTORS.get(label)
-        paper_errors = (f"{error:.2f}" for error in pair) if pair else (NONE, NONE)
-        rows.append([label, name, *_errors(quality, name), *paper_errors])
-    return "\n\n".join(
-        [
-            "## First keypoints",
-            "The paper contradicts itself here: its forward error of 3.25 with SuperPoint is 3.32 in its "
-            "table on flipping.",
-            table(["detector", "row", *_ERRORS, "paper, CelebA, stage 1 forward", "paper backward"], rows),
-            describe_ranking(means_by_label(quality, names), theirs, *_stage1_error(quality, "forward")),
+            format_table(
+                ["negatives + correspondence", "row", *_ERRORS, "paper, LS3D, stage 1 forward"], rows
+            ),
             describe_ranking(
-                means_by_label(quality, names, "backward"),
-                {name: pair[1] for name, pair in paper.DETECTORS.items()},
-                *_stage1_error(quality, "backward"),
+                compute_means_by_label(quality, names), theirs, *_describe_stage1_error(quality, "forward")
             ),
         ]
     )
 
 
-def _precision(quality: Quality) -> str:
-    names = _by_detector()
-    runs = {label: quality["runs"].get(find_experiment(name).runs()[0]) for label, name in names.items()}
+def _find_detector_rows() -> dict[str, str]:
+    """Return the name of each detector's row."""
+    return {name: BASE if name == "superpoint" else f"keypoints-{name}" for name in DETECTORS}
+
+
+def _build_detectors_section(quality: Quality) -> str:
+    names = _find_detector_rows()
+    theirs = {name: pair[0] for name, pair in paper.DETECTORS.items()}
+    rows = []
+    for label, name in names.items():
+        pair = paper.DETECTORS.get(label)
+        paper_errors = (f"{error:.2f}" for error in pair) if pair else (NONE, NONE)
+        rows.append([label, name, *_format_errors(quality, name), *paper_errors])
+    return "\n\n".join(
+        [
+            "## First keypoints",
+            "The paper contradicts itself here: its forward error of 3.25 with SuperPoint is 3.32 in its "
+            "table on flipping.",
+            format_table(
+                ["detector", "row", *_ERRORS, "paper, CelebA, stage 1 forward", "paper backward"], rows
+            ),
+            describe_ranking(
+                compute_means_by_label(quality, names), theirs, *_describe_stage1_error(quality, "forward")
+            ),
+            describe_ranking(
+                compute_means_by_label(quality, names, "backward"),
+                {name: pair[1] for name, pair in paper.DETECTORS.items()},
+                *_describe_stage1_error(quality, "backward"),
+            ),
+        ]
+    )
+
+
+def _build_precision_section(quality: Quality) -> str:
+    names = _find_detector_rows()
+    runs = {
+        label: quality["runs"].get(find_experiment(name).list_run_names()[0]) for label, name in names.items()
+    }
     precision: Values = {
         label: None if run is None else run["first_keypoints_precision"][f"{label}, outliers removed"]
         for label, run in runs.items()
@@ -181,7 +210,7 @@ def _precision(quality: Quality) -> str:
             "Precision is the percentage of first keypoints in the training images that lie within a tenth "
             "of the inter-ocular distance of one of the 68 points, after outlier removal. "
             "[First keypoints](keypoints.md) shows the precision before outlier removal, and other measures.",
-            table(["detector", "row", "precision %", "paper, CelebA"], rows),
+            format_table(["detector", "row", "precision %", "paper, CelebA"], rows),
             describe_ranking(
                 missed,
                 {name: 100 - percent for name, percent in paper.PRECISION.items()},
@@ -191,7 +220,7 @@ def _precision(quality: Quality) -> str:
     )
 
 
-def _stages(quality: Quality) -> str:
+def _build_stages_section(quality: Quality) -> str:
     runs = {"short schedule": BASE, "full preset `fast`": "yt68-superpoint"}
     rows = [
         [label, name, *(format_mean(collect_values(quality, name, field, stage)) for field, stage in _STAGES)]
@@ -201,13 +230,13 @@ def _stages(quality: Quality) -> str:
         [f"paper, {data}", "", f"{points:.1f}", "30", f"{stage1:.1f}", f"{stage2:.1f}"]
         for data, (points, stage1, stage2) in paper.STAGES.items()
     ]
-    first, second = (mean(collect_values(quality, BASE, "forward", stage)) for stage in (1, 2))
+    first, second = (compute_mean(collect_values(quality, BASE, "forward", stage)) for stage in (1, 2))
     return "\n\n".join(
         [
             "## Stage 1 and Stage 2",
             "The paper's 3.3 for Stage 1 on CelebA is 3.25 in its table on first keypoints and 3.32 in its "
             "table on flipping.",
-            table(
+            format_table(
                 ["", "row", "points, stage 1", "points, stage 2", "stage 1 forward", "stage 2 forward"], rows
             ),
             _describe_improvement(
@@ -220,7 +249,7 @@ def _stages(quality: Quality) -> str:
 _STAGES = (("points_per_image", 1), ("points_per_image", 2), ("forward", 1), ("forward", 2))
 
 
-def _flipping(quality: Quality) -> str:
+def _build_flipping_section(quality: Quality) -> str:
     names = {"none": "flip-none", "train": "flip-train", "train and test": BASE}
     rows = [
         [
@@ -231,19 +260,23 @@ def _flipping(quality: Quality) -> str:
         ]
         for label, name in names.items()
     ]
-    ours = means_by_label(quality, names, stage=2)
-    plain, flipped = (mean(collect_values(quality, name, "forward", 1)) for name in ("flip-none", BASE))
+    ours = compute_means_by_label(quality, names, stage=2)
+    plain, flipped = (
+        compute_mean(collect_values(quality, name, "forward", 1)) for name in ("flip-none", BASE)
+    )
     return "\n\n".join(
         [
             "## Flipping",
             "The row `train` is the model of the row `train and test`, applied without averaging over the "
             "mirror image.",
-            table(["flipping", "row", "stage 1", "stage 2", "paper, LS3D, stage 1", "paper, stage 2"], rows),
+            format_table(
+                ["flipping", "row", "stage 1", "stage 2", "paper, LS3D, stage 1", "paper, stage 2"], rows
+            ),
             describe_ranking(
                 ours,
                 {name: pair[1] for name, pair in paper.FLIPPING.items()},
                 "forward error of Stage 2",
-                _seed_spread(quality, "forward", 2),
+                _compute_seed_spread(quality, "forward", 2),
             ),
             _describe_improvement(
                 plain, flipped, "Stage 1 with flipping in training", "Stage 1 without", "as in the paper"
@@ -256,7 +289,7 @@ def _flipping(quality: Quality) -> str:
 def _describe_improvement(
     before: float | None, after: float | None, new: str, old: str, comparison: str
 ) -> str:
-    """Describe whether an error decreased."""
+    """Describe whether the forward error decreased from the row `old` to the row `new`, as in the paper."""
     if before is None or after is None:
         return f"{new} or {old} has not been run yet."
     change = 100 * (after / before - 1)
@@ -265,10 +298,10 @@ def _describe_improvement(
     return f"{new} has a forward error {change:.0f} % higher than {old}; in the paper it is lower."
 
 
-def _real_points(quality: Quality) -> str:
+def _build_real_points_section(quality: Quality) -> str:
     names = {str(percent): f"real-{percent}" for percent in REAL_PERCENT}
-    rows = [[f"{label} %", name, *_errors(quality, name)] for label, name in names.items()]
-    guessing = mean(collect_values(quality, "real-20", "mean_shape"))
+    rows = [[f"{label} %", name, *_format_errors(quality, name)] for label, name in names.items()]
+    guessing = compute_mean(collect_values(quality, "real-20", "mean_shape"))
     return "\n\n".join(
         [
             "## Fraction of real points among the first keypoints",
@@ -277,13 +310,17 @@ def _real_points(quality: Quality) -> str:
             "image of 256 px; the other points are random. The network's confidence in a point reflects "
             "how often such points occur in the training data. Therefore the confidence threshold is 0.02 "
             "here; with the usual 0.15, the network finds nothing in the rows with random points.",
-            table(["real points", "row", *_ERRORS], rows),
-            _noise(means_by_label(quality, names), means_by_label(quality, names, stage=2), guessing),
+            format_table(["real points", "row", *_ERRORS], rows),
+            _check_noise_statements(
+                compute_means_by_label(quality, names),
+                compute_means_by_label(quality, names, stage=2),
+                guessing,
+            ),
         ]
     )
 
 
-def _noise(stage1: Values, stage2: Values, guessing: float | None) -> str:
+def _check_noise_statements(stage1: Values, stage2: Values, guessing: float | None) -> str:
     """Check two statements of the paper: 20 % real points still work, and above 40 % little is gained."""
     at20, at40, at100 = (stage1[percent] for percent in ("20", "40", "100"))
     if at20 is None or at40 is None or at100 is None or stage2["20"] is None or guessing is None:

@@ -1,7 +1,8 @@
-"""Experiments behind docs/results/claims.json: what the paper claims, on several data sets with three seeds.
+"""Declare the experiments behind docs/results/claims.json, which test claims of the paper.
 
-The network is the small one of the preset `tiny`, with four times its iterations, so that many runs fit into
-minutes on one GPU. Errors are measured on validation images.
+They use several data sets and three seeds. The network is that of the preset `tiny`, trained for four times
+as many iterations. It is so small that a run takes only minutes on a GPU. Errors are measured on validation
+images.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from experiments import CLUSTERS, DETECTORS, REAL_PERCENT, Experiment, Settings
 
 SEEDS = (0, 1, 2)
 SCHEDULE: Settings = {"warmup.iterations": 2_000, "rounds.iterations": 600, "stage2.iterations": 1_400}
-# First keypoints are those of the preset `fast`.
-SHARED: Settings = {
+SHARED: Settings = {  # settings of all experiments; the first keypoints are those of the preset `fast`
     "K": 30,
     "M": 100,
     "keypoints.detector": "superpoint",
@@ -24,7 +24,7 @@ SHARED: Settings = {
     **SCHEDULE,
     "evaluation.num_samples": 6,
 }
-# Prefix of the rows and settings of each data set. Flies are seen from above, in any direction.
+# Prefix of the row names and settings of each data set. Flies are seen from above and face any direction.
 DATA: Mapping[str, tuple[str, Settings]] = {
     "faces-yt68": ("yt68", {}),
     "faces-mtfl-aflw": ("aflw", {}),
@@ -32,7 +32,7 @@ DATA: Mapping[str, tuple[str, Settings]] = {
     "flies-dpk": ("dpk", {"K": 16, "M": 50, "augment.rotation": 180.0}),
 }
 FACES = "faces-yt68"
-# Settings of the preset `paper` that `tiny` and `fast` have changed, in groups that belong together.
+# Values of the preset `paper` for settings that `tiny` and `fast` change. Each group is tested alone.
 PAPER_SETTINGS: Mapping[str, Settings] = {
     "loss": {
         "loss.descriptors": "raw",
@@ -59,10 +59,10 @@ PAPER_SETTINGS: Mapping[str, Settings] = {
 }
 
 
-def row_name(data: str, name: str) -> str:
+def build_row_name(data: str, name: str) -> str:
     """Return the name of a row.
 
-    >>> row_name("birds-cub", "base")
+    >>> build_row_name("birds-cub", "base")
     'cub-base'
     """
     return f"{DATA[data][0]}-{name}"
@@ -71,7 +71,7 @@ def row_name(data: str, name: str) -> str:
 def _declare(data: str, name: str, settings: Settings, **more: Any) -> Experiment:
     shared = {**SHARED, **DATA[data][1]}
     return Experiment(
-        row_name(data, name),
+        build_row_name(data, name),
         data,
         {**shared, **settings},
         preset="tiny",
@@ -82,7 +82,7 @@ def _declare(data: str, name: str, settings: Settings, **more: Any) -> Experimen
 
 
 def _declare_all(data: str) -> list[Experiment]:
-    """Declare what is compared on every data set: flipping, negatives, correspondence and clusters."""
+    """Declare the experiments made on every data set: flipping, negatives, correspondence and clusters."""
     equivariance = {"correspondence.mode": "equivariance"}
     different = {"loss.negatives": "different-cluster"}
     clusters = [] if data == "flies-dpk" else [M for M in CLUSTERS if SHARED["M"] != M]
@@ -118,7 +118,7 @@ CLAIM_EXPERIMENTS = (
                 "K": 15,
                 "keypoints.detector": "file",
                 "keypoints.random_fraction": round(1 - percent / 100, 2),
-                # Confidence reflects how often a point occurs; random points have little.
+                # Confidence reflects how often a point occurs in the data, so random points have little.
                 "heatmaps.threshold": 0.02,
             },
             points="annotated",

@@ -1,4 +1,4 @@
-"""Records of the runs behind docs/results/claims.json: what is compared between them, and nothing else."""
+"""Read and write docs/results/claims.json, which has a short record of each run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ _ABOUT = {
     "stage2": "by way of reading a heatmap: forward error, its guessing value, backward error, its guessing "
     "value, raw hits in percent, spread of the landmarks divided by that of the annotated points",
 }
-_READING = ("forward", "guessing_forward", "backward", "guessing_backward", "hits", "spread")
+_READING = (
+    "forward",
+    "guessing_forward",
+    "backward",
+    "guessing_backward",
+    "hits",
+    "spread",
+)  # order in a record
 
 
 def shorten(result: Record) -> Record:
@@ -51,13 +58,13 @@ def shorten(result: Record) -> Record:
     }
 
 
-def stage2_value(record: Record, name: str, reading: str) -> float:
-    """Return one figure of Stage 2."""
+def get_stage2_value(record: Record, name: str, reading: str) -> float:
+    """Return one number of Stage 2, by its name in `_READING` and the way of reading heatmaps."""
     return float(record["stage2"][reading][_READING.index(name)])
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return all records of a file, or none without the file."""
+    """Return all records of a file; an empty list if the file does not exist."""
     records: list[Record] = read_json(path)["runs"] if path.exists() else []
     return records
 

@@ -1,4 +1,4 @@
-"""Claims of the paper about its ablations, and how they are tested: differences with intervals."""
+"""Test the claims that the paper makes in its ablations, by differences with confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from claim_experiments import DATA, FACES, SEEDS, row_name
-from claim_records import Record, stage2_value
+from claim_experiments import DATA, FACES, SEEDS, build_row_name
+from claim_records import Record, get_stage2_value
 from experiments import CLUSTERS, DETECTORS, REAL_PERCENT
 from scipy.stats import t as student_t
 
@@ -19,6 +19,7 @@ READING = "centroid"  # how the preset `tiny` reads heatmaps of Stage 2
 CONFIDENCE = 0.95
 
 
+# Label in the tables: name of the row, without the prefix of the data set.
 NEGATIVE_ROWS = {
     "different clusters + clustering": "different-clustering",
     "same image + equivariance": "same-equivariance",
@@ -26,7 +27,7 @@ NEGATIVE_ROWS = {
     "same image + clustering": "base",
 }
 FLIPPING_ROWS = {"none": "flip-none", "train and test": "base", "the same, own partners": "flip-itself"}
-_BASE_ROWS = {"clusters": "100", "keypoints": "superpoint"}
+_BASE_ROWS = {"clusters": "100", "keypoints": "superpoint"}  # label of the row `base` in two ablations
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Claim:
         text: The statement.
         better: Label of the row that the paper finds better.
         worse: Label of the other row.
-        rows: Names of all rows of the ablation by label; together they determine the spread over seeds.
+        rows: Names of all rows of the ablation by label. The interval uses the spread over seeds of all rows.
         datasets: Data sets on which the statement is tested.
     """
 
@@ -48,12 +49,12 @@ class Claim:
     datasets: Sequence[str] = tuple(DATA)
 
 
-def _labeled_rows(kind: str, labels: Sequence[object]) -> dict[str, str]:
+def _name_rows(kind: str, labels: Sequence[object]) -> dict[str, str]:
     return {str(label): "base" if str(label) == _BASE_ROWS[kind] else f"{kind}-{label}" for label in labels}
 
 
-CLUSTER_ROWS = _labeled_rows("clusters", CLUSTERS)
-DETECTOR_ROWS = _labeled_rows("keypoints", DETECTORS)
+CLUSTER_ROWS = _name_rows("clusters", CLUSTERS)
+DETECTOR_ROWS = _name_rows("keypoints", DETECTORS)
 REAL_POINT_ROWS = {f"{percent} %": f"real-{percent}" for percent in REAL_PERCENT}
 WITHOUT_FLIES = tuple(data for data in DATA if data != "flies-dpk")
 
@@ -82,26 +83,28 @@ CLAIMS = (
 )
 
 
-def errors_of_row(records: Sequence[Record], name: str, stage: int, reading: str = READING) -> list[float]:
+def collect_row_errors(
+    records: Sequence[Record], name: str, stage: int, reading: str = READING
+) -> list[float]:
     """Return the forward error of a row for every seed that has been run, in the order of seeds."""
     chosen = sorted(
         (record for record in records if record["row"] == name), key=lambda record: record["seed"]
     )
     if stage == 1:
         return [float(record["stage1"]["forward"]) for record in chosen]
-    return [stage2_value(record, "forward", reading) for record in chosen]
+    return [get_stage2_value(record, "forward", reading) for record in chosen]
 
 
 def compare_rows(errors: FloatArray, better: int, worse: int) -> tuple[float, float]:
     """Return the mean difference of two rows and the half-width of its 95 % interval.
 
-    The interval comes from a two-way analysis of variance: what remains after subtracting the mean of each
-    row and of each seed, pooled over all rows.
+    The interval comes from a two-way analysis of variance. Its variance is that of the residuals of all rows
+    after subtracting the mean of each row and of each seed.
 
     Args:
-        errors: one error per row and seed [R, S].
-        better: row whose error is subtracted.
-        worse: the other row.
+        errors: one error per row and seed, [R, S].
+        better: index of the row whose error is subtracted.
+        worse: index of the other row.
 
     >>> compare_rows(np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]), 0, 1)
     (1.0, 0.0)
@@ -118,8 +121,11 @@ def compare_rows(errors: FloatArray, better: int, worse: int) -> tuple[float, fl
 def measure_claim(
     records: Sequence[Record], claim: Claim, data: str, stage: int
 ) -> tuple[float, float] | None:
-    """Return the difference between the two rows of a claim and its interval; None if runs are missing."""
-    rows = {label: errors_of_row(records, row_name(data, name), stage) for label, name in claim.rows.items()}
+    """Return the result of `compare_rows` for the two rows of a claim; None if their runs are missing."""
+    rows = {
+        label: collect_row_errors(records, build_row_name(data, name), stage)
+        for label, name in claim.rows.items()
+    }
     complete = {label: errors for label, errors in rows.items() if len(errors) == len(SEEDS)}
     if not {claim.better, claim.worse} <= set(complete):
         return None
@@ -130,7 +136,7 @@ def measure_claim(
 
 
 def judge(difference: float, half_width: float) -> str:
-    """Return the verdict on a claim, given the difference that should be positive.
+    """Return the verdict on a claim from a difference, positive if the claim holds, and its interval.
 
     >>> judge(1.0, 0.5), judge(0.3, 0.5), judge(-1.0, 0.5)
     ('as in the paper', 'no measurable effect', 'the opposite')

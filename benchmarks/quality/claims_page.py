@@ -1,12 +1,12 @@
-"""Generator of docs/results/claims.md: each claim of the paper, on several data sets with three seeds."""
+"""Build docs/results/claims.md: each claim of the paper, on several data sets with three seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from claim_experiments import CLAIM_EXPERIMENTS, DATA, FACES, PAPER_SETTINGS, SCHEDULE, SEEDS, row_name
-from claim_records import Record, stage2_value
+from claim_experiments import CLAIM_EXPERIMENTS, DATA, FACES, PAPER_SETTINGS, SCHEDULE, SEEDS, build_row_name
+from claim_records import Record, get_stage2_value
 from claims import (
     CLAIMS,
     CLUSTER_ROWS,
@@ -16,12 +16,12 @@ from claims import (
     READING,
     REAL_POINT_ROWS,
     WITHOUT_FLIES,
+    collect_row_errors,
     compare_rows,
-    errors_of_row,
     judge,
     measure_claim,
 )
-from summaries import NONE, format_mean, table
+from summaries import NONE, format_mean, format_table
 
 import paper
 
@@ -33,17 +33,32 @@ _TITLES = {
 }
 
 
-def claims_page(records: Sequence[Record]) -> str:
+def build_claims_page(records: Sequence[Record]) -> str:
     """Return docs/results/claims.md."""
-    parts = [_clusters, _negatives, _detectors, _stages, _flipping, _real_points, _readings]
-    if any(record["row"].startswith(row_name(FACES, "paper-")) for record in records):
-        parts.append(_paper_settings)
+    parts = [
+        _build_clusters_section,
+        _build_negatives_section,
+        _build_detectors_section,
+        _build_stages_section,
+        _build_flipping_section,
+        _build_real_points_section,
+        _build_readings_section,
+    ]
+    if any(record["row"].startswith(build_row_name(FACES, "paper-")) for record in records):
+        parts.append(_build_paper_settings_section)
     return (
-        "\n\n".join([_introduction(records), _verdicts(records), *(part(records) for part in parts)]) + "\n"
+        "\n\n".join(
+            [
+                _build_introduction_section(records),
+                _build_verdicts_section(records),
+                *(part(records) for part in parts),
+            ]
+        )
+        + "\n"
     )
 
 
-def _introduction(records: Sequence[Record]) -> str:
+def _build_introduction_section(records: Sequence[Record]) -> str:
     total = sum(len(experiment.seeds) for experiment in CLAIM_EXPERIMENTS)
     missing = total - len(records)
     left = f" {missing} of {total} runs have not been made yet; their cells show {NONE}." if missing else ""
@@ -74,7 +89,7 @@ def _introduction(records: Sequence[Record]) -> str:
     )
 
 
-def _verdicts(records: Sequence[Record]) -> str:
+def _build_verdicts_section(records: Sequence[Record]) -> str:
     rows = []
     for claim in CLAIMS:
         for data in claim.datasets:
@@ -84,7 +99,7 @@ def _verdicts(records: Sequence[Record]) -> str:
             verdict = words[0] if words[0] == words[1] else f"Stage 1: {words[0]}; Stage 2: {words[1]}"
             rows.append([claim.text, _TITLES[data], *cells, verdict])
     header = ["claim", "data", "Stage 1, gain", "Stage 2, gain", "here"]
-    lines = table(header, rows).splitlines()
+    lines = format_table(header, rows).splitlines()
     lines[1] = "| --- | --- | ---: | ---: | --- |"
     return "\n\n".join(
         [
@@ -94,12 +109,12 @@ def _verdicts(records: Sequence[Record]) -> str:
             "interval comes from a two-way analysis of variance over the rows and seeds of each ablation. If "
             "it contains zero, three seeds show no measurable effect.",
             "\n".join(lines),
-            _conclusion(records),
+            _count_verdicts(records),
         ]
     )
 
 
-def _conclusion(records: Sequence[Record]) -> str:
+def _count_verdicts(records: Sequence[Record]) -> str:
     """Count the verdicts on Stage 2."""
     found = [
         judge(*result)
@@ -113,7 +128,7 @@ def _conclusion(records: Sequence[Record]) -> str:
     return f"Of the {len(found)} comparisons after Stage 2: {words}."
 
 
-def _error_table(
+def _format_error_table(
     records: Sequence[Record],
     first: str,
     rows: Mapping[str, str],
@@ -126,7 +141,7 @@ def _error_table(
         [
             label,
             *(
-                format_mean(errors_of_row(records, row_name(data, name), stage))
+                format_mean(collect_row_errors(records, build_row_name(data, name), stage))
                 for data in datasets
                 for stage in (1, 2)
             ),
@@ -138,20 +153,20 @@ def _error_table(
         header.append(title)
         for line in lines:
             line.append(f"{numbers[line[0]]:.2f}" if line[0] in numbers else NONE)
-    return table(header, lines)
+    return format_table(header, lines)
 
 
-def _clusters(records: Sequence[Record]) -> str:
+def _build_clusters_section(records: Sequence[Record]) -> str:
     theirs = {str(M): pair[0] for M, pair in paper.CLUSTERS.items()}
     return "\n\n".join(
         [
             "## Number of clusters M",
-            _error_table(records, "M", CLUSTER_ROWS, WITHOUT_FLIES, ("paper, LS3D, Stage 1", theirs)),
+            _format_error_table(records, "M", CLUSTER_ROWS, WITHOUT_FLIES, ("paper, LS3D, Stage 1", theirs)),
         ]
     )
 
 
-def _negatives(records: Sequence[Record]) -> str:
+def _build_negatives_section(records: Sequence[Record]) -> str:
     theirs = {" + ".join(key): error for key, error in paper.NEGATIVES.items()}
     return "\n\n".join(
         [
@@ -159,48 +174,52 @@ def _negatives(records: Sequence[Record]) -> str:
             "Positive pairs come from clusters (two images) or only from deformations of one image "
             "(equivariance). Negatives are keypoints of other clusters in the other image, or other "
             "positions in the same image.",
-            _error_table(
+            _format_error_table(
                 records, "negatives + positives", NEGATIVE_ROWS, tuple(DATA), ("paper, LS3D, Stage 1", theirs)
             ),
         ]
     )
 
 
-def _detectors(records: Sequence[Record]) -> str:
+def _build_detectors_section(records: Sequence[Record]) -> str:
     theirs = {name: pair[0] for name, pair in paper.DETECTORS.items()}
     return "\n\n".join(
         [
             "## First keypoints",
             "The paper contradicts itself here: its 3.25 with SuperPoint is 3.32 in its table on flipping.",
-            _error_table(records, "detector", DETECTOR_ROWS, (FACES,), ("paper, CelebA, Stage 1", theirs)),
+            _format_error_table(
+                records, "detector", DETECTOR_ROWS, (FACES,), ("paper, CelebA, Stage 1", theirs)
+            ),
         ]
     )
 
 
-def _stages(records: Sequence[Record]) -> str:
+def _build_stages_section(records: Sequence[Record]) -> str:
     lines = []
     for data, title in _TITLES.items():
-        rows = [record for record in records if record["row"] == row_name(data, "base")]
+        rows = [record for record in records if record["row"] == build_row_name(data, "base")]
         points = [record["stage1"]["points_per_image"] for record in rows]
         guess = f"{rows[0]['stage1']['guessing_forward']:.2f}" if rows else NONE
-        errors = [format_mean(errors_of_row(records, row_name(data, "base"), stage)) for stage in (1, 2)]
+        errors = [
+            format_mean(collect_row_errors(records, build_row_name(data, "base"), stage)) for stage in (1, 2)
+        ]
         lines.append([title, format_mean(points, 1), *errors, guess])
-    longer = format_mean(errors_of_row(records, row_name(FACES, "stage2-longer"), 2))
+    longer = format_mean(collect_row_errors(records, build_row_name(FACES, "stage2-longer"), 2))
     return "\n\n".join(
         [
             "## Stage 1 and Stage 2",
-            table(["data", "landmarks found, Stage 1", "Stage 1", "Stage 2", "guessing"], lines),
+            format_table(["data", "landmarks found, Stage 1", "Stage 1", "Stage 2", "guessing"], lines),
             f"With twice as many iterations of Stage 2, faces have {longer}: longer training does not help.",
         ]
     )
 
 
-def _flipping(records: Sequence[Record]) -> str:
+def _build_flipping_section(records: Sequence[Record]) -> str:
     lines = []
     for label, name in (*FLIPPING_ROWS.items(), ("train", "base")):
         reading = "not mirrored" if label == "train" else READING
         cells = [
-            format_mean(errors_of_row(records, row_name(data, name), stage, reading))
+            format_mean(collect_row_errors(records, build_row_name(data, name), stage, reading))
             for data in DATA
             for stage in (1, 2)
         ]
@@ -212,7 +231,7 @@ def _flipping(records: Sequence[Record]) -> str:
     unpaired = ", ".join(
         f"{_TITLES[data]} {' '.join(str(record['unpaired']) for record in rows)}"
         for data in DATA
-        if (rows := [record for record in records if record["row"] == row_name(data, "base")])
+        if (rows := [record for record in records if record["row"] == build_row_name(data, "base")])
     )
     return "\n\n".join(
         [
@@ -221,12 +240,12 @@ def _flipping(records: Sequence[Record]) -> str:
             "partners* treats them as their own partners instead, as selfmark 0.1 did. *Train* is the "
             "network of *train and test*, read without the mirror image. Landmarks without a partner, by "
             f"seed: {unpaired}.",
-            table(["flipping", *header, "paper, LS3D, Stage 1", "paper, Stage 2"], lines),
+            format_table(["flipping", *header, "paper, LS3D, Stage 1", "paper, Stage 2"], lines),
         ]
     )
 
 
-def _real_points(records: Sequence[Record]) -> str:
+def _build_real_points_section(records: Sequence[Record]) -> str:
     return "\n\n".join(
         [
             "## Fraction of real points among the first keypoints",
@@ -234,16 +253,20 @@ def _real_points(records: Sequence[Record]) -> str:
             "points are annotated points, moved by up to 3 px in an image of 256 px; the others are random. "
             "The paper shows curves without numbers. Its text says that 20 % real points still work, and "
             "that more than 40 % reduce the error only slightly.",
-            _error_table(records, "real points", REAL_POINT_ROWS, (FACES,)),
+            _format_error_table(records, "real points", REAL_POINT_ROWS, (FACES,)),
         ]
     )
 
 
-def _paper_settings(records: Sequence[Record]) -> str:
+def _build_paper_settings_section(records: Sequence[Record]) -> str:
     names = ("base", *(f"paper-{group}" for group in (*PAPER_SETTINGS, "all", "loss-equivariance")))
-    errors = {name: errors_of_row(records, row_name(FACES, name), 2, _own_reading(name)) for name in names}
+    errors = {
+        name: collect_row_errors(records, build_row_name(FACES, name), 2, _find_own_reading(name))
+        for name in names
+    }
     complete = {name: values for name, values in errors.items() if len(values) == len(SEEDS)}
-    similar = [name for name in complete if name != "paper-all"]  # whose seeds differ much more
+    # Rows that share one spread over seeds. The seeds of paper-all differ much more.
+    similar = [name for name in complete if name != "paper-all"]
     rows = []
     for name in names[1:]:
         cells = [NONE, NONE]
@@ -253,9 +276,9 @@ def _paper_settings(records: Sequence[Record]) -> str:
             change, half_width = compare_rows(pooled_errors, pooled.index("base"), pooled.index(name))
             cells = [format_mean(complete[name]), f"{change:+.2f} ± {half_width:.2f}"]
         settings = PAPER_SETTINGS.get(name.removeprefix("paper-"), {})
-        text = ", ".join(f"`{key}={_text(value)}`" for key, value in settings.items())
+        text = ", ".join(f"`{key}={_format_value(value)}`" for key, value in settings.items())
         rows.append([name.removeprefix("paper-"), text or _COMBINATIONS[name], *cells])
-    lines = table(["group", "settings", "Stage 2", "change"], rows).splitlines()
+    lines = format_table(["group", "settings", "Stage 2", "change"], rows).splitlines()
     lines[1] = "| --- | --- | ---: | ---: |"
     return "\n\n".join(
         [
@@ -276,26 +299,29 @@ _COMBINATIONS = {
 }
 
 
-def _own_reading(name: str) -> str:
-    """Return how the preset with these settings reads heatmaps."""
+def _find_own_reading(name: str) -> str:
+    """Return how the preset `tiny` with the settings of a row reads heatmaps."""
     return "cell" if name in ("paper-targets", "paper-all") else READING
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(value).replace(" ", "")
 
 
-def _readings(records: Sequence[Record]) -> str:
+def _build_readings_section(records: Sequence[Record]) -> str:
     lines = []
     for data, title in _TITLES.items():
         for name in ("base", "flip-none"):
-            rows = [record for record in records if record["row"] == row_name(data, name)]
+            rows = [record for record in records if record["row"] == build_row_name(data, name)]
             for reading in ("cell", "quarter", "parabola", "centroid"):
                 values = {
-                    figure: [stage2_value(record, figure, reading) for record in rows]
+                    figure: [get_stage2_value(record, figure, reading) for record in rows]
                     for figure in ("forward", "backward", "guessing_backward", "hits", "spread")
                 }
-                ratio = [a / b for a, b in zip(values["backward"], values["guessing_backward"], strict=True)]
+                ratio = [
+                    error / guess
+                    for error, guess in zip(values["backward"], values["guessing_backward"], strict=True)
+                ]
                 flipped = "yes" if name == "base" else "no"
                 lines.append(
                     [
@@ -319,27 +345,28 @@ def _readings(records: Sequence[Record]) -> str:
             "*Hits* are annotated points within 6 px (in an image of 128 px) of the raw landmark that is "
             "matched to them, in percent. *Spread* is how far landmarks move from image to image, divided "
             "by how far the annotated points move.",
-            table([*header, "hits", "spread"], lines),
+            format_table([*header, "hits", "spread"], lines),
             _describe_readings(records),
         ]
     )
 
 
 def _describe_readings(records: Sequence[Record]) -> str:
-    """Compare the centroid with the parabola by hits and forward error, over all runs of each data set."""
+    """Count in how many runs of each data set the centroid is better than the parabola."""
     sentences = []
     for data, title in _TITLES.items():
         rows = [record for record in records if record["data"] == data]
         if not rows:
             continue
-        fewer_errors, more_hits = (
-            sum(
-                sign * (stage2_value(row, name, "centroid") - stage2_value(row, name, "parabola")) > 0
-                for row in rows
-            )
-            for name, sign in (("forward", -1), ("hits", 1))
+        lower_error = sum(
+            get_stage2_value(row, "forward", "centroid") < get_stage2_value(row, "forward", "parabola")
+            for row in rows
+        )
+        more_hits = sum(
+            get_stage2_value(row, "hits", "centroid") > get_stage2_value(row, "hits", "parabola")
+            for row in rows
         )
         sentences.append(
-            f"{title}: lower forward error in {fewer_errors} of {len(rows)} runs, more hits in {more_hits}"
+            f"{title}: lower forward error in {lower_error} of {len(rows)} runs, more hits in {more_hits}"
         )
     return f"The centroid compared with the parabola, over all runs of this page: {'; '.join(sentences)}."

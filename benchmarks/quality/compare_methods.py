@@ -5,11 +5,13 @@
         [--runs DATA[:METHOD,...] ...] [--budget 2min] [--seeds 0 1 2] [--part validation|test] \
         [--processes 6] [--minutes 9] [--set SETTING=VALUE]
 
-Each run is a row of `selfmark compare` on the training images of a data set, measured on its validation part
-(see `validation_split.py`) or on its test images. Methods of other papers use images of 128 x 128 pixels, as
-most of their papers do. Rows are added to docs/results/compare.json as soon as they are done; a repeated row
-replaces the old one. A run that was interrupted is resumed from WORK; a run whose row is stored, with the
-same commit, is not repeated.
+Each run is a row of `selfmark compare` on the training images of a data set. Errors are measured on its
+validation part (see `validation_split.py`) or on its test images. Methods of other papers use images of
+128 x 128 pixels, as most of their papers do.
+
+The script adds each row to docs/results/compare.json as soon as it is done. A new row replaces an old row of
+the same data set, part, method, budget and seed. An interrupted run resumes from WORK. A run is skipped if
+its row, made with the same commit, is already there.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from threading import Lock
 from typing import Any
 
 import provenance
-from quality_data import DATASETS, working_copy
-from validation_split import validation_part
+from quality_data import DATASETS, prepare_working_copy
+from validation_split import select_validation_part
 
 from selfmark.cli.options import parse_settings
 from selfmark.comparison.jobs import Comparison, Job, RowName, parse_duration, parse_methods
@@ -34,7 +36,7 @@ from selfmark.images.sources import list_images
 from selfmark.run.files import read_json, write_json
 
 RESULTS = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "compare.json"
-LANDMARKS = {
+LANDMARKS = {  # number of landmarks for each data set
     "faces-yt68": 30,
     "faces-mtfl-aflw": 10,
     "birds-cub": 30,
@@ -42,9 +44,9 @@ LANDMARKS = {
     "mouse-openfield": 10,
 }
 _OWN_METHODS = ("self-training", "zero-shot")
-_OTHERS_SETTINGS = {"images.size": 128}
-_KEYS = ("data", "part", "method", "budget_minutes", "seed")  # identify a row
-_OVERHEAD = 45.0  # seconds of a run beside its training: reading images, checks, evaluation
+_OTHERS_SETTINGS = {"images.size": 128}  # settings of methods of other papers
+_KEYS = ("data", "part", "method", "budget_minutes", "seed")  # fields that identify a row
+_OVERHEAD = 45.0  # seconds that a run needs besides training: reading images, checks, evaluation
 
 
 def main() -> None:
@@ -57,8 +59,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--processes", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--minutes", type=float, help="start no run that would end later than this")
-    parser.add_argument("--commit", default=provenance.read_commit(), help="where there is no repository")
+    parser.add_argument("--minutes", type=float, help="start no run that would end after this many minutes")
+    parser.add_argument(
+        "--commit", default=provenance.read_commit(), help="commit of the code, if git has none"
+    )
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -70,9 +74,9 @@ def main() -> None:
 
 
 def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Job]]:
-    """Return the runs in the order of the command line, each with what its row tells beside the result.
+    """Return the runs in the order of the command line, each with the additional fields of its row.
 
-    Those that need no training come last, because they fill the gaps.
+    Runs without training come last: they are short and fill the time that is left.
     """
     jobs = []
     for seed in arguments.seeds:
@@ -98,10 +102,10 @@ def is_stored(labels: dict[str, Any], job: Job, results: Path) -> bool:
 def _build_job(
     name: str, method: RowName, seed: int, arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], Job]:
-    folder = working_copy(name, arguments.data_folder, arguments.work).resolve()
+    folder = prepare_working_copy(name, arguments.data_folder, arguments.work).resolve()
     dataset = DATASETS[name]
     if arguments.part == "validation":
-        dataset = validation_part(dataset, folder)
+        dataset = select_validation_part(dataset, folder)
     settings = {**({} if method in _OWN_METHODS else _OTHERS_SETTINGS), **parse_settings(arguments.settings)}
     comparison = Comparison(
         images=tuple(str(folder / file) for file in dataset.inputs),
@@ -137,11 +141,11 @@ def run_jobs(
     """Run jobs, several at a time, and store the row of each when it is done.
 
     Args:
-        jobs: what each row tells beside the result, and the job.
+        jobs: additional fields of each row, and the job.
         processes: number of jobs at the same time.
-        limit: time on the monotonic clock after which no job should end; those that would are left out.
+        limit: time on the monotonic clock. Jobs that would end later are left out.
         results: file of all rows.
-        run: runs one job and returns its row.
+        run: function that runs one job and returns its row.
     """
     lock = Lock()
 
@@ -166,7 +170,7 @@ def run_jobs(
 
 
 def store_rows(rows: list[dict[str, Any]], path: Path) -> None:
-    """Add rows to a file; those with the same data, part, method, budget and seed replace old ones."""
+    """Add rows to a file. A row replaces an old one with the same data, part, method, budget and seed."""
     by_key = {tuple(row[key] for key in _KEYS): row for row in [*_read_rows(path), *rows]}
     ordered = [by_key[key] for key in sorted(by_key, key=str)]
     write_json({"script": "benchmarks/quality/compare_methods.py", "rows": ordered}, path)

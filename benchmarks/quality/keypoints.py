@@ -4,14 +4,15 @@ r"""Compare first-keypoint detectors: repeatability, matching, and precision on 
         --out docs/results/keypoints.json
 
 D contains the data sets, zipped or not, and W the weights of the learned detectors. Missing data sets and
-weights are reported and skipped.
+weights are reported and skipped. The script also writes a page with tables next to the JSON file.
 
-Repeatability and matching compare every image with a view of it under a known homography, the same for all
-detectors, using the best 60 points of each detector, without a score threshold. They are measured once with
-unchanged pixels and once with blur, lower contrast and noise, which favors detectors that were trained with
-such changes, as selfmark's own detector was. Precision (the paper's measure) uses the points that `selfmark
-discover` would detect, with its threshold and maximum number of points, before outlier removal. Random points
-give the chance level.
+Repeatability and matching compare every image with a view of it under a known homography, which is the same
+for all detectors. They use the best 60 points of each detector, without a score threshold. They are measured
+twice: with unchanged pixels, and with blur, lower contrast and noise in the view ("relit"). The second
+measurement favors detectors that were trained with such changes, like selfmark's own.
+
+Precision is the paper's measure. It uses the points that `selfmark discover` would detect, with its threshold
+and maximum number of points, before outlier removal. Random points give the chance level.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from experiments import DETECTORS
-from quality_data import DATASETS, is_available, working_copy
-from single_run import hardware
-from summaries import table
+from quality_data import DATASETS, is_available, prepare_working_copy
+from single_run import describe_hardware
+from summaries import format_table
 
-from run import commit
+from run import read_commit
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, FirstKeypoints, override
 from selfmark.evaluation.label_files import read_ground_truth
@@ -54,8 +55,8 @@ CONFIG = Config()
 DATA = ("faces-yt68", "birds-cub")
 POINTS = 60  # per image, for repeatability and matching
 MAX_DISTANCE = 3.0  # maximum distance between matching points, pixels of a 256 px image
-VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}
-LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}  # of a 0..1 image; blur in pixels
+VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}  # see `random_homography`
+LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}  # blur in pixels, others for 0..1
 SEED = 0
 CHANCE = "random"  # name of the rows with random points
 SHEET_COLUMNS = 6  # images per data set in the contact sheet
@@ -89,7 +90,7 @@ class TestImages:
     Attributes:
         store: N images, cropped as for the network.
         truth: Their annotated points; `xy` [N, L, 2] is in network pixels here.
-        radius: Distance [N] within which a keypoint counts as correct.
+        radius: Distance [N] in network pixels within which a keypoint counts as correct.
         views: Transformed views, [N, 3, S, S] uint8.
         relit: The same views with blur, lower contrast and noise.
         matrices: Homographies [N, 3, 3] from image pixels to view pixels.
@@ -120,7 +121,7 @@ def main() -> None:
     parser.add_argument("--sheet", type=Path, help="PNG file to write, with the points drawn in some images")
     options = parser.parse_args()
     device = torch.device(options.device)
-    settings = _available_detectors(options.detectors, options.weights_folder, options.own_weights)
+    settings = _find_available_detectors(options.detectors, options.weights_folder, options.own_weights)
     rows: list[Row] = []
     sheets = []
     with tempfile.TemporaryDirectory() as work:
@@ -128,7 +129,9 @@ def main() -> None:
             if not is_available(data, options.data_folder, Path(work)):
                 print(f"{data} is not in {options.data_folder}; skipping it", flush=True)
                 continue
-            test_images = load(data, working_copy(data, options.data_folder, Path(work)), options.images)
+            test_images = load_test_images(
+                data, prepare_working_copy(data, options.data_folder, Path(work)), options.images
+            )
             for name, keypoints in settings.items():
                 rows.append({"data": data, "detector": name, **measure(test_images, keypoints, device)})
                 print(rows[-1], flush=True)
@@ -137,15 +140,15 @@ def main() -> None:
                 sheets.append(draw_sheet(test_images, settings, device))
     record = {
         "script": "benchmarks/quality/keypoints.py",
-        "hardware": hardware(),
+        "hardware": describe_hardware(),
         "versions": {
             "torch": torch.__version__,
             "opencv": cv2.__version__,
             "python": platform.python_version(),
         },
-        "commit": commit(),
+        "commit": read_commit(),
         "seed": SEED,
-        "own_weights": _digest(options.own_weights),
+        "own_weights": _compute_digest(options.own_weights),
         "points": POINTS,
         "reach": MAX_DISTANCE,
         "view": VIEW,
@@ -154,19 +157,21 @@ def main() -> None:
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, options.out)
-    options.out.with_suffix(".md").write_text(page(record), encoding="utf-8")
+    options.out.with_suffix(".md").write_text(build_page(record), encoding="utf-8")
     if sheets:
         cv2.imwrite(str(options.sheet), np.hstack(sheets))
-    print(page(record))
+    print(build_page(record))
 
 
-def _digest(own_weights: str) -> str:
-    """Return the first digits of the checksum of selfmark's own weights."""
+def _compute_digest(own_weights: str) -> str:
+    """Return the first digits of the SHA-256 of the weights of selfmark's own detector."""
     content = Path(own_weights).read_bytes() if own_weights else WEIGHTS.read_bytes()
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _available_detectors(names: Sequence[str], folder: Path, own_weights: str) -> dict[str, FirstKeypoints]:
+def _find_available_detectors(
+    names: Sequence[str], folder: Path, own_weights: str
+) -> dict[str, FirstKeypoints]:
     """Return the settings of the detectors whose weights are available."""
     settings = {}
     for name in names:
@@ -174,9 +179,9 @@ def _available_detectors(names: Sequence[str], folder: Path, own_weights: str) -
         if published is not None and not (folder / published.file).is_file():
             print(f"{published.file} is not in {folder}; skipping {name}", flush=True)
             continue
-        weights = (
-            own_weights if name == "selfmark" else "" if published is None else str(folder / published.file)
-        )
+        weights = "" if published is None else str(folder / published.file)
+        if name == "selfmark":
+            weights = own_weights
         changes = {"keypoints.detector": name, "keypoints.weights": weights}
         settings[name] = override(CONFIG, changes).keypoints
     return settings
@@ -185,7 +190,7 @@ def _available_detectors(names: Sequence[str], folder: Path, own_weights: str) -
 # --- images ----------------------------------------------------------------------------------------------
 
 
-def load(data: str, folder: Path, count: int) -> TestImages:
+def load_test_images(data: str, folder: Path, count: int) -> TestImages:
     """Load `count` evenly spaced test images and create their views."""
     dataset = DATASETS[data]
     labeled = read_ground_truth(
@@ -214,11 +219,11 @@ def transform_image(image: torch.Tensor, index: int) -> tuple[torch.Tensor, torc
     view = cv2.warpPerspective(pixels, matrix, (side, side), borderMode=cv2.BORDER_REFLECT_101)
     blurred = cv2.GaussianBlur(view, (0, 0), LIGHT["blur"])
     relit = blurred * LIGHT["contrast"] + LIGHT["brightness"] + rng.normal(0, LIGHT["noise"], view.shape)
-    return _bytes(view), _bytes(relit), matrix
+    return _to_bytes(view), _to_bytes(relit), matrix
 
 
-def _bytes(picture: npt.NDArray[Any]) -> torch.Tensor:
-    """Convert an image [S, S, 3] in 0..1 to the format of the store."""
+def _to_bytes(picture: npt.NDArray[Any]) -> torch.Tensor:
+    """Convert an image [S, S, 3] in 0..1 to the format of the store, [3, S, S] uint8."""
     return torch.from_numpy(np.round(picture.clip(0, 1) * 255).astype(np.uint8)).permute(2, 0, 1)
 
 
@@ -234,7 +239,7 @@ def measure(test_images: TestImages, settings: FirstKeypoints, device: torch.dev
 
 
 def measure_chance(test_images: TestImages) -> Row:
-    """Measure the precision of random points, as many as a detector may return."""
+    """Measure the precision of random points. Each image has as many as a detector may return."""
     images, count, size = len(test_images.truth), CONFIG.keypoints.max_points, CONFIG.images.size
     xy = np.random.default_rng(SEED).uniform(0, size - 1, (images * count, 2))
     index = torch.arange(images).repeat_interleave(count)
@@ -260,6 +265,7 @@ def measure_repeatability(test_images: TestImages, detect: Detect) -> Row:
 def measure_precision(test_images: TestImages, detect: Detect) -> Row:
     """Measure the precision in percent, and the percentage of annotated points with a keypoint nearby."""
     points = detect(test_images.store.pixels).to("cpu")
+    # Drop points in the margin that the crop adds around the image.
     low, high = torch.from_numpy(test_images.store.bounds)[points.image_index].chunk(2, dim=1)
     points = points.select(((points.xy >= low) & (points.xy <= high)).all(dim=1))
     truth = test_images.truth
@@ -288,14 +294,14 @@ def _select_image(points: Keypoints, index: int) -> DetectedPoints:
 # --- output ----------------------------------------------------------------------------------------------
 
 
-def page(record: dict[str, Any]) -> str:
-    """Return a Markdown page with a description of the measurements and a table for each data set."""
+def build_page(record: dict[str, Any]) -> str:
+    """Return a Markdown page with a description of the measurements and one table per data set."""
     rows: list[Row] = record["rows"]
     parts = ["# First keypoints compared", INTRODUCTION.format(**record)]
     for data in dict.fromkeys(row["data"] for row in rows):
         dataset_rows = [row for row in rows if row["data"] == data]
         lines = [[row["detector"], *(str(row.get(column, "")) for column in COLUMNS)] for row in dataset_rows]
-        content = table(["detector", *COLUMNS.values()], lines)
+        content = format_table(["detector", *COLUMNS.values()], lines)
         parts.append(f"## {data}, {dataset_rows[0]['images']} test images\n\n{content}")
     return "\n\n".join(parts) + "\n"
 

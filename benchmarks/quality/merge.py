@@ -1,10 +1,11 @@
-"""Merge the output of `run.py` into docs/results; a repeated run replaces the old one.
+"""Merge the output of `run.py` into quality.json and claims.json in docs/results.
 
     python benchmarks/quality/merge.py DIR [DIR ...]
 
-quality.json contains `rows`, one for each stage and ridge penalty of each run, and `runs` with everything
-else about each run: its settings, errors by pose or yaw, trust in each landmark, versions. Rows follow the
-order of the experiments. claims.json contains one record of each run of `claim_experiments.py`.
+A new run replaces an old run of the same name. quality.json contains `rows` and `runs`. There is one row for
+each stage and ridge of each run, in the order of the experiments. `runs` has everything else about each run:
+its settings, errors by pose or yaw, trust in each landmark, versions. claims.json contains one record for
+each run of `claim_experiments.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
     results = [read_json(path) for folder in arguments.folders for path in sorted(folder.glob("*.json"))]
     new = [result for result in results if isinstance(result, dict) and set(result) == {"run", "rows"}]
     refuse_trial_runs(new)
-    names = [run for experiment in CLAIM_EXPERIMENTS for run in experiment.runs()]
+    names = [run for experiment in CLAIM_EXPERIMENTS for run in experiment.list_run_names()]
     quality = [result for result in new if result["run"]["name"] not in names]
     if quality:
         published = read_json(QUALITY) if QUALITY.exists() else {"runs": {}, "rows": []}
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the published runs and rows, updated with new ones."""
+    """Return the content of quality.json, updated with new results."""
     refuse_trial_runs(new)
     runs = dict(published["runs"]) | {result["run"]["name"]: result["run"] for result in new}
     replaced = {result["run"]["name"] for result in new}
@@ -62,7 +63,7 @@ def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str,
     rows += [row for result in new for row in result["rows"]]
     order = {
         name: index
-        for index, name in enumerate(run for experiment in EXPERIMENTS for run in experiment.runs())
+        for index, name in enumerate(run for experiment in EXPERIMENTS for run in experiment.list_run_names())
     }
 
     def sort_key(run: str) -> tuple[int, str]:
@@ -76,7 +77,7 @@ def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def refuse_trial_runs(results: Sequence[dict[str, Any]]) -> None:
-    """Exit if any result is that of a trial run (`--smoke`)."""
+    """Exit if any result is from a trial run (`--smoke`)."""
     if any(row.get("smoke") for result in results for row in result["rows"]):
         raise SystemExit("the results contain --smoke runs; their numbers mean nothing, so nothing is merged")
 

@@ -1,4 +1,4 @@
-"""What becomes of landmarks without a mirror partner: left out of mirrored images, or their own partners."""
+"""Change how training treats landmarks without a mirror partner."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partner
 
 
 @contextmanager
-def unpaired_landmarks(treatment: str) -> Iterator[None]:
-    """Train as selfmark does ("masked"), or make such landmarks their own partners ("itself")."""
+def treat_unpaired_landmarks(treatment: str) -> Iterator[None]:
+    """Choose how runs in this context treat landmarks without a mirror partner.
+
+    Args:
+        treatment: "masked" leaves them out of mirrored images, as selfmark does; "itself" makes them their
+            own partners.
+    """
     if treatment == "masked":
         yield
         return
@@ -27,5 +32,6 @@ def unpaired_landmarks(treatment: str) -> Iterator[None]:
 
 
 def _pair_all(table: npt.NDArray[np.int64]) -> LandmarkPartners:
+    """Find mirror partners and mark every landmark as paired."""
     mirror = find_mirror_partners(table).mirror
     return LandmarkPartners(mirror, (True,) * len(mirror))

@@ -1,8 +1,8 @@
-"""Label-free measurement on videos: do landmarks move with the image content under them?
+"""Measure without labels whether landmarks in a video move with the image content under them.
 
-For the image content under each landmark, optical flow predicts its position in the next frame. A landmark
-that follows the animal is detected there. In videos from above, the animal differs in brightness from the
-ground, so the fraction of landmarks that lie on the animal can be measured too.
+Optical flow predicts where the image content under a landmark is in the next frame. A landmark that follows
+the animal is detected at this position. In videos from above, the animal and the ground differ in brightness.
+Therefore the fraction of landmarks on the animal can be measured too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,20 @@ MARGIN = 3.0  # percent of the side; a landmark this close to the animal counts 
 
 
 def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dict[str, Any]:
-    """Measure landmark motion on video frames; distances are percentages of the network image's side."""
+    """Measure the motion of landmarks in video frames.
+
+    Args:
+        detector: the detector.
+        refs: frames of one or more videos.
+        config: settings of the run.
+
+    Returns:
+        Under "motion", fractions and distances; distances are percentages of the network image's side.
+    """
     store = load_store(refs, config.images, float("inf"), None)
     batches = torch.split(store.pixels, config.runtime.predict_batch)
     xy = torch.cat([detector.locate(batch).xy.cpu() for batch in batches]).numpy().astype(np.float32)
-    gray = [_gray(image) for image in store.pixels]
+    gray = [_to_gray(image) for image in store.pixels]
     center = store.regions[:, :2] + store.regions[:, 2:] / 2
     pairs = pair_frames(store.video, store.frame, center)
     tracked = [track_points(gray[row], gray[next_row], xy[row], config.temporal) for row, next_row in pairs]
@@ -46,11 +55,13 @@ def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dic
         "motion": {
             "frames": len(store),
             "pairs": len(pairs),
-            "flow_known": _fraction(reliable),
+            "flow_known": _compute_fraction(reliable),
             "median_from_flow": round(percent_per_pixel * float(np.median(distance[reliable])), 3),
-            "jumps": _fraction(percent_per_pixel * distance[reliable] > JUMP),
+            "jumps": _compute_fraction(percent_per_pixel * distance[reliable] > JUMP),
             "median_moved": round(percent_per_pixel * float(np.median(moved)), 3),
-            "on_animal": _fraction(np.stack([on_animal(*pair) for pair in zip(gray, xy, strict=True)])),
+            "on_animal": _compute_fraction(
+                np.stack([find_on_animal(*pair) for pair in zip(gray, xy, strict=True)])
+            ),
         }
     }
 
@@ -58,7 +69,15 @@ def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dic
 def pair_frames(
     video: npt.NDArray[np.int64], frame: npt.NDArray[np.int64], center: Floats
 ) -> list[tuple[int, int]]:
-    """Pair images of the same object in consecutive frames; the nearest object counts as the same.
+    """Pair images of the same object in consecutive frames: each object with the nearest one.
+
+    Args:
+        video: index of the video of each image, [N].
+        frame: frame number of each image, [N].
+        center: center of each image's crop in the frame, pixels, [N, 2].
+
+    Returns:
+        Pairs of rows.
 
     >>> pair_frames(np.zeros(3, int), np.array([4, 5, 5]), np.array([[9.0, 9.0], [1.0, 1.0], [8.0, 9.0]]))
     [(0, 2)]
@@ -75,8 +94,12 @@ def pair_frames(
     return pairs
 
 
-def on_animal(gray: Gray, xy: Floats) -> npt.NDArray[np.bool_]:
-    """Return which landmarks [K, 2] lie on or near the region that is as bright as the image center."""
+def find_on_animal(gray: Gray, xy: Floats) -> npt.NDArray[np.bool_]:
+    """Return a mask [K] of the landmarks [K, 2] on or near the animal.
+
+    Otsu's threshold divides the image into bright and dark pixels. The animal consists of those that are like
+    the image center.
+    """
     side = len(gray)
     _, bright = cv2.threshold(gray, 0, 1, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
     middle = slice(side * 2 // 5, side * 3 // 5)
@@ -87,10 +110,10 @@ def on_animal(gray: Gray, xy: Floats) -> npt.NDArray[np.bool_]:
     return near
 
 
-def _fraction(values: npt.NDArray[np.bool_]) -> float:
+def _compute_fraction(values: npt.NDArray[np.bool_]) -> float:
     return round(float(values.mean()), 4) if values.size else 0.0
 
 
-def _gray(image: torch.Tensor) -> Gray:
+def _to_gray(image: torch.Tensor) -> Gray:
     array = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     return np.asarray(cv2.cvtColor(array, cv2.COLOR_RGB2GRAY), np.uint8)

@@ -1,11 +1,11 @@
-"""Pack the training images of data sets into small archives, to send them to a machine that has none.
+"""Pack the training images of data sets into small archives, to copy them to another machine.
 
     export PYTHONPATH=src:benchmarks:benchmarks/quality
     python benchmarks/quality/pack_data.py --data-folder DATA --output FOLDER [--data NAME[:EVERY] ...]
 
-The archives replace DATA for `compare_methods.py --part validation`. They have no test images. With EVERY,
-only every n-th training image is packed. Frames of the mouse's video are packed as crops around the mouse, so
-that no video needs to be read.
+There, use FOLDER as the data folder of `compare_methods.py --part validation`. The archives have no test
+images. If EVERY is n, only every n-th training image is packed. Frames of the mouse's video are packed as
+crops around the mouse, so that the other machine need not decode a video.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 import cv2
 import numpy as np
 from animals import MOUSE_SIDE
-from quality_data import working_copy
+from quality_data import prepare_working_copy
 
 from selfmark.run.files import read_json
 
 _DEFAULT = ("faces-yt68", "faces-mtfl-aflw:2", "birds-cub", "flies-dpk", "mouse-openfield:2")
-_CROP_SIDE = 220  # pixels; selfmark uses a square of 1.2 times the box, which is 150 pixels wide
+_CROP_SIDE = 220  # pixels; enough for selfmark, which crops 1.2 times the box of 150 pixels
 _JPEG_QUALITY = 92
 
 Content = dict[str, Any]
@@ -43,7 +43,7 @@ def main() -> None:
         name, _, every = entry.partition(":")
         path = arguments.output / f"{name}.zip"
         with tempfile.TemporaryDirectory() as work, zipfile.ZipFile(path, "w") as archive:
-            folder = working_copy(name, arguments.data_folder, Path(work))
+            folder = prepare_working_copy(name, arguments.data_folder, Path(work))
             pack = _pack_mouse if name == "mouse-openfield" else _pack_images
             pack(folder, archive, int(every or 1))
             archive.writestr(".ready", "")
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _pack_images(folder: Path, archive: zipfile.ZipFile, every: int) -> None:
-    """Add every n-th training image as it is, and their labels."""
+    """Add the files of every n-th training image, and their labels."""
     content = _take(read_json(folder / "train.json"), every)
     for image in content["images"]:
         archive.write(folder / "images" / image["file_name"], f"images/{image['file_name']}")
@@ -86,7 +86,7 @@ def _crop(archive: zipfile.ZipFile, content: Content, pictures: dict[int, Any], 
         entry, picture = boxes[image["id"]], pictures[image["id"]]
         x, y = (np.array(entry["bbox"][:2]) + (MOUSE_SIDE - _CROP_SIDE) / 2).round().astype(int)
         left, top = max(x, 0), max(y, 0)
-        # The crop ends where the picture ends, so that what lies outside is the same.
+        # At the border of the picture, the crop ends too. selfmark then fills the outside as for the picture.
         cropped = picture[top : max(y + _CROP_SIDE, 0), left : max(x + _CROP_SIDE, 0)]
         name = f"{part}/{image['id']:05d}.jpg"
         success, encoded = cv2.imencode(".jpg", cropped, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])

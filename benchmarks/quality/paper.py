@@ -1,7 +1,7 @@
-"""Numbers that the paper reports in its ablations (Mallis et al., TPAMI 2023).
+"""Numbers that the paper (Mallis et al., TPAMI 2023) reports in its ablations.
 
-They are in the order of the rows in our ablation tables (`ablations_page.py`). Errors are percentages on the
-paper's data sets, so only their ranking can be compared with ours, not their values.
+They are in the order of the sections in `ablations_page.py`. Errors are percentages, on the paper's data
+sets, so only their ranking can be compared with ours, not their values.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ NEGATIVES = {
     ("same image", "clustering"): 7.95,
 }
 
-# Table "keypoint initialization": CelebA, Stage 1, forward and backward. The 3.25 of SuperPoint is 3.32 in
-# the table "flipping" (CelebA, flipping in training), although nothing in the text tells the settings apart.
+# Table "keypoint initialization": CelebA, Stage 1, forward and backward. For SuperPoint, the table "flipping"
+# (CelebA, flipping in training) has 3.32 instead of 3.25, although the text describes the same settings.
 DETECTORS = {"sift": (4.07, 7.79), "orb": (3.85, 7.70), "r2d2": (3.71, 7.97), "superpoint": (3.25, 6.65)}
 
-# Table inside figure "precision of generic keypoints": CelebA, percentage close to one of 68 points.
+# Table in the figure "precision of generic keypoints": CelebA, percentage of keypoints near one of 68 points.
 PRECISION = {"sift": 38.9, "orb": 47.4, "r2d2": 54.5, "superpoint": 56.5}
 
 # Table "first and second stages": points per image and forward error of Stage 1, forward error of Stage 2.

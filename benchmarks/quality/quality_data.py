@@ -1,7 +1,7 @@
 """Data sets of the quality benchmark, as inputs of `selfmark discover` and `selfmark evaluate`.
 
-The data folder contains NAME.zip or the unzipped NAME/. Neither is modified: label files are added to a
-working copy, which is unpacked or consists of links.
+The data folder contains NAME.zip or the unzipped NAME/. It is not modified. Label files are added to a
+working copy: the unpacked archive, or a folder of links to the unzipped files.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Dataset:
     """Files of a data set, relative to its folder.
 
     Attributes:
-        inputs: Inputs of discovery; from a COCO file only the boxes are read, not the labels.
+        inputs: Inputs of discovery. Of a COCO file, only the boxes are used, not the points.
         images: Images for the evaluation, including training images.
         labels: Points that errors are measured against.
         train_labels: Points that the regressors are fitted on.
         normalizer: Length that errors are divided by; if empty, the one given in the label files.
-        breakdown_fields: Annotation fields by which errors are broken down.
-        crops: How training and test images are cropped, for readers of the results.
-        unit: Length that errors are percentages of, for readers of the results.
-        label_source: Who made the labels, for readers of the results.
-        note: Remark for readers of the results.
-        prepare: Function that writes label files with boxes to the working copy.
+        breakdown_fields: Annotation fields that divide images into groups with separate errors.
+        crops: How training and test images are cropped; text for the results page.
+        unit: Length that errors are percentages of; text for the results page.
+        label_source: Who made the labels; text for the results page.
+        note: Remark for the results page.
+        prepare: Function that writes label files with boxes to the working copy, or None.
         video: COCO file of the frames on which motion is measured; empty without a video.
     """
 
@@ -74,8 +74,8 @@ DATASETS = {
         note="landmarks are discovered and regressors fitted on the 10,000 MTFL training images and tested "
         "on the 2,995 AFLW crops; pose 1 is left profile, 3 is frontal, 5 is right profile",
     ),
-    # The stored crops are 1.2 times the box, the same as the crop that selfmark makes from a box. Using the
-    # COCO files therefore does not change the crop; it only keeps first keypoints on the bird.
+    # The stored images are crops of 1.2 times CUB's box, like the crop that selfmark makes from a box. As
+    # inputs, the COCO files therefore do not change the crop. They only keep first keypoints on the bird.
     "birds-cub": Dataset(
         ("train.json",),
         ("train.json", "test.json"),
@@ -120,10 +120,11 @@ def is_available(name: str, data: Path, work: Path) -> bool:
     return any(path.exists() for path in candidates)
 
 
-def working_copy(name: str, data: Path, work: Path) -> Path:
+def prepare_working_copy(name: str, data: Path, work: Path) -> Path:
     """Return the working copy of a data set below `work`; create it if necessary.
 
-    An archive of `pack_data.py` contains the label files that are otherwise added here, and the file .ready.
+    The file .ready marks a complete copy. Archives of `pack_data.py` contain it, because they already have
+    the label files that `Dataset.prepare` would write.
     """
     folder = work / "data" / name
     if not (folder / ".ready").exists():
@@ -137,6 +138,7 @@ def working_copy(name: str, data: Path, work: Path) -> Path:
 
 
 def _fill(name: str, data: Path, folder: Path) -> None:
+    """Unpack the archive of a data set into a folder, or link the unzipped files there."""
     archive, unzipped = data / f"{name}.zip", data / name
     if archive.is_file():
         with zipfile.ZipFile(archive) as content:
@@ -158,12 +160,15 @@ OFFSET = 3.0  # maximum shift of a point in x and in y, pixels of a 256 px image
 
 
 def write_annotated_points(folder: Path, labels: str, seed: int) -> Path:
-    """Write a CSV with 15 shifted annotated points per image: the paper's synthetic initialization."""
+    """Write a CSV file of first keypoints: 15 annotated points per image, shifted at random.
+
+    This is the paper's synthetic initialization.
+    """
     content: dict[str, Any] = json.loads((folder / labels).read_text(encoding="utf-8"))
     images = {image["id"]: image for image in content["images"]}
     rng = np.random.default_rng(seed)
     path = folder / f"annotated-{Path(labels).stem}-{seed}.csv"
-    # Another run with this seed may be reading or writing the file.
+    # Write to a temporary file, because another run with this seed may read or write the same file.
     with (
         atomic_write(path, unique=True) as temporary,
         open(temporary, "w", newline="", encoding="utf-8") as handle,

@@ -2,19 +2,19 @@
 
     python benchmarks/quality/quality_pages.py
 
-All numbers, and all sentences that draw conclusions from them, are computed; nothing on these pages is edited
-by hand. A row that has not been run yet appears as a dash.
+All numbers and all conclusions on these pages are computed from the JSON files. Do not edit the pages. A row
+that has not been run yet appears as a dash.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ablations_page import ablations_page
+from ablations_page import build_ablations_page
 from claim_records import read_records
-from claims_page import claims_page
-from compare_page import compare_page
-from results_page import results_page
+from claims_page import build_claims_page
+from compare_page import build_compare_page
+from results_page import build_results_page
 from summaries import Quality
 
 from selfmark.run.files import read_json
@@ -24,17 +24,17 @@ RESULTS = Path(__file__).resolve().parent.parent.parent / "docs" / "results"
 
 def main() -> None:
     """Write all pages."""
-    written = pages(read_json(RESULTS / "quality.json"))
-    written["claims.md"] = claims_page(read_records(RESULTS / "claims.json"))
-    written["compare.md"] = compare_page(read_json(RESULTS / "compare.json")["rows"])
+    written = build_pages(read_json(RESULTS / "quality.json"))
+    written["claims.md"] = build_claims_page(read_records(RESULTS / "claims.json"))
+    written["compare.md"] = build_compare_page(read_json(RESULTS / "compare.json")["rows"])
     for name, page in written.items():
         (RESULTS / name).write_text(page, encoding="utf-8")
         print(RESULTS / name)
 
 
-def pages(quality: Quality) -> dict[str, str]:
-    """Return the pages made from quality.json by file name."""
-    return {"quality.md": results_page(quality), "ablations.md": ablations_page(quality)}
+def build_pages(quality: Quality) -> dict[str, str]:
+    """Return the pages that are made from quality.json, by file name."""
+    return {"quality.md": build_results_page(quality), "ablations.md": build_ablations_page(quality)}
 
 
 if __name__ == "__main__":

@@ -1,24 +1,32 @@
-"""Generator of docs/results/quality.md: the results on every data set, compared with the targets."""
+"""Build docs/results/quality.md: the results on every data set, compared with the targets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commands import discover_command, reproduction_command
+from commands import build_discover_command, describe_reproduction
 from experiments import RESULTS, RIDGES, Experiment, find_experiment
 from quality_data import DATASETS
-from summaries import NONE, Quality, collect_values, describe_change, format_mean, mean, table
+from summaries import NONE, Quality, collect_values, compute_mean, describe_change, format_mean, format_table
 
 
 @dataclass(frozen=True)
 class Target:
-    """Upper limit for one number of Stage 2, in percent or, if `relative`, relative to the mean shape."""
+    """Upper limit for one number of Stage 2.
+
+    Attributes:
+        row: Name of the row.
+        field: Field of the row: "forward", "backward" or "minutes".
+        ridge: Ridge of the regressor.
+        maximum: The limit, in percent or minutes; if `is_relative`, as a fraction of the mean shape's error.
+        is_relative: Whether the number is divided by the error of the mean shape.
+    """
 
     row: str
     field: str
     ridge: float
     maximum: float
-    relative: bool = False
+    is_relative: bool = False
 
 
 TARGETS = (
@@ -32,22 +40,36 @@ TARGETS = (
         for name in ("selfmark", "longer")
         for ridge in (0.01, 0.001)
     ),
-    *(Target(f"birds-{name}", "forward", 0.01, 0.6, relative=True) for name in ("30", "side-20", "side-30")),
+    *(
+        Target(f"birds-{name}", "forward", 0.01, 0.6, is_relative=True)
+        for name in ("30", "side-20", "side-30")
+    ),
 )
 
 
-def results_page(quality: Quality) -> str:
+def build_results_page(quality: Quality) -> str:
     """Return docs/results/quality.md."""
-    parts = [_introduction(quality), _conditions(), _errors(quality), _targets(quality)]
-    parts += [_by_field(quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the data set.")]
-    parts += [
-        _by_field(quality, "pose", "By pose", "faces-mtfl-aflw: 1 left profile, 3 frontal, 5 right profile.")
+    parts = [
+        _build_introduction_section(quality),
+        _build_conditions_section(),
+        _build_errors_section(quality),
+        _build_targets_section(quality),
     ]
-    parts += [_videos(quality), _notes(quality), _commands()]
+    parts += [
+        _build_breakdown_section(
+            quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the data set."
+        )
+    ]
+    parts += [
+        _build_breakdown_section(
+            quality, "pose", "By pose", "faces-mtfl-aflw: 1 left profile, 3 frontal, 5 right profile."
+        )
+    ]
+    parts += [_build_videos_section(quality), _build_notes_section(quality), _build_commands_section()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _introduction(quality: Quality) -> str:
+def _build_introduction_section(quality: Quality) -> str:
     machines = sorted({row["hardware"] for row in quality["rows"]})
     return (
         "# Results\n\n"
@@ -64,15 +86,16 @@ def _introduction(quality: Quality) -> str:
         "- Several seeds are given as mean ± sample standard deviation.\n"
         "- The mean shape columns give the error of *guessing*: predicting the mean annotated points "
         "(forward) or the mean landmarks (backward) for every image. Compare a backward error with that of "
-        f"guessing, because landmarks that hardly move are easy to predict.{_missing_guesses(quality)}\n"
+        "guessing, because landmarks that hardly move are easy to predict."
+        f"{_describe_missing_guesses(quality)}\n"
         "- Minutes are the time of `discover`. The last column says how many runs shared the machine, for "
         "each seed.\n\n"
-        f"{reproduction_command('ROW is the name in the first column')}"
+        f"{describe_reproduction('ROW is the name in the first column')}"
     )
 
 
-def _missing_guesses(quality: Quality) -> str:
-    """Return what quality.json does not contain, because its runs did not record it."""
+def _describe_missing_guesses(quality: Quality) -> str:
+    """Describe which numbers are missing in quality.json because old runs did not record them."""
     stage1 = [row for row in quality["rows"] if row["stage"] == 1]
     missing = []
     if not any("mean_shape_backward" in row for row in stage1):
@@ -86,8 +109,8 @@ def _missing_guesses(quality: Quality) -> str:
     return "".join(f" {sentence}" for sentence in missing)
 
 
-def _conditions() -> str:
-    """Return the section on crops, normalizers, labels and the choice of settings of each row."""
+def _build_conditions_section() -> str:
+    """Build the section on crops, normalizers, labels and the choice of settings of each row."""
     rows_by_condition: dict[tuple[str, str], list[str]] = {}
     for experiment in RESULTS:
         rows_by_condition.setdefault((experiment.data, experiment.test_choice), []).append(experiment.name)
@@ -106,7 +129,7 @@ def _conditions() -> str:
     )
 
 
-def _errors(quality: Quality) -> str:
+def _build_errors_section(quality: Quality) -> str:
     header = ["row", "data", "K", "M", "seeds", "stage", *(f"forward, ridge {ridge:g}" for ridge in RIDGES)]
     header += [
         "backward, ridge 0.01",
@@ -117,11 +140,11 @@ def _errors(quality: Quality) -> str:
         "minutes",
         "concurrent runs",
     ]
-    rows = [_row(quality, experiment, stage) for experiment in RESULTS for stage in (1, 2)]
-    return "## Errors\n\n" + table(header, rows)
+    rows = [_format_row(quality, experiment, stage) for experiment in RESULTS for stage in (1, 2)]
+    return "## Errors\n\n" + format_table(header, rows)
 
 
-def _row(quality: Quality, experiment: Experiment, stage: int) -> list[str]:
+def _format_row(quality: Quality, experiment: Experiment, stage: int) -> list[str]:
     name, settings = experiment.name, experiment.settings
     num_seeds = len(collect_values(quality, name, "seed", stage))
     return [
@@ -138,57 +161,67 @@ def _row(quality: Quality, experiment: Experiment, stage: int) -> list[str]:
         format_mean(collect_values(quality, name, "points_per_image", stage), 1),
         ", ".join(sorted({row["hardware"] for row in quality["rows"] if row["name"] == name})) or NONE,
         format_mean(collect_values(quality, name, "minutes", stage), 1),
-        ", ".join(_concurrent_runs(quality, experiment)) or NONE,
+        ", ".join(_list_concurrent_runs(quality, experiment)) or NONE,
     ]
 
 
-def _concurrent_runs(quality: Quality, experiment: Experiment) -> list[str]:
+def _list_concurrent_runs(quality: Quality, experiment: Experiment) -> list[str]:
     """Return how many runs shared the machine for each seed, or one number if it is the same for all."""
-    runs = [quality["runs"][name] for name in experiment.runs() if name in quality["runs"]]
+    runs = [quality["runs"][name] for name in experiment.list_run_names() if name in quality["runs"]]
     shared = [str(run["processes"]) for run in runs if "processes" in run]
     return shared[:1] if len(set(shared)) == 1 else shared
 
 
-def _targets(quality: Quality) -> str:
+def _build_targets_section(quality: Quality) -> str:
     rows = []
     for target in TARGETS:
-        value = mean(collect_values(quality, target.row, target.field, ridge=target.ridge))
-        mean_shape = mean(collect_values(quality, target.row, "mean_shape", ridge=target.ridge))
-        if value is not None and target.relative:
+        value = compute_mean(collect_values(quality, target.row, target.field, ridge=target.ridge))
+        mean_shape = compute_mean(collect_values(quality, target.row, "mean_shape", ridge=target.ridge))
+        if value is not None and target.is_relative:
             value = value / mean_shape if mean_shape else None
-        unit = " of the mean shape" if target.relative else " min" if target.field == "minutes" else ""
-        label = f"{target.field}, ridge {target.ridge:g}" if target.field != "minutes" else "minutes"
-        reached = NONE if value is None else "yes" if value <= target.maximum else "no"
+        if target.field == "minutes":
+            label, unit = "minutes", " min"
+        else:
+            label = f"{target.field}, ridge {target.ridge:g}"
+            unit = " of the mean shape" if target.is_relative else ""
+        reached = "yes" if value is not None and value <= target.maximum else "no"
         rows.append(
             [
                 target.row,
                 label,
                 f"{target.maximum:g}{unit}",
                 NONE if value is None else f"{value:.2f}",
-                _guess(quality, target),
-                reached,
+                _format_guess(quality, target),
+                NONE if value is None else reached,
             ]
         )
     header = ["row", "result of Stage 2", "target", "measured", "guessing", "reached"]
-    return "## Targets\n\nMeasured on test images.\n\n" + table(header, rows)
+    return "## Targets\n\nMeasured on test images.\n\n" + format_table(header, rows)
 
 
-def _guess(quality: Quality, target: Target) -> str:
-    """Return the error of the mean shape in the direction of a target."""
-    if target.relative:
+def _format_guess(quality: Quality, target: Target) -> str:
+    """Format the error of the mean shape in the direction of a target."""
+    if target.is_relative:
         return "1"
     fields = {"forward": "mean_shape", "backward": "mean_shape_backward"}
     if target.field not in fields:
         return NONE
-    guess = mean(collect_values(quality, target.row, fields[target.field], ridge=target.ridge))
+    guess = compute_mean(collect_values(quality, target.row, fields[target.field], ridge=target.ridge))
     return NONE if guess is None else f"{guess:.2f}"
 
 
-def _by_field(quality: Quality, field: str, title: str, description: str) -> str:
-    """Return the section with the errors of each group, averaged over the seeds of a row."""
+def _build_breakdown_section(quality: Quality, field: str, title: str, description: str) -> str:
+    """Build a section with the errors of groups of images, averaged over the seeds of a row.
+
+    Args:
+        quality: Content of quality.json.
+        field: Annotation field that divides the images into groups.
+        title: Title of the section.
+        description: First sentence of the section.
+    """
     groups_by_row: dict[str, list[dict[str, dict[str, float]]]] = {}  # one dictionary per seed
     for experiment in RESULTS:
-        runs = [quality["runs"][name] for name in experiment.runs() if name in quality["runs"]]
+        runs = [quality["runs"][name] for name in experiment.list_run_names() if name in quality["runs"]]
         groups = [run["by"][field] for run in runs if field in run["by"]]
         if groups:
             groups_by_row[experiment.name] = groups
@@ -208,7 +241,7 @@ def _by_field(quality: Quality, field: str, title: str, description: str) -> str
     header = ["row", "error", *(f"{name} ({group['images']:.0f} images)" for name, group in first.items())]
     has_guesses = any(row[1].startswith("guessing") for row in rows)
     missing = "" if has_guesses else " The errors of guessing were not recorded for these groups."
-    return f"## {title}\n\n{description} Stage 2, ridge 0.01.{missing}\n\n" + table(header, rows)
+    return f"## {title}\n\n{description} Stage 2, ridge 0.01.{missing}\n\n" + format_table(header, rows)
 
 
 # --- videos ----------------------------------------------------------------------------------------------
@@ -229,12 +262,14 @@ _VIDEOS = (
 )
 
 
-def _videos(quality: Quality) -> str:
+def _build_videos_section(quality: Quality) -> str:
     names = dict.fromkeys(name for pair in _VIDEOS for name in pair)
-    rows = [[name, *(format_mean(_motion(quality, name, key), 3) for key in _MOTION)] for name in names]
+    rows = [
+        [name, *(format_mean(_collect_motion(quality, name, key), 3) for key in _MOTION)] for name in names
+    ]
+    changes = {pair: _describe_changes(quality, *pair) or "not run yet" for pair in _VIDEOS}
     sentences = [
-        f"`{temporal}` compared with `{plain}`: {_changes(quality, plain, temporal) or 'not run yet'}."
-        for plain, temporal in _VIDEOS
+        f"`{temporal}` compared with `{plain}`: {change}." for (plain, temporal), change in changes.items()
     ]
     return "\n\n".join(
         [
@@ -244,21 +279,21 @@ def _videos(quality: Quality) -> str:
             "next frame is from that position, in percent of the side of the network's input; how often it "
             "jumps; and how many landmarks lie on the animal, judged by brightness. `flies-tiny-far` pairs "
             "frames up to 30 frames apart, the other rows with temporal pairs up to 5.",
-            table(["row", *_MOTION.values()], rows),
+            format_table(["row", *_MOTION.values()], rows),
             *sentences,
         ]
     )
 
 
-def _motion(quality: Quality, name: str, key: str) -> list[float]:
-    """Return one number of the motion measurement for every seed of a row."""
-    runs = find_experiment(name).runs()
+def _collect_motion(quality: Quality, name: str, key: str) -> list[float]:
+    """Return one number of the motion measurement for every seed of a row that has been run."""
+    runs = find_experiment(name).list_run_names()
     return [quality["runs"][run]["motion"][key] for run in runs if run in quality["runs"]]
 
 
-def _changes(quality: Quality, plain: str, temporal: str) -> str:
+def _describe_changes(quality: Quality, plain: str, temporal: str) -> str:
     """Describe the effect of temporal pairs; empty unless both rows have been run."""
-    flow = [_motion(quality, name, "median_from_flow") for name in (plain, temporal)]
+    flow = [_collect_motion(quality, name, "median_from_flow") for name in (plain, temporal)]
     errors = {
         f"the {field} error of Stage {stage}": [
             collect_values(quality, name, field, stage) for name in (plain, temporal)
@@ -269,20 +304,22 @@ def _changes(quality: Quality, plain: str, temporal: str) -> str:
         return ""
     changes = [f"the distance from flow {describe_change(*flow, digits=3)}"]
     changes += [f"{label} {describe_change(*pair)}" for label, pair in errors.items()]
-    guesses = [mean(collect_values(quality, name, "mean_shape_backward")) for name in (plain, temporal)]
+    guesses = [
+        compute_mean(collect_values(quality, name, "mean_shape_backward")) for name in (plain, temporal)
+    ]
     if None not in guesses:
         changes[-1] += f" (guessing: {guesses[0]:.2f} and {guesses[1]:.2f})"
     return "; ".join(changes)
 
 
-def _notes(quality: Quality) -> str:
+def _build_notes_section(quality: Quality) -> str:
     notes = {run["data"]: DATASETS[run["data"]].note for run in quality["runs"].values() if run.get("note")}
     return "## Notes\n\n" + "\n".join(f"- {data}: {note}." for data, note in notes.items()) if notes else ""
 
 
-def _commands() -> str:
-    """Return the section with the `selfmark discover` command of each row."""
-    lines = [f"| `{experiment.name}` | `{discover_command(experiment)}` |" for experiment in RESULTS]
+def _build_commands_section() -> str:
+    """Build the section with the `selfmark discover` command of each row."""
+    lines = [f"| `{experiment.name}` | `{build_discover_command(experiment)}` |" for experiment in RESULTS]
     return (
         "## Commands\n\n"
         "These commands are equivalent to `run.py` for the first seed; use `--seed 1` and so on for the "

@@ -1,17 +1,20 @@
-"""Execute the runs that are still missing: `selfmark discover`, `selfmark evaluate`, then write the rows.
+"""Execute the runs of docs/results/quality.json and claims.json that are still missing.
 
     python benchmarks/quality/run.py --data-folder D --weights-folder W --out DIR [--only NAME ...]
 
-NAME is a row ("clusters-50"), one run of it ("yt68-superpoint-s1"), or `results`, `ablations` or `claims`
-for all rows of that kind. A row that evaluates the run of another row ("flip-train") selects that run. D
-contains the data sets, zipped or not, and W the weights of the learned detectors. Each finished run writes
-DIR/RUN.json (its rows) and DIR/RUN.jpg (a contact sheet of the images that errors are measured on). Runs
-that are already in DIR are skipped, and so are those in docs/results/quality.json and claims.json, unless
-you pass --again. An interrupted run resumes if its folder below --work still exists. `merge.py` collects the
-rows, and `quality_pages.py` formats them.
+D contains the data sets, zipped or not, and W the weights of the learned detectors. Each run discovers
+landmarks, evaluates them, and writes DIR/RUN.json (its rows) and DIR/RUN.jpg (a contact sheet of the images
+that errors are measured on). `merge.py` collects the rows, and `quality_pages.py` formats them.
+
+NAME is a row ("clusters-50"), one run of a row ("yt68-superpoint-s1"), or `results`, `ablations` or `claims`
+for all rows of that kind; the default is `results ablations`. Some rows ("flip-train") evaluate the run of
+another row; such a name selects that run.
+
+Runs in DIR are skipped. Runs in docs/results/quality.json and claims.json are skipped too, unless you pass
+--again. An interrupted run resumes if its folder below --work still exists.
 
 Several runs share the GPU (--processes): while one reads images, clusters or evaluates, another trains. Each
-worker process executes one run after the other, so the start-up cost is paid only once.
+worker process executes one run after the other, so that it imports torch and initializes the GPU only once.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from claim_experiments import CLAIM_EXPERIMENTS
-from experiments import ABLATIONS, EXPERIMENTS, RESULTS, RIDGES, Experiment, run_name
+from experiments import ABLATIONS, EXPERIMENTS, RESULTS, RIDGES, Experiment, build_run_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUALITY, CLAIMS = (ROOT / "docs" / "results" / name for name in ("quality.json", "claims.json"))
@@ -53,8 +56,8 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("runs/quality"), help="folder for unfinished runs and unpacked data"
     )
-    parser.add_argument("--commit", default="", help="commit of the code; default: ask git")
-    parser.add_argument("--again", action="store_true", help="repeat runs that quality.json already has")
+    parser.add_argument("--commit", default="", help="commit of the code; by default git is asked")
+    parser.add_argument("--again", action="store_true", help="repeat runs that are already published")
     parser.add_argument("--keep-model", action="store_true", help="copy the model folders to --out")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -67,16 +70,14 @@ def main() -> None:
         weights=arguments.weights_folder,
         work=arguments.work,
         out=arguments.out,
-        commit=arguments.commit or commit(),
+        commit=arguments.commit or read_commit(),
         processes=arguments.processes,
         smoke=arguments.smoke,
         keep_model=arguments.keep_model,
     )
     jobs = find_missing(select_runs(arguments.only), workspace.out, arguments.again)
-    print(
-        f"{len(jobs)} runs to do: {', '.join(run_name(experiment.name, seed) for experiment, seed in jobs)}",
-        flush=True,
-    )
+    names = ", ".join(build_run_name(experiment.name, seed) for experiment, seed in jobs)
+    print(f"{len(jobs)} runs to do: {names}", flush=True)
     absent = [
         data
         for data in dict.fromkeys(experiment.data for experiment, _ in jobs)
@@ -103,9 +104,11 @@ def select_runs(names: Sequence[str]) -> list[Job]:
         (experiment, seed)
         for experiment in declared
         for seed in experiment.seeds
-        if experiment.name in wanted or run_name(experiment.name, seed) in wanted
+        if experiment.name in wanted or build_run_name(experiment.name, seed) in wanted
     ]
-    known = {name for experiment, seed in jobs for name in (experiment.name, run_name(experiment.name, seed))}
+    known = {
+        name for experiment, seed in jobs for name in (experiment.name, build_run_name(experiment.name, seed))
+    }
     unknown = sorted(wanted - known)
     if unknown:
         raise SystemExit(f"unknown run '{unknown[0]}'; benchmarks/quality/experiments.py lists all runs")
@@ -113,7 +116,15 @@ def select_runs(names: Sequence[str]) -> list[Job]:
 
 
 def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
-    """Return the runs that neither the output folder nor a published file has with the current settings."""
+    """Return the runs that are missing in the output folder and in the published files.
+
+    A run also counts as missing if its settings have changed since.
+
+    Args:
+        jobs: Runs to check.
+        out: Output folder.
+        again: Whether to ignore the published files.
+    """
     from claim_records import read_records
 
     from selfmark.errors import InputError
@@ -128,7 +139,8 @@ def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
     def is_done(experiment: Experiment, seed: int) -> bool:
         try:
             return bool(
-                existing.get(run_name(experiment.name, seed), {}).get("digest") == experiment.digest()
+                existing.get(build_run_name(experiment.name, seed), {}).get("digest")
+                == experiment.compute_digest()
             )
         except InputError:  # an unknown setting; the run itself will report it
             return False
@@ -137,7 +149,7 @@ def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
 
 
 def format_summary(paths: Sequence[Path]) -> str:
-    """Return a short table: forward errors with every ridge, backward errors with ridge 0.01 and guessing."""
+    """Return a short table of result files: forward errors with every ridge, backward errors with 0.01."""
     from selfmark.run.files import read_json
 
     lines = [
@@ -157,7 +169,7 @@ def format_summary(paths: Sequence[Path]) -> str:
     return "\n".join(lines)
 
 
-def commit() -> str:
+def read_commit() -> str:
     """Return the git commit, with `+changes` if the package has uncommitted changes."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
@@ -176,7 +188,17 @@ def _git(*words: str) -> str:
 
 
 def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline: float) -> list[str]:
-    """Execute the runs on worker processes until all are done or time is up; return the finished ones."""
+    """Execute runs on worker processes until all are done or the deadline has passed.
+
+    Args:
+        jobs: Runs to execute.
+        workspace: `single_run.Workspace`.
+        processes: Number of worker processes.
+        deadline: Time on the monotonic clock.
+
+    Returns:
+        The names of the finished runs.
+    """
     waiting: queue.Queue[Job] = queue.Queue()
     for job in jobs:
         waiting.put(job)
@@ -193,12 +215,12 @@ def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline
 
 
 def _feed_worker(waiting: queue.Queue[Job], workspace: object, deadline: float, finished: list[str]) -> None:
-    """Hand runs to one worker process. Replace it after a failure, which may have broken its GPU state."""
+    """Hand runs to one worker process. A failure may break its GPU state, so a new process replaces it."""
     worker = None
     with contextlib.suppress(queue.Empty):
         while True:
             experiment, seed = waiting.get_nowait()
-            name = run_name(experiment.name, seed)
+            name = build_run_name(experiment.name, seed)
             if time.monotonic() + experiment.seconds > deadline:
                 print(f"{name}: skipped, not enough time left", flush=True)
                 continue
@@ -219,11 +241,11 @@ class _Worker:
         # CUDA does not survive a fork. A daemon ends together with this process.
         context = multiprocessing.get_context("spawn")
         self._pipe, child_end = context.Pipe()
-        context.Process(target=_work, args=(child_end,), daemon=True).start()
+        context.Process(target=_run_worker, args=(child_end,), daemon=True).start()
         child_end.close()
 
     def execute(self, experiment: Experiment, seed: int, workspace: object) -> str:
-        """Execute one run and return what went wrong, or an empty string."""
+        """Execute one run and return a description of the failure, or an empty string."""
         try:
             self._pipe.send((experiment, seed, workspace))
             return str(self._pipe.recv())
@@ -231,7 +253,8 @@ class _Worker:
             return "failed (the worker process died)"
 
 
-def _work(pipe: Connection) -> None:
+def _run_worker(pipe: Connection) -> None:
+    """Execute the runs that arrive through the pipe, and send back "" or a description of the failure."""
     import torch
     from single_run import execute_run
 

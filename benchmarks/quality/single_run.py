@@ -17,11 +17,11 @@ import motion
 import numpy as np
 import torch
 from detector_errors import measure_readings
-from experiments import EVALUATION, RIDGES, Experiment, Settings, run_name
-from mirror_variants import unpaired_landmarks
-from quality_data import DATASETS, Dataset, is_available, working_copy, write_annotated_points
+from experiments import EVALUATION, RIDGES, Experiment, Settings, build_run_name
+from mirror_variants import treat_unpaired_landmarks
+from quality_data import DATASETS, Dataset, is_available, prepare_working_copy, write_annotated_points
 from smoke import SMOKE, reduce_dataset
-from validation_split import validation_part
+from validation_split import select_validation_part
 
 from selfmark.config import Config, Images, override, preset
 from selfmark.detector import Detector
@@ -46,7 +46,7 @@ SHEET_TILE = 256  # pixels
 
 @dataclass(frozen=True)
 class Workspace:
-    """Folders and options shared by all runs of one invocation.
+    """Folders and options that all runs of one `run.py` command share.
 
     Attributes:
         data: Folder with the data sets, zipped or not.
@@ -73,29 +73,29 @@ class Workspace:
         return self.out / f"{name}.json"
 
     def prepare(self, dataset_name: str) -> bool:
-        """Unpack a data set before several runs need it at once; return False if it is not available."""
+        """Unpack a data set before several runs use it at once; return False if it is not available."""
         found = is_available(dataset_name, self.data, self.work)
         if found:
             self.open_dataset(dataset_name, "validation")
         return found
 
     def open_dataset(self, dataset_name: str, part: str = "test") -> tuple[Path, Dataset]:
-        """Return the working folder and the description of a data set."""
-        folder, dataset = working_copy(dataset_name, self.data, self.work), DATASETS[dataset_name]
+        """Return the working copy of a data set and its description, for the part "test" or "validation"."""
+        folder, dataset = prepare_working_copy(dataset_name, self.data, self.work), DATASETS[dataset_name]
         if part == "validation":
-            dataset = validation_part(dataset, folder)
+            dataset = select_validation_part(dataset, folder)
         return folder, reduce_dataset(dataset, folder) if self.smoke else dataset
 
 
 def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Record:
     """Execute one run. Its result file is written last, so it exists only if the run is complete."""
-    name = run_name(experiment.name, seed)
+    name = build_run_name(experiment.name, seed)
     folder, dataset = workspace.open_dataset(experiment.data, experiment.part)
-    settings = run_settings(experiment, seed, workspace, folder, dataset)
+    settings = build_settings(experiment, seed, workspace, folder, dataset)
     config = override(preset(experiment.preset), settings)
     path = workspace.work / "runs" / name
     inputs = [folder / file for file in dataset.inputs]
-    with unpaired_landmarks(experiment.unpaired):
+    with treat_unpaired_landmarks(experiment.unpaired):
         seconds = {"discover": _discover(path, experiment.preset, settings, inputs)}
 
     started = time.monotonic()
@@ -147,10 +147,10 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
     return result
 
 
-def run_settings(
+def build_settings(
     experiment: Experiment, seed: int, workspace: Workspace, folder: Path, dataset: Dataset
 ) -> Record:
-    """Return the settings of one run that differ from the preset, including paths on this machine."""
+    """Return the settings of one run that differ from the preset, including paths of files."""
     settings: Record = {**experiment.settings, **EVALUATION, "seed": seed}
     published = PUBLISHED_WEIGHTS.get(settings["keypoints.detector"])
     if published is not None and (workspace.weights / published.file).is_file():
@@ -164,7 +164,7 @@ def run_settings(
 
 
 def _discover(path: Path, preset_name: str, settings: Settings, inputs: Sequence[Path]) -> float:
-    """Train, or resume interrupted training; return the total seconds."""
+    """Discover landmarks, or resume an interrupted run; return the seconds of all attempts."""
     resume = (path / "run.json").exists()
     if resume and Run.open(path).config != override(preset(preset_name), settings):
         resume = False  # the interrupted run used other settings
@@ -172,18 +172,18 @@ def _discover(path: Path, preset_name: str, settings: Settings, inputs: Sequence
         print(f"{path.name}: resuming", flush=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
-    before = _elapsed_seconds(Run.open(path).events()) if resume else 0.0
+    before = _sum_elapsed_seconds(Run.open(path).events()) if resume else 0.0
     started = time.monotonic()
     discover(() if resume else inputs, output=path, preset=preset_name, settings=settings, resume=resume)
     return round(before + time.monotonic() - started, 1)
 
 
-def _elapsed_seconds(events: Sequence[Mapping[str, Any]]) -> float:
+def _sum_elapsed_seconds(events: Sequence[Mapping[str, Any]]) -> float:
     """Return the seconds from the first to the last event, summed over all attempts at a run.
 
     >>> first = [{"time": 5, "event": "start"}, {"time": 6, "event": "plan"}, {"time": 9, "event": "train"}]
     >>> resumed = [{"time": 50, "event": "plan"}, {"time": 52, "event": "train"}]
-    >>> _elapsed_seconds(first + resumed)
+    >>> _sum_elapsed_seconds(first + resumed)
     6
     """
     starts = [row for row, event in enumerate(events) if event["event"] == "plan"]  # one per attempt
@@ -216,7 +216,17 @@ def _build_rows(
     seconds: float,
     workspace: Workspace,
 ) -> list[Record]:
-    """Return one row per stage and ridge."""
+    """Return one row per stage and ridge.
+
+    Args:
+        row_name: Name of the row; that of the experiment or of one of its variants.
+        run: Name of the run.
+        experiment: The experiment.
+        config: Settings of the run.
+        metrics: Result of the evaluation.
+        seconds: Duration of the discovery.
+        workspace: Folders and options.
+    """
     run_columns = {
         "name": row_name,
         "run": run,
@@ -231,7 +241,7 @@ def _build_rows(
         # The forward error of predicting the mean shape for every image.
         "mean_shape": round(metrics["guessing"]["forward"], 3),
         "minutes": round(seconds / 60, 2),
-        "hardware": hardware(),
+        "hardware": describe_hardware(),
         "commit": workspace.commit,
     }
     if workspace.smoke:
@@ -254,15 +264,18 @@ def _build_rows(
             "backward": round(errors[f"ridge {ridge:g}"]["backward"], 3),
             **context_columns,
             "points_per_image": points[stage],
-            **_backward_references(metrics, stage, errors[f"ridge {ridge:g}"]),
+            **_select_backward_references(metrics, stage, errors[f"ridge {ridge:g}"]),
         }
         for stage, errors in stages.items()
         for ridge in RIDGES
     ]
 
 
-def _backward_references(metrics: Record, stage: int, errors: Record) -> Record:
-    """Return the backward error of guessing; for Stage 1 also both errors over found landmarks only."""
+def _select_backward_references(metrics: Record, stage: int, errors: Record) -> Record:
+    """Return the backward error of guessing, to compare a row's backward error with.
+
+    For Stage 1, also return both backward errors over the found landmarks only.
+    """
     if stage == 2:
         return {"mean_shape_backward": round(metrics["guessing"]["backward"], 3)}
     guessing = metrics["stage1"]["guessing"]
@@ -274,7 +287,7 @@ def _backward_references(metrics: Record, stage: int, errors: Record) -> Record:
 
 
 def _summarize_inter_ocular(metrics: Record) -> Record:
-    """Return the errors of Stage 2 by both inter-ocular distances of 68 facial points; else nothing."""
+    """Return the errors of Stage 2 for both inter-ocular distances; empty without 68 facial points."""
     return {
         name: {
             key: round(value, 3)
@@ -291,7 +304,7 @@ def _summarize_inter_ocular(metrics: Record) -> Record:
 def _describe_run(
     experiment: Experiment, name: str, run: Run, metrics: Record, workspace: Workspace
 ) -> Record:
-    """Return what is published about a run besides its rows: data, settings, checks and versions."""
+    """Return the published record of a run, besides its rows: data, settings, checks and versions."""
     events = run.events()
     checks = metrics["unlabelled"]
     return {
@@ -299,7 +312,7 @@ def _describe_run(
         "data": experiment.data,
         "preset": experiment.preset,
         "settings": dict(experiment.settings),
-        "digest": experiment.digest(),
+        "digest": experiment.compute_digest(),
         "images": next(event["used"] for event in events if event["event"] == "images"),
         "first_keypoints": next(event["points"] for event in events if event["event"] == "keypoints"),
         "first_keypoints_precision": {
@@ -334,7 +347,7 @@ def _round_or_none(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def hardware() -> str:
+def describe_hardware() -> str:
     """Return the name of the GPU, or the number of CPU cores."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
@@ -342,7 +355,7 @@ def hardware() -> str:
 
 
 def write_contact_sheet(detector: Detector, refs: Sequence[ImageRef], images: Images, path: Path) -> None:
-    """Write a picture with about 30 network crops and their landmarks."""
+    """Write a picture of at most 30 network images with their landmarks."""
     rows = evenly_spaced(len(refs), SHEET_IMAGES)
     store = load_store([refs[row] for row in rows], images, float("inf"), None)
     xy = detector.locate(store.pixels).xy.cpu().numpy()

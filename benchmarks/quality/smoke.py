@@ -1,6 +1,6 @@
-"""Settings and reduced data sets for `run.py --smoke`: trial runs of a few seconds on a CPU.
+"""Settings and reduced data sets for `run.py --smoke`, which makes trial runs of a few seconds on a CPU.
 
-They check that the code runs from end to end. Their numbers mean nothing.
+Trial runs check that the code runs from end to end. Their numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -43,13 +43,10 @@ SMOKE: Settings = {
 
 
 def reduce_dataset(dataset: Dataset, folder: Path) -> Dataset:
-    """Return the data set with a few evenly spaced images; its label files are written to the folder."""
+    """Return the data set with few images, and write its label files to the folder."""
     reduced = {name: _thin(folder, name) for name in (dataset.labels, dataset.train_labels)}
-    inputs = tuple(
-        reduced[name] if name in reduced else _thin(folder, name) if name.endswith(".json") else name
-        for name in dataset.inputs
-    )
-    if dataset.train_labels not in dataset.inputs and inputs == dataset.inputs:
+    inputs = tuple(_thin(folder, name) if name.endswith(".json") else name for name in dataset.inputs)
+    if inputs == dataset.inputs:  # folders of images; list the images of the reduced training labels instead
         inputs = (_write_list(folder, reduced[dataset.train_labels]),)
     return replace(
         dataset,

@@ -1,4 +1,4 @@
-"""Text made from the numbers in quality.json: means over seeds, tables, and sentences on rankings."""
+"""Turn the numbers in quality.json into text: means over seeds, tables, and sentences on rankings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-RIDGE = 0.01  # used unless a function gets another value
+RIDGE = 0.01  # ridge of the numbers that are shown by default
 NONE = "—"  # shown for rows that have not been run yet
 
 Quality = Mapping[str, Any]  # content of quality.json
@@ -27,13 +27,13 @@ def collect_values(
     return [float(value) for value in values]
 
 
-def mean(numbers: Sequence[float]) -> float | None:
-    """Return the mean, or None without any numbers."""
+def compute_mean(numbers: Sequence[float]) -> float | None:
+    """Return the mean; None if there are no numbers."""
     return statistics.fmean(numbers) if numbers else None
 
 
-def spread(numbers: Sequence[float]) -> float | None:
-    """Return the sample standard deviation, or None for fewer than two seeds."""
+def compute_spread(numbers: Sequence[float]) -> float | None:
+    """Return the sample standard deviation; None if there are fewer than two numbers."""
     return statistics.stdev(numbers) if len(numbers) > 1 else None
 
 
@@ -43,7 +43,7 @@ def format_mean(numbers: Sequence[float], digits: int = 2) -> str:
     >>> format_mean([2.0, 3.0, 4.0]), format_mean([2.5]), format_mean([])
     ('3.00 ± 1.00', '2.50', '—')
     """
-    middle, deviation = mean(numbers), spread(numbers)
+    middle, deviation = compute_mean(numbers), compute_spread(numbers)
     if middle is None:
         return NONE
     return f"{middle:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
@@ -70,7 +70,7 @@ def describe_change(before: Sequence[float], after: Sequence[float], digits: int
     return f"{words}, {less} than the spread over seeds ({seed_spread:.{digits}f})"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a Markdown table whose first column is text and whose other columns are numbers."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -82,14 +82,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def describe_ranking(
     ours: Values, theirs: Mapping[str, float], error_name: str, seed_spread: float | None = None
 ) -> str:
-    """Describe whether errors rank the same here and in the paper, over the labels that both have.
+    """Describe whether the rows that both have rank the same here and in the paper.
 
     Args:
         ours: Our errors by label.
         theirs: The paper's errors by label.
         error_name: Name of the error, for the text.
-        seed_spread: Spread of the error over seeds. The text names the rows that are closer to the best row
-            than this, because their order means nothing.
+        seed_spread: Spread of the error over seeds. The text names the rows whose difference from the best
+            row is at most this, because their order means nothing.
 
     >>> describe_ranking({"a": 1.0, "b": 2.0, "c": 9.0}, {"a": 5.0, "b": 6.0, "d": 1.0}, "forward error")
     'By forward error, from best to worst: a, b; in the paper: a, b. The same order.'
@@ -126,8 +126,8 @@ def describe_ranking(
     return " ".join(sentences)
 
 
-def means_by_label(
+def compute_means_by_label(
     quality: Quality, names: Mapping[str, str], field: str = "forward", stage: int = 1
 ) -> Values:
-    """Return the mean of one number over seeds for each label; `names` maps labels to rows."""
-    return {label: mean(collect_values(quality, name, field, stage)) for label, name in names.items()}
+    """Return the mean over seeds of one field for each label. `names` maps labels to names of rows."""
+    return {label: compute_mean(collect_values(quality, name, field, stage)) for label, name in names.items()}

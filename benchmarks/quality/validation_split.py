@@ -1,6 +1,6 @@
 """Split the labeled training images of a data set: four fifths for training, one fifth for validation.
 
-Settings are chosen on the validation part, which is always the same.
+The split is always the same. Settings are chosen by errors on the validation part.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ VALIDATION_FRACTION = 0.2
 SEED = 7
 
 
-def validation_part(dataset: Dataset, folder: Path) -> Dataset:
-    """Return the data set with training images only; its label files are written to the folder."""
+def select_validation_part(dataset: Dataset, folder: Path) -> Dataset:
+    """Return the data set with its training images split for validation, and write its label files.
+
+    Discovery and regressors get four fifths; `labels` are those of the other fifth.
+    """
     files = split_labels(folder / dataset.train_labels, is_video=bool(dataset.video))
     train, held_out = files["train"], files["held-out"]
-    if dataset.train_labels in dataset.inputs:  # their boxes are inputs, too
+    if dataset.train_labels in dataset.inputs:  # the label file is also an input, for its boxes
         others = tuple(name for name in dataset.inputs if name != dataset.train_labels)
         inputs, images = (*others, train.name), (train.name, held_out.name)
     else:
@@ -31,7 +34,15 @@ def validation_part(dataset: Dataset, folder: Path) -> Dataset:
 
 
 def split_labels(path: Path, is_video: bool) -> dict[str, Path]:
-    """Split the labels of a training set into two files beside it, unless they exist."""
+    """Split the labels of a training set into two files next to it, unless they exist.
+
+    Args:
+        path: COCO file of the training set.
+        is_video: Whether images are video frames. Then the last fifth is held out instead of a random fifth.
+
+    Returns:
+        Paths of the files "train" and "held-out".
+    """
     written = {name: path.with_name(f"{path.stem}-validation-{name}.json") for name in ("held-out", "train")}
     if all(file.exists() for file in written.values()):
         return written

@@ -5,10 +5,10 @@
         --out OUT [--preset paper] [--fraction 0.2] [--part validation|test] [--seed 0] \
         [--features NAME] [--set SETTING=VALUE] [--unpaired masked|itself] [--keep-model]
 
-`--fraction` shortens the schedule: the iterations of the warm-up and of Stage 2 are multiplied by it, and so
-is the number of rounds, which keep about the same length. `--unpaired itself` makes landmarks without a
-mirror partner their own partners. An interrupted run is resumed. OUT/NAME.json has one row per way of reading
-heatmaps; `--part` is explained in `benchmarks/features/default_command.py`.
+`--fraction` shortens the schedule: it multiplies the iterations of the warm-up and of Stage 2, and the number
+of rounds. `--unpaired itself` makes landmarks without a mirror partner their own partners. `--part` is
+explained in `benchmarks/features/default_command.py`. An interrupted run is resumed. OUT/NAME.json has one
+row per way of reading heatmaps, and OUT/NAME.jpg is a contact sheet.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import provenance
 import torch
 from default_command import select_parts
 from detector_errors import measure_readings
-from mirror_variants import unpaired_landmarks
-from quality_data import DATASETS, working_copy
-from single_run import hardware, write_contact_sheet
+from mirror_variants import treat_unpaired_landmarks
+from quality_data import DATASETS, prepare_working_copy
+from single_run import describe_hardware, write_contact_sheet
 
 import selfmark
 from selfmark.cli.options import parse_settings
@@ -37,7 +37,7 @@ from selfmark.run.folder import Run
 
 
 def main() -> None:
-    """Train, measure and write one file."""
+    """Train, measure, and write the rows and a contact sheet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", choices=sorted(DATASETS))
     parser.add_argument("-k", type=int, required=True)
@@ -58,12 +58,12 @@ def main() -> None:
     settings = shorten(preset("fast" if arguments.preset == "auto" else arguments.preset), arguments.fraction)
     settings |= parse_settings(arguments.settings) | {"seed": arguments.seed}
     dataset = DATASETS[arguments.data]
-    folder = working_copy(arguments.data, arguments.data_folder, arguments.work / arguments.name)
+    folder = prepare_working_copy(arguments.data, arguments.data_folder, arguments.work / arguments.name)
     parts = select_parts(dataset, folder.resolve(), arguments.part)
     path = arguments.work / arguments.name / "run"
     resume = (path / "run.json").exists()
     started = time.monotonic()
-    with unpaired_landmarks(arguments.unpaired):
+    with treat_unpaired_landmarks(arguments.unpaired):
         detector = selfmark.discover(
             () if resume else parts.inputs,
             landmarks=None if resume else arguments.k,
@@ -94,7 +94,7 @@ def main() -> None:
         "rounds": [event for event in events if event["event"] in ("keypoints", "recovery", "agreement")],
         "rows": measure_readings(detector, train, test, dataset.normalizer),
         "script": "benchmarks/quality/variant_run.py",
-        "hardware": hardware(),
+        "hardware": describe_hardware(),
         "torch": torch.__version__,
         "commit": provenance.read_commit(),
     }

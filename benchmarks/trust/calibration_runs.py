@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from default_command import Parts, select_parts
-from quality_data import DATASETS, Dataset, working_copy
+from quality_data import DATASETS, Dataset, prepare_working_copy
 
 import selfmark
 from selfmark import feature_pipeline
@@ -194,7 +194,7 @@ def find_parts(name: str, data: Path, work: Path) -> Parts:
         return Parts([train], [train], labels[0], [held_out], labels[1])
     dataset = MIRROR_MOUSE if name == "mirror-mouse" else DATASETS[name]
     DATASETS.setdefault(name, dataset)
-    return select_parts(dataset, working_copy(name, data, work).resolve(), "validation")
+    return select_parts(dataset, prepare_working_copy(name, data, work).resolve(), "validation")
 
 
 def _choose_other_kind(name: str) -> str:

@@ -25,6 +25,7 @@ from quality_data import DATASETS, prepare_working_copy
 from single_run import describe_hardware
 
 from selfmark.config import override, preset
+from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.detector import Detector
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
@@ -33,6 +34,7 @@ from selfmark.evaluation.protocol import Examples, headline_errors, mean_shape_e
 from selfmark.images.feed import PixelFeed
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
+from selfmark.model.card import landmarks_without_partner
 from selfmark.model.network import Phi
 from selfmark.pipeline import train_psi
 from selfmark.pipeline_steps import build_card, seed_weights
@@ -98,12 +100,14 @@ def train_from_zero_shot(zero_shot: Path, preset_name: str, output: Path, device
     xy, score = (torch.cat(column) for column in zip(*located, strict=True))
     present = score >= score.quantile(1 - config.student.confident_fraction, dim=0)
     scaled = (xy + 0.5) * (config.images.size / teacher.card.images.size) - 0.5
-    mirror = torch.tensor(teacher.card.mirror, device=device)
-    table = LandmarkTable.from_partners(scaled, present, mirror)
+    unpaired = landmarks_without_partner(teacher.card)
+    is_paired = tuple(index not in unpaired for index in range(len(teacher.names)))
+    partners = LandmarkPartners(teacher.card.mirror, is_paired)
+    table = LandmarkTable.from_partners(scaled, present, partners)
     with seed_weights(config, "Phi"):
         phi = Phi(config.network)
     psi = train_psi(run, phi, PixelFeed(store.pixels, device), table)
-    return Detector(psi, build_card(run, teacher.card.mirror, len(refs)), device, config.runtime)
+    return Detector(psi, build_card(run, partners, len(refs)), device, config.runtime)
 
 
 def predict_examples(detector: Detector, images: list[str], labels: Path, normalizer: str) -> Examples:

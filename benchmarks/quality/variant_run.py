@@ -68,7 +68,7 @@ def main() -> None:
             () if resume else parts.inputs,
             landmarks=None if resume else arguments.k,
             output=path,
-            preset=None if resume else arguments.preset,
+            preset="auto" if resume else arguments.preset,
             settings={} if resume else settings,
             features=None if resume else arguments.features,
             resume=resume,

@@ -40,13 +40,14 @@ points within 6 px (of 128) of the raw landmark that is matched to them.
 Read the rows with care:
 
 - Each row is one seed, so differences of a few tenths of a percent mean nothing.
-- Several trainings shared one H200. Before a training, the number of iterations is planned for the budget,
-  here 2 minutes. If other trainings start later, it takes longer. The table shows wall-clock minutes.
+- Each method got a budget of 2 minutes of training. The number of iterations is planned for this budget
+  before the training. Several trainings shared one H200, so a training takes longer if others start after it.
+  The tables show wall-clock minutes.
 - Methods of other papers used images of 128 x 128 pixels, as their papers do, and EfficientNet-Lite0
   instead of VGG16 for perceptual losses. They are new implementations of ours, trained for far less time
   than in their papers.
-- `self-training` and `zero-shot` use features that were learned from labeled ImageNet photographs. A row
-  without a budget is the default command with its own schedule.
+- `self-training` and `zero-shot` use features that were learned from labeled ImageNet photographs. The rows
+  marked *default command* have no budget, but the schedule of that command.
 - The verdict uses no labels. It was calibrated on detectors of `self-training` and is too optimistic for
   other methods: some that are called usable are hardly better than guessing."""
 
@@ -59,7 +60,8 @@ def build_compare_page(rows: Sequence[Row]) -> str:
         if any(not row["failure"] for row in chosen):
             sections.append(_describe_dataset(title, chosen))
     absent = [title for data, title in _TITLES.items() if all(row["data"] != data for row in rows)]
-    sections.append(f"Not yet measured: {', '.join([*absent, 'budgets of 8 minutes'])}, and more seeds.")
+    missing_data = f"; data: {'; '.join(absent)}" if absent else ""
+    sections.append(f"Not yet measured: budgets of 8 minutes; more seeds{missing_data}.")
     return "\n\n".join(sections) + "\n"
 
 
@@ -119,5 +121,6 @@ def _describe_rank(finished: Sequence[Row]) -> str:
     )
     sentence = f"`{best[0]['method']}` has the lowest error, {best[0]['forward']:.2f}"
     if len(best) > 1:
-        sentence += f"; `{best[1]['method']}` has {best[1]['forward']:.2f}"
+        group = "of our own" if best[1]["method"] in _OWN_METHODS else "of another paper"
+        sentence += f"; the best method {group}, `{best[1]['method']}`, has {best[1]['forward']:.2f}"
     return sentence + "."

@@ -84,6 +84,12 @@ def test_the_expected_error_is_a_weighted_sum() -> None:
     assert trust.order.tolist() == [0, 1]
 
 
+def test_a_stable_landmark_that_looks_different_everywhere_is_not_trusted() -> None:
+    trust = judge_landmarks(_evidence([1.0, 1.0], [0.99, 1.0]), SETTINGS)
+    np.testing.assert_allclose(trust.expected_error, [0.1 + 0.6 * 0.99, 1])
+    assert judge_run(np.ones(5), Evaluation()).verdict == "failed"
+
+
 def test_a_second_run_counts_if_there_is_one() -> None:
     evidence = _evidence([1.0, 1.0], [0.2, 0.2], second_run_error=[0.1, 0.9])
     trust = judge_landmarks(evidence, SETTINGS)

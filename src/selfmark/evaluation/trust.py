@@ -71,6 +71,9 @@ def judge_landmarks(evidence: TrustEvidence, settings: Evaluation) -> LandmarkTr
     constant, *factors = weights
     terms = [factor * np.clip(column, 0, 1) for factor, column in zip(factors, columns, strict=True)]
     expected = np.maximum(constant + np.sum(terms, axis=0), 0.0)
+    # A landmark that its appearance locates no better than guessing marks no part, however stable it is.
+    marks_no_part = evidence.appearance_error >= 1
+    expected = np.where(marks_no_part, np.maximum(expected, 1.0), expected)
     found_factor = np.minimum(_fill(evidence.found, 1.0) / settings.full_found_rate, 1.0)
     trust = np.clip(1 - expected, 0, 1) * found_factor
     return LandmarkTrust(expected, trust, np.lexsort((expected, -trust)))

@@ -49,13 +49,20 @@ from selfmark.keypoints.selfmark_detector import WEIGHTS
 from selfmark.points import Keypoints
 from selfmark.run.files import write_json
 from selfmark.weights_cache import PUBLISHED_WEIGHTS
-from training.keypoints.measure import DetectedPoints, Floats, compare, euclidean, mean, random_homography
+from training.keypoints.measure import (
+    DetectedPoints,
+    Floats,
+    average_scores,
+    compare,
+    compute_euclidean,
+    sample_homography,
+)
 
 CONFIG = Config()
 DATA = ("faces-yt68", "birds-cub")
 POINTS = 60  # per image, for repeatability and matching
 MAX_DISTANCE = 3.0  # maximum distance between matching points, pixels of a 256 px image
-VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}  # see `random_homography`
+VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}  # see `sample_homography`
 LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}  # blur in pixels, others for 0..1
 SEED = 0
 CHANCE = "random"  # name of the rows with random points
@@ -214,7 +221,7 @@ def load_test_images(data: str, folder: Path, count: int) -> TestImages:
 def transform_image(image: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor, Floats]:
     """Return a transformed view of an image [3, S, S] uint8, the same view relit, and the homography."""
     rng, side = np.random.default_rng([SEED, index]), image.shape[-1]
-    matrix = random_homography(rng, side, **VIEW)
+    matrix = sample_homography(rng, side, **VIEW)
     pixels = image.permute(1, 2, 0).numpy().astype(np.float32) / np.float32(255)
     view = cv2.warpPerspective(pixels, matrix, (side, side), borderMode=cv2.BORDER_REFLECT_101)
     blurred = cv2.GaussianBlur(view, (0, 0), LIGHT["blur"])
@@ -253,8 +260,15 @@ def measure_repeatability(test_images: TestImages, detect: Detect) -> Row:
     result: Row = {}
     for ending, views in (("", test_images.views), ("_relit", test_images.relit)):
         after = detect(views).to("cpu")
-        score = mean(
-            compare(_select_image(before, i), _select_image(after, i), matrix, side, MAX_DISTANCE, euclidean)
+        score = average_scores(
+            compare(
+                _select_image(before, i),
+                _select_image(after, i),
+                matrix,
+                side,
+                MAX_DISTANCE,
+                compute_euclidean,
+            )
             for i, matrix in enumerate(test_images.matrices)
         )
         result[f"repeatability{ending}"] = round(score.repeatability, 4)

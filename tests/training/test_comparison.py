@@ -47,7 +47,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def samples(comparison, data):
-    return comparison.load("faces-yt68", data / "faces-yt68", 4)
+    return comparison.load_test_images("faces-yt68", data / "faces-yt68", 4)
 
 
 def make_keypoints(xy, images, descriptor=None):

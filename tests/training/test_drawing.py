@@ -3,18 +3,18 @@ import numpy as np
 import pytest
 
 from training.keypoints import photographs, scenes, shapes
-from training.keypoints.drawing import polygons
+from training.keypoints.drawing import draw_polygons
 from training.keypoints.shapes import (
-    almond,
-    checkerboard,
-    cube,
-    dots,
-    horn,
-    lines,
-    oval,
-    polygon,
-    star,
-    stripes,
+    draw_almond,
+    draw_checkerboard,
+    draw_cube,
+    draw_dots,
+    draw_horn,
+    draw_lines,
+    draw_oval,
+    draw_polygon,
+    draw_star,
+    draw_stripes,
 )
 
 SIDE = 192
@@ -37,12 +37,15 @@ def cornerness(image):
     return cv2.cornerMinEigenVal(image, blockSize=3, ksize=3)
 
 
-@pytest.mark.parametrize("maker", [polygon, star, lines, checkerboard, stripes, cube, almond, horn])
+@pytest.mark.parametrize(
+    "maker",
+    [draw_polygon, draw_star, draw_lines, draw_checkerboard, draw_stripes, draw_cube, draw_almond, draw_horn],
+)
 def test_points_lie_on_corners(maker):
     offsets, strengths = [], []
     for seed in range(6):
         image, points = draw_shape(maker, seed)
-        points = points[:2] if maker is almond else points  # the third point is the center of the iris
+        points = points[:2] if maker is draw_almond else points  # the third point is the center of the iris
         strength = cornerness(image)
         typical = np.percentile(strength[strength > 1e-5], 50)
         for x, y in np.round(points).astype(int):
@@ -56,12 +59,12 @@ def test_points_lie_on_corners(maker):
 
 
 def test_an_oval_has_no_points():
-    assert all(len(draw_shape(oval, seed)[1]) == 0 for seed in range(4))
+    assert all(len(draw_shape(draw_oval, seed)[1]) == 0 for seed in range(4))
 
 
 def test_dots_have_their_points_in_the_middle():
     for seed in range(6):
-        image, points = draw_shape(dots, seed)
+        image, points = draw_shape(draw_dots, seed)
         difference = np.abs(image - 0.5)
         for x, y in points:
             rows, columns = np.mgrid[:SIDE, :SIDE]
@@ -77,7 +80,7 @@ def test_a_polygon_is_centered_on_its_corners():
         rng = np.random.default_rng(seed)
         angle = np.arange(5) * 2 * np.pi / 5 + rng.uniform(0, 6)
         center, radius = rng.uniform(28, 36, 2), rng.uniform(8, 20)
-        mask = polygons(64, [center + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)])
+        mask = draw_polygons(64, [center + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)])
         total = mask.sum()
         offsets.append(np.array([(mask * columns).sum(), (mask * rows).sum()]) / total - center)
         exact = 2.5 * radius**2 * np.sin(2 * np.pi / 5)
@@ -86,7 +89,7 @@ def test_a_polygon_is_centered_on_its_corners():
     assert np.abs(np.mean(offsets, axis=0)).max() < 0.05
 
 
-@pytest.mark.parametrize("draw", [shapes.draw, scenes.draw, scenes.animal])
+@pytest.mark.parametrize("draw", [shapes.draw, scenes.draw, scenes.draw_animal])
 def test_an_image_depends_only_on_its_generator(draw):
     image, points = draw(np.random.default_rng([0, 5]), 96)
     same_image, same_points = draw(np.random.default_rng([0, 5]), 96)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from training.keypoints.homography import (
-    inverse,
-    random_homographies,
-    random_pairs,
+    invert,
+    sample_homographies,
+    sample_pairs,
     warp_images,
     warp_points,
 )
@@ -22,7 +22,7 @@ def generator():
 
 @pytest.fixture
 def homographies(generator):
-    return random_homographies(6, 64, VIEWS, generator)
+    return sample_homographies(6, 64, VIEWS, generator)
 
 
 def smooth_images(count, side):
@@ -56,7 +56,7 @@ def test_a_mapped_point_stays_on_the_same_image_content(homographies):
     for index, (x, y) in enumerate(places[:, 0].long().tolist()):
         images[index, 0, y - 1 : y + 2, x - 1 : x + 2] = 1.0
     views, _ = warp_images(images, homographies, 48)
-    mapped = warp_points(places, inverse(homographies))[:, 0]
+    mapped = warp_points(places, invert(homographies))[:, 0]
     steps = torch.arange(48.0)
     weight = views[:, 0].sum(dim=(1, 2))
     centroid = torch.stack(
@@ -71,14 +71,14 @@ def test_missing_points_stay_missing(homographies):
 
 def test_a_view_without_random_changes_is_centered(generator):
     still = Views(side=40, zoom=(0.5, 0.5), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0)
-    matrix = random_homographies(1, 80, still, generator)[0]
+    matrix = sample_homographies(1, 80, still, generator)[0]
     # Half an image pixel per view pixel; the view's center shows the image's center.
     torch.testing.assert_close(matrix, torch.tensor([[0.5, 0, 29.75], [0, 0.5, 29.75], [0, 0, 1]]))
 
 
 def test_both_views_of_a_pair_roam_together(generator):
     views = Views(side=40, zoom=(1, 1), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0.25)
-    first, second = random_pairs(50, 80, views, generator)
+    first, second = sample_pairs(50, 80, views, generator)
     torch.testing.assert_close(first, second)
     shift = first[:, :2, 2] - 20
     assert shift.abs().max() <= 20.0
@@ -88,7 +88,7 @@ def test_both_views_of_a_pair_roam_together(generator):
 def test_the_inverse_undoes_the_homography(homographies):
     xy = torch.rand(6, 9, 2) * 47
     torch.testing.assert_close(
-        warp_points(warp_points(xy, homographies), inverse(homographies)), xy, atol=1e-3, rtol=0
+        warp_points(warp_points(xy, homographies), invert(homographies)), xy, atol=1e-3, rtol=0
     )
     exact = torch.linalg.inv(homographies.double())
-    torch.testing.assert_close(inverse(homographies).double(), exact / exact[:, 2:, 2:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(invert(homographies).double(), exact / exact[:, 2:, 2:], atol=1e-4, rtol=1e-4)

@@ -3,7 +3,12 @@ import math
 import torch
 from torch.nn import functional as F
 
-from training.keypoints.losses import descriptor_loss, detector_loss, find_full_cells, label_cells
+from training.keypoints.losses import (
+    compute_descriptor_loss,
+    compute_detector_loss,
+    find_full_cells,
+    label_cells,
+)
 
 
 def generator():
@@ -42,8 +47,10 @@ def test_detector_loss_is_the_mean_over_counted_cells():
         -logits[b, :, r, c].double().log_softmax(0)[labels[b, r, c]].item()
         for b, r, c in counted.nonzero().tolist()
     ]
-    assert math.isclose(detector_loss(logits, labels, counted).item(), sum(terms) / len(terms), rel_tol=1e-5)
-    assert detector_loss(logits, labels, torch.zeros_like(counted)).item() == 0
+    assert math.isclose(
+        compute_detector_loss(logits, labels, counted).item(), sum(terms) / len(terms), rel_tol=1e-5
+    )
+    assert compute_detector_loss(logits, labels, torch.zeros_like(counted)).item() == 0
 
 
 def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, min_distance):
@@ -79,7 +86,7 @@ def test_descriptor_loss_against_a_loop():
     xy1, xy2 = torch.rand(2, 7, 2) * 30 + 4, torch.rand(2, 7, 2) * 30 + 4
     valid = torch.rand(2, 7) > 0.3
     assert 0 < valid.sum() < 14
-    loss = descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
+    loss = compute_descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
     expected = naive_descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
     assert math.isclose(loss.item(), expected, rel_tol=1e-4)
 
@@ -89,6 +96,6 @@ def test_distinctive_descriptors_have_no_loss():
     rows, columns = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
     centers = (torch.stack((columns, rows), dim=-1).reshape(1, 16, 2) * 8 + 3.5).float()
     valid = torch.ones(1, 16, dtype=torch.bool)
-    assert descriptor_loss(field, field, centers, centers, valid, 0.05, 4.0) < 1e-6
+    assert compute_descriptor_loss(field, field, centers, centers, valid, 0.05, 4.0) < 1e-6
     mirrored = field.flip(-1)
-    assert descriptor_loss(field, mirrored, centers, centers, valid, 0.05, 4.0) > 10
+    assert compute_descriptor_loss(field, mirrored, centers, centers, valid, 0.05, 4.0) > 10

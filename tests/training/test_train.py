@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from training.keypoints import photographs, shapes, speed, train
 from training.keypoints.adapt import adapt
 from training.keypoints.data import LabeledImages
-from training.keypoints.homography import inverse, random_pairs, warp_points
+from training.keypoints.homography import invert, sample_pairs, warp_points
 from training.keypoints.light import blur, compress, relight
 from training.keypoints.network import TrainingNetwork
-from training.keypoints.optimize import Log, learning_rate, optimize
-from training.keypoints.phases import choose_positions, joint_step, shapes_step
+from training.keypoints.optimize import Log, compute_learning_rate, optimize
+from training.keypoints.phases import build_joint_step, build_shapes_step, choose_positions
 from training.keypoints.settings import TINY, Adapt, Data, Light, Views
 
 SMALL = replace(
@@ -51,8 +51,8 @@ def test_twenty_steps_lower_the_loss(phase):
     def step(seed):
         generator = torch.Generator().manual_seed(seed)
         if phase == "shapes":
-            return shapes_step(network, images, settings, generator)
-        return joint_step(network, images, images, settings, generator)
+            return build_shapes_step(network, images, settings, generator)
+        return build_joint_step(network, images, images, settings, generator)
 
     def losses():
         fixed_step = step(1)
@@ -93,16 +93,16 @@ def test_adaptation_labels_repeated_detections():
         assert len(labels) == len(spots)
         gaps = torch.cdist(labels, torch.tensor(spots, dtype=torch.float32))
         assert gaps.min(dim=1).values.max() < 0.8
-    assert labeled.points_per_image() == 1.5
+    assert labeled.compute_points_per_image() == 1.5
 
 
 def test_chosen_positions_correspond_in_both_views():
     generator = torch.Generator().manual_seed(0)
     images = draw_images(12)
-    first, second = random_pairs(12, 64, SMALL.views, generator)
+    first, second = sample_pairs(12, 64, SMALL.views, generator)
     to_image = torch.cat((first, second))
     first_xy, second_xy, valid = choose_positions(
-        images.points, to_image, inverse(to_image), 32, 64, SMALL, generator
+        images.points, to_image, invert(to_image), 32, 64, SMALL, generator
     )
     assert first_xy.shape == (12, 16, 2)
     assert 0.1 < valid.float().mean() < 1
@@ -171,7 +171,7 @@ def test_a_change_applies_to_its_fraction_of_views():
 
 def test_the_learning_rate_rises_then_falls_to_zero():
     options = replace(SMALL.training, warmup=0.1)
-    rates = [learning_rate(done, 100, 2e-3, options) for done in range(100)]
+    rates = [compute_learning_rate(done, 100, 2e-3, options) for done in range(100)]
     assert np.argmax(rates) in (9, 10)
     assert (np.diff(rates[:10]) > 0).all()
     assert (np.diff(rates[10:]) < 0).all()

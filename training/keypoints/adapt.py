@@ -8,12 +8,12 @@ from torch.nn import functional as F
 
 from selfmark.model.heatmaps import find_peaks
 from training.keypoints.data import LabeledImages
-from training.keypoints.homography import inverse, random_homographies, warp_images
+from training.keypoints.homography import invert, sample_homographies, warp_images
 from training.keypoints.light import blur, relight
 from training.keypoints.settings import Settings
 
 
-def confidence(network: nn.Module, views: Tensor) -> Tensor:
+def compute_confidence(network: nn.Module, views: Tensor) -> Tensor:
     """Return the detector's confidence map [B, 1, S, S] of views [B, 1, S, S]; bfloat16 on a GPU."""
     with torch.autocast(views.device.type, torch.bfloat16, enabled=views.is_cuda):
         score, _ = network(views.expand(-1, 3, -1, -1))
@@ -22,7 +22,7 @@ def confidence(network: nn.Module, views: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mean_confidence(
+def compute_mean_confidence(
     network: nn.Module, images: Tensor, settings: Settings, generator: torch.Generator
 ) -> Tensor:
     """Return the mean confidence [B, S, S] over many deformed views of images [B, 1, S, S] in 0..1.
@@ -32,13 +32,13 @@ def mean_confidence(
     """
     side = images.shape[-1]
     views = settings.adapt_views
-    total = confidence(network, images)
+    total = compute_confidence(network, images)
     count = torch.ones_like(total)
     for _ in range(settings.adapt.views):
-        homography = random_homographies(len(images), side, views, generator)
+        homography = sample_homographies(len(images), side, views, generator)
         view, _ = warp_images(images, homography, views.side)
         view = relight(view, settings.adapt_light, generator)
-        unwarped, visible = warp_images(confidence(network, view), inverse(homography), side, "zeros")
+        unwarped, visible = warp_images(compute_confidence(network, view), invert(homography), side, "zeros")
         total += unwarped * visible[:, None]
         count += visible[:, None]
     return (total / count)[:, 0]
@@ -60,7 +60,7 @@ def adapt(
     labels = []
     for start in range(0, len(images), options.batch):
         batch = images[start : start + options.batch, None].float() / 255
-        heat = mean_confidence(network, batch, settings, generator)
+        heat = compute_mean_confidence(network, batch, settings, generator)
         # Detections of one point scatter by about a pixel. The blur merges them into one peak.
         heat = blur(heat[:, None], heat.new_full((len(heat),), options.smooth))[:, 0]
         edge = options.border

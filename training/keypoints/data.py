@@ -43,7 +43,7 @@ class LabeledImages:
         """Return the number of images."""
         return len(self.images)
 
-    def points_per_image(self) -> float:
+    def compute_points_per_image(self) -> float:
         """Return the mean number of points per image."""
         return float((~self.points[..., 0].isnan()).sum(dim=1).float().mean())
 
@@ -86,7 +86,7 @@ def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Pat
     )
     return Drawing(
         _submit(pool, scenes.draw, data.scenes, data, (seed, 2))
-        + _submit(pool, scenes.animal, data.animals, data, (seed, 3))
+        + _submit(pool, scenes.draw_animal, data.animals, data, (seed, 3))
         + _submit(pool, crop, data.photographs, data, (seed, 4))
     )
 

@@ -27,7 +27,7 @@ def _downsample(fine: npt.NDArray[np.uint8], side: int) -> Image:
     return small.astype(np.float32) / np.float32(255)
 
 
-def polygons(side: int, outlines: Sequence[Array]) -> Image:
+def draw_polygons(side: int, outlines: Sequence[Array]) -> Image:
     """Return the coverage of polygons, each [n, 2]."""
     fine = np.zeros((side * SUPERSAMPLING, side * SUPERSAMPLING), np.uint8)
     for outline in outlines:
@@ -35,7 +35,7 @@ def polygons(side: int, outlines: Sequence[Array]) -> Image:
     return _downsample(fine, side)
 
 
-def strokes(side: int, segments: Sequence[tuple[Array, Array]], width: float) -> Image:
+def draw_strokes(side: int, segments: Sequence[tuple[Array, Array]], width: float) -> Image:
     """Return the coverage of straight strokes."""
     fine = np.zeros((side * SUPERSAMPLING, side * SUPERSAMPLING), np.uint8)
     for start, end in segments:
@@ -52,21 +52,21 @@ def _offsets(side: int, center: Array, turn: float) -> tuple[Image, Image]:
     return cos * x + sin * y, cos * y - sin * x
 
 
-def ellipse(side: int, center: Array, radii: Sequence[float], turn: float) -> Image:
+def draw_ellipse(side: int, center: Array, radii: Sequence[float], turn: float) -> Image:
     """Return the coverage of an ellipse."""
     angle = np.linspace(0, 2 * np.pi, 64, endpoint=False)
     rim = np.stack([radii[0] * np.cos(angle), radii[1] * np.sin(angle)], axis=1)
-    return polygons(side, [center + rim @ rotation(turn).T])
+    return draw_polygons(side, [center + rim @ make_rotation(turn).T])
 
 
-def gaussian(side: int, center: Array, sigmas: Sequence[float], turn: float) -> Image:
+def draw_gaussian(side: int, center: Array, sigmas: Sequence[float], turn: float) -> Image:
     """Return a Gaussian blob of height 1."""
     along, across = _offsets(side, center, turn)
     result: Image = np.exp(-0.5 * ((along / sigmas[0]) ** 2 + (across / sigmas[1]) ** 2)).astype(np.float32)
     return result
 
 
-def closed_curve(rng: np.random.Generator, center: Array, radius: float, wobble: float) -> Array:
+def make_closed_curve(rng: np.random.Generator, center: Array, radius: float, wobble: float) -> Array:
     """Return a smooth closed outline [72, 2] without corners; `wobble` is its deviation from an ellipse."""
     angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
     factor = np.ones_like(angle)
@@ -74,16 +74,16 @@ def closed_curve(rng: np.random.Generator, center: Array, radius: float, wobble:
         factor += rng.normal(0, wobble / order) * np.cos(order * angle + rng.uniform(0, 2 * np.pi))
     stretch = np.exp(rng.uniform(-0.4, 0.4))
     flat = np.stack([np.cos(angle) * stretch, np.sin(angle) / stretch], axis=1) * (radius * factor)[:, None]
-    result: Array = center + flat @ rotation(rng.uniform(0, np.pi)).T
+    result: Array = center + flat @ make_rotation(rng.uniform(0, np.pi)).T
     return result
 
 
-def rotation(angle: float) -> Array:
+def make_rotation(angle: float) -> Array:
     """Return a 2 x 2 rotation matrix."""
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
-def tone(rng: np.random.Generator, *neighbors: float) -> float:
+def choose_tone(rng: np.random.Generator, *neighbors: float) -> float:
     """Return a random gray value that differs from its neighbors."""
     for _ in range(20):
         value = float(rng.uniform(0.02, 0.98))
@@ -92,23 +92,23 @@ def tone(rng: np.random.Generator, *neighbors: float) -> float:
     return 1.0 - round(float(np.mean(neighbors)))  # black or white, whichever differs more
 
 
-def smooth(rng: np.random.Generator, side: int, knots: int) -> Image:
+def make_smooth_surface(rng: np.random.Generator, side: int, knots: int) -> Image:
     """Return a smooth random surface, about -1..1, with `knots` knots along a side."""
     grid = rng.uniform(-1, 1, (knots, knots)).astype(np.float32)
     return np.asarray(cv2.resize(grid, (side, side), interpolation=cv2.INTER_CUBIC), np.float32)
 
 
-def clouds(rng: np.random.Generator, side: int, roughness: float) -> Image:
+def make_clouds(rng: np.random.Generator, side: int, roughness: float) -> Image:
     """Return fractal noise, about -1..1; each halving of scale has `roughness` times the strength."""
     total, weight, knots = np.zeros((side, side), np.float32), 1.0, 3
     while knots <= side:
-        total += np.float32(weight) * smooth(rng, side, knots)
+        total += np.float32(weight) * make_smooth_surface(rng, side, knots)
         weight, knots = weight * roughness, knots * 2
     result: Image = total / max(1e-6, float(np.abs(total).max()))
     return result
 
 
-def texture(rng: np.random.Generator, side: int) -> Image:
+def make_texture(rng: np.random.Generator, side: int) -> Image:
     """Return one of several random textures, about -1..1."""
     kind = rng.integers(6)
     if kind == 0:  # uniform
@@ -117,12 +117,12 @@ def texture(rng: np.random.Generator, side: int) -> Image:
         along, _ = _offsets(side, np.full(2, side / 2), rng.uniform(0, 2 * np.pi))
         return along / np.float32(side)
     if kind == 2:
-        return clouds(rng, side, rng.uniform(0.3, 0.9))
+        return make_clouds(rng, side, rng.uniform(0.3, 0.9))
     if kind == 3:  # wavy stripes
         along, _ = _offsets(side, np.zeros(2), rng.uniform(0, np.pi))
         frequency = np.float32(2 * np.pi / rng.uniform(3, 24))
-        return np.asarray(np.sin(along * frequency + 2 * smooth(rng, side, 4)), np.float32)
+        return np.asarray(np.sin(along * frequency + 2 * make_smooth_surface(rng, side, 4)), np.float32)
     if kind == 4:
-        return smooth(rng, side, int(rng.integers(2, 8)))
+        return make_smooth_surface(rng, side, int(rng.integers(2, 8)))
     grain = rng.standard_normal((side, side), dtype=np.float32) / np.float32(3)
     return np.asarray(cv2.GaussianBlur(grain, (0, 0), float(rng.uniform(0.3, 2.0))), np.float32)

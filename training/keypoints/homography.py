@@ -15,19 +15,19 @@ from torch.nn import functional as F
 from training.keypoints.settings import Views
 
 
-def uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+def draw_uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
     """Return uniform random numbers on the generator's device."""
     return torch.rand(shape, generator=generator, device=generator.device) * (high - low) + low
 
 
-def random_homographies(count: int, side: int, views: Views, generator: torch.Generator) -> Tensor:
+def sample_homographies(count: int, side: int, views: Views, generator: torch.Generator) -> Tensor:
     """Return random maps [count, 3, 3] from view pixels (side `views.side`) to image pixels (side `side`)."""
-    turn = uniform((count,), -1, 1, generator) * math.radians(views.rotation)
-    zoom = uniform((count,), math.log(views.zoom[0]), math.log(views.zoom[1]), generator).exp()
-    stretch = 1 + uniform((count,), -1, 1, generator) * views.stretch / 2
-    shear = uniform((count,), -1, 1, generator) * views.shear
-    tilt = uniform((count, 2), -1, 1, generator) * views.perspective / views.side
-    shift = uniform((count, 2), -1, 1, generator) * views.shift * side
+    turn = draw_uniform((count,), -1, 1, generator) * math.radians(views.rotation)
+    zoom = draw_uniform((count,), math.log(views.zoom[0]), math.log(views.zoom[1]), generator).exp()
+    stretch = 1 + draw_uniform((count,), -1, 1, generator) * views.stretch / 2
+    shear = draw_uniform((count,), -1, 1, generator) * views.shear
+    tilt = draw_uniform((count, 2), -1, 1, generator) * views.perspective / views.side
+    shift = draw_uniform((count, 2), -1, 1, generator) * views.shift * side
 
     def matrix(*rows: tuple[Tensor | float, ...]) -> Tensor:
         # Constants are filled in on the device, because a CUDA graph cannot capture a copy from the host.
@@ -45,18 +45,18 @@ def random_homographies(count: int, side: int, views: Views, generator: torch.Ge
     return back @ rotation @ scale @ perspective @ to_center
 
 
-def random_pairs(count: int, side: int, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_pairs(count: int, side: int, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return homographies of two views that show about the same part of each image, 2 x [count, 3, 3]."""
-    roam = uniform((count, 2, 1), -1, 1, generator) * views.roam * side
+    roam = draw_uniform((count, 2, 1), -1, 1, generator) * views.roam * side
 
     def sample() -> Tensor:
-        homography = random_homographies(count, side, views, generator)
+        homography = sample_homographies(count, side, views, generator)
         return torch.cat((homography[:, :2] + roam * homography[:, 2:], homography[:, 2:]), dim=1)
 
     return sample(), sample()
 
 
-def inverse(homography: Tensor) -> Tensor:
+def invert(homography: Tensor) -> Tensor:
     """Return the inverse homographies [B, 3, 3], from image pixels to view pixels.
 
     The cross products of the rows are the columns of the inverse up to a factor, which does not matter for a
@@ -74,7 +74,7 @@ def warp_points(xy: Tensor, homography: Tensor) -> Tensor:
     return mapped[..., :2] / mapped[..., 2:]
 
 
-def pixel_positions(homography: Tensor, side: int) -> Tensor:
+def map_pixels(homography: Tensor, side: int) -> Tensor:
     """Return the image positions [B, side, side, 2] of the pixels of square views."""
     steps = torch.arange(side, device=homography.device, dtype=homography.dtype)
     by_column, by_row, fixed = (homography[:, :, i, None, None] for i in range(3))
@@ -97,7 +97,7 @@ def warp_images(
     Returns:
         The views [B, C, side, side], and a mask [B, side, side] of pixels that lie inside the image.
     """
-    xy = pixel_positions(homography, side)
+    xy = map_pixels(homography, side)
     last = images.shape[-1] - 1
     inside = ((xy >= 0) & (xy <= last)).all(dim=-1)
     grid = (xy + 0.5) * (2 / images.shape[-1]) - 1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.keypoints.homography import uniform
+from training.keypoints.homography import draw_uniform
 from training.keypoints.settings import Light
 
 BLOCK = 8  # side of a compressed block
@@ -31,7 +31,7 @@ def relight(views: Tensor, light: Light, generator: torch.Generator, invert: Ten
     """
 
     def draw(low: float, high: float, count: int) -> Tensor:
-        return uniform((count,), low, high, generator)
+        return draw_uniform((count,), low, high, generator)
 
     if invert is not None:
         views = torch.where(invert[:, None, None, None], 1 - views, views)
@@ -62,16 +62,18 @@ def _apply_to_fraction(
 
 
 def _add_noise(views: Tensor, largest: float, generator: torch.Generator) -> Tensor:
-    sigma = uniform((len(views), 1, 1, 1), 0, largest, generator)
+    sigma = draw_uniform((len(views), 1, 1, 1), 0, largest, generator)
     return views + sigma * torch.randn(views.shape, generator=generator, device=views.device)
 
 
 def _change_tone(views: Tensor, light: Light, generator: torch.Generator) -> Tensor:
     """Change gamma, contrast and brightness."""
     count = len(views)
-    gamma = uniform((count, 1, 1, 1), math.log(light.gamma[0]), math.log(light.gamma[1]), generator).exp()
-    contrast = uniform((count, 1, 1, 1), *light.contrast, generator)
-    brightness = uniform((count, 1, 1, 1), -light.brightness, light.brightness, generator)
+    gamma = draw_uniform(
+        (count, 1, 1, 1), math.log(light.gamma[0]), math.log(light.gamma[1]), generator
+    ).exp()
+    contrast = draw_uniform((count, 1, 1, 1), *light.contrast, generator)
+    brightness = draw_uniform((count, 1, 1, 1), -light.brightness, light.brightness, generator)
     views = views.clamp(1e-4, 1) ** gamma
     mean = views.mean(dim=(1, 2, 3), keepdim=True)
     return ((views - mean) * contrast + mean + brightness).clamp(0, 1)
@@ -79,7 +81,7 @@ def _change_tone(views: Tensor, light: Light, generator: torch.Generator) -> Ten
 
 def _change_lighting(views: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Change the lighting smoothly across the view, with a random surface of 4 x 4 knots."""
-    knots = uniform((len(views), 1, 4, 4), -strength, strength, generator)
+    knots = draw_uniform((len(views), 1, 4, 4), -strength, strength, generator)
     surface = F.interpolate(knots, views.shape[-2:], mode="bicubic", align_corners=True)
     return (views * (1 + surface) + 0.3 * surface).clamp(0, 1)
 
@@ -108,8 +110,8 @@ def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> T
     radius = math.ceil(longest / 2)
     steps = torch.arange(-radius, radius + 1, device=views.device, dtype=views.dtype)
     rows, columns = torch.meshgrid(steps, steps, indexing="ij")
-    angle = uniform((count, 1, 1), 0, math.pi, generator)
-    half_length = uniform((count, 1, 1), 0.5, longest / 2, generator)
+    angle = draw_uniform((count, 1, 1), 0, math.pi, generator)
+    half_length = draw_uniform((count, 1, 1), 0.5, longest / 2, generator)
     along = (columns * angle.cos() + rows * angle.sin()).abs()
     across = (rows * angle.cos() - columns * angle.sin()).abs()
     kernel = (half_length + 0.5 - along).clamp(0, 1) * (1 - across).clamp(0, 1)

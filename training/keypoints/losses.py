@@ -40,7 +40,7 @@ def find_full_cells(inside: Tensor) -> Tensor:
     return F.max_pool2d((~inside).float()[:, None], CELL)[:, 0] == 0
 
 
-def detector_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+def compute_detector_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
     """Return the mean cross entropy of the counted cells.
 
     Args:
@@ -52,7 +52,7 @@ def detector_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
     return (each * counted).sum() / counted.sum().clamp_min(1)
 
 
-def descriptor_loss(
+def compute_descriptor_loss(
     first: Tensor,
     second: Tensor,
     xy1: Tensor,

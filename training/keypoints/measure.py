@@ -83,20 +83,20 @@ def compare(
     return Score(float(repeated / (2 * visible)), float(correct.sum() / visible), float(visible))
 
 
-def euclidean(a: Floats, b: Floats) -> Floats:
+def compute_euclidean(a: Floats, b: Floats) -> Floats:
     """Return the Euclidean distances [P, Q] between vectors [P, D] and [Q, D]."""
     squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     result: Floats = np.sqrt(np.maximum(squared, 0))
     return result
 
 
-def mean(scores: Iterable[Score]) -> Score:
+def average_scores(scores: Iterable[Score]) -> Score:
     """Return the mean of several scores."""
     rows = np.array([(s.repeatability, s.matching, s.points) for s in scores])
     return Score(*(float(value) for value in rows.mean(axis=0)))
 
 
-def random_homography(
+def sample_homography(
     rng: np.random.Generator, side: int, rotation: float, zoom: float, perspective: float, shift: float
 ) -> Floats:
     """Return a random 3 x 3 homography from the pixels of an image to those of a new view.

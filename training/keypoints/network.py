@@ -37,7 +37,7 @@ class TrainingNetwork(nn.Module):
             assert isinstance(layer, nn.Conv2d)
             layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
 
-    def _layer(self, name: str, x: Tensor) -> Tensor:
+    def _apply_layer(self, name: str, x: Tensor) -> Tensor:
         weight = getattr(self.net, name).weight.to(x.dtype)
         convolved = convolve_patches(x, weight) if name == "conv1a" else F.conv2d(x, weight, padding=1)
         result: Tensor = self.norms[name](convolved)
@@ -51,12 +51,12 @@ class TrainingNetwork(nn.Module):
         """
         x = gray.bfloat16() if gray.is_cuda else gray
         for name in ENCODER:
-            x = self._layer(name, F.max_pool2d(x, 2) if name in POOL_BEFORE else x)
-        logits = _output_layer(self.net.convPb, self._layer("convPa", x))
-        return logits, _output_layer(self.net.convDb, self._layer("convDa", x))
+            x = self._apply_layer(name, F.max_pool2d(x, 2) if name in POOL_BEFORE else x)
+        logits = _apply_output_layer(self.net.convPb, self._apply_layer("convPa", x))
+        return logits, _apply_output_layer(self.net.convDb, self._apply_layer("convDa", x))
 
 
-def _output_layer(layer: nn.Conv2d, x: Tensor) -> Tensor:
+def _apply_output_layer(layer: nn.Conv2d, x: Tensor) -> Tensor:
     assert layer.bias is not None
     return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype)).float()
 

@@ -64,15 +64,15 @@ def make_iteration(
 
     run = CapturedStep(iterate, generator) if on_gpu else iterate
 
-    def at_rate(lr: float) -> dict[str, Tensor]:
+    def iterate_at_rate(lr: float) -> dict[str, Tensor]:
         rate.fill_(lr)
         run()
         return losses
 
-    return at_rate
+    return iterate_at_rate
 
 
-def learning_rate(done: int, total: int, lr: float, training: Training) -> float:
+def compute_learning_rate(done: int, total: int, lr: float, training: Training) -> float:
     """Return the learning rate: a short linear warm-up to `lr`, then a cosine decay to zero."""
     warmup = min(1.0, (done + 1) / max(1.0, training.warmup * total))
     return lr * warmup * 0.5 * (1 + math.cos(math.pi * done / total))
@@ -92,7 +92,7 @@ def optimize(
     iterate = make_iteration(network, step, training, generator)
     last_time, last_iteration = time.perf_counter(), 0
     for iteration in range(1, total + 1):
-        losses = iterate(learning_rate(iteration - 1, total, lr, training))
+        losses = iterate(compute_learning_rate(iteration - 1, total, lr, training))
         if iteration % training.log_every == 0 or iteration == total:
             values = {name: float(loss) for name, loss in losses.items()}
             now = time.perf_counter()

@@ -9,15 +9,20 @@ from torch import Tensor
 
 from training.keypoints.data import LabeledImages
 from training.keypoints.homography import (
-    inverse,
-    random_homographies,
-    random_pairs,
-    uniform,
+    draw_uniform,
+    invert,
+    sample_homographies,
+    sample_pairs,
     warp_images,
     warp_points,
 )
 from training.keypoints.light import relight
-from training.keypoints.losses import descriptor_loss, detector_loss, find_full_cells, label_cells
+from training.keypoints.losses import (
+    compute_descriptor_loss,
+    compute_detector_loss,
+    find_full_cells,
+    label_cells,
+)
 from training.keypoints.network import TrainingNetwork
 from training.keypoints.settings import Settings
 
@@ -31,7 +36,7 @@ def _draw(source: LabeledImages, count: int, generator: torch.Generator) -> tupl
     return source.images[chosen, None].float() / 255, source.points[chosen]
 
 
-def shapes_step(
+def build_shapes_step(
     network: TrainingNetwork, shapes: LabeledImages, settings: Settings, generator: torch.Generator
 ) -> Step:
     """Return a step that trains only the detector, on shapes."""
@@ -40,16 +45,16 @@ def shapes_step(
 
     def step() -> dict[str, Tensor]:
         images, points = _draw(shapes, batch, generator)
-        homography = random_homographies(batch, side, views, generator)
+        homography = sample_homographies(batch, side, views, generator)
         view, inside = warp_images(images, homography, views.side)
-        labels = label_cells(warp_points(points, inverse(homography)), views.side, generator)
+        labels = label_cells(warp_points(points, invert(homography)), views.side, generator)
         logits, _ = network(relight(view, settings.light, generator))
-        return {"detector": detector_loss(logits, labels, find_full_cells(inside))}
+        return {"detector": compute_detector_loss(logits, labels, find_full_cells(inside))}
 
     return step
 
 
-def joint_step(
+def build_joint_step(
     network: TrainingNetwork,
     labeled: LabeledImages,
     shapes: LabeledImages,
@@ -65,19 +70,19 @@ def joint_step(
         parts = _draw(shapes, num_shapes, generator), _draw(labeled, options.batch - num_shapes, generator)
         images, points = (torch.cat(pair) for pair in zip(*parts, strict=True))
         # All first views, then all second views.
-        to_image = torch.cat(random_pairs(options.batch, side, views, generator))
-        to_view = inverse(to_image)
+        to_image = torch.cat(sample_pairs(options.batch, side, views, generator))
+        to_view = invert(to_image)
         view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, views.side)
         negative = torch.rand(options.batch, generator=generator, device=images.device) < options.inverted
         logits, descriptors = network(relight(view, settings.light, generator, negative.repeat(2)))
 
         labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), views.side, generator)
-        detector = detector_loss(logits, labels, find_full_cells(inside))
+        detector = compute_detector_loss(logits, labels, find_full_cells(inside))
         first, second, valid = choose_positions(
             points, to_image, to_view, views.side, side, settings, generator
         )
         first_maps, second_maps = descriptors[: options.batch], descriptors[options.batch :]
-        descriptor = descriptor_loss(
+        descriptor = compute_descriptor_loss(
             first_maps, second_maps, first, second, valid, options.temperature, options.apart
         )
         return {"detector": detector, "descriptor": options.descriptor_weight * descriptor}
@@ -116,7 +121,7 @@ def choose_positions(
     index = priority.topk(min(num_labeled, points.shape[1]), dim=1).indices
     selected = points.gather(1, index[..., None].expand(-1, -1, 2))
     num_random = options.described - selected.shape[1]
-    random_xy = uniform((len(points), num_random, 2), 0, view_side - 1, generator)
+    random_xy = draw_uniform((len(points), num_random, 2), 0, view_side - 1, generator)
     positions = torch.cat((selected, warp_points(random_xy, to_image[: len(points)])), dim=1)
     first_xy = warp_points(positions, to_view[: len(points)])
     second_xy = warp_points(positions, to_view[len(points) :])

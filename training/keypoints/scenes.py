@@ -9,22 +9,22 @@ from selfmark.demo.scene import generate_scene
 from training.keypoints.drawing import (
     Array,
     Image,
-    closed_curve,
-    clouds,
-    ellipse,
-    polygons,
-    smooth,
-    texture,
-    tone,
+    choose_tone,
+    draw_ellipse,
+    draw_polygons,
+    make_closed_curve,
+    make_clouds,
+    make_smooth_surface,
+    make_texture,
 )
 from training.keypoints.shapes import MAKERS, NO_POINTS
 
 
 def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     """Draw an image [side, side] in 0..1 without known points."""
-    canvas = 0.5 + np.float32(rng.uniform(0.05, 0.5)) * clouds(rng, side, rng.uniform(0.2, 0.9))
+    canvas = 0.5 + np.float32(rng.uniform(0.05, 0.5)) * make_clouds(rng, side, rng.uniform(0.2, 0.9))
     canvas = canvas.astype(np.float32)
-    surfaces = [texture(rng, side) for _ in range(5)]
+    surfaces = [make_texture(rng, side) for _ in range(5)]
     for _ in range(int(rng.integers(4, 28))):
         center, radius = rng.uniform(0, side, 2), side * float(np.exp(rng.uniform(np.log(0.04), np.log(0.4))))
         for mask, value in _draw_object(rng, side, center, radius):
@@ -32,10 +32,12 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
                 mask = _blur(mask, float(np.exp(rng.uniform(-0.7, 1.6))))
             surface = value + np.float32(rng.uniform(0, 0.35)) * surfaces[rng.integers(5)]
             if rng.random() < 0.4:  # shading makes the object look round
-                shade = np.float32(rng.uniform(0.2, 0.6)) * smooth(rng, side, int(rng.integers(2, 6)))
+                shade = np.float32(rng.uniform(0.2, 0.6)) * make_smooth_surface(
+                    rng, side, int(rng.integers(2, 6))
+                )
                 surface = surface * (1 + shade)
             canvas += mask * np.float32(rng.uniform(0.5, 1.0)) * (surface - canvas)
-    canvas *= 1 + np.float32(rng.uniform(0, 0.4)) * smooth(rng, side, 3)
+    canvas *= 1 + np.float32(rng.uniform(0, 0.4)) * make_smooth_surface(rng, side, 3)
     if rng.random() < 0.6:
         canvas = _blur(canvas, float(rng.uniform(0.4, 1.6)))
     low, high = np.percentile(canvas, [0.5, 99.5])
@@ -53,7 +55,7 @@ def _draw_object(
     if kind < 0.45:
         return MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, 0.5).layers
     if kind < 0.65:
-        return [(polygons(side, [closed_curve(rng, center, radius, 0.4)]), tone(rng))]
+        return [(draw_polygons(side, [make_closed_curve(rng, center, radius, 0.4)]), choose_tone(rng))]
     if kind < 0.85:
         return _draw_head(rng, side, center, radius)
     return _draw_word(rng, side, center, radius)
@@ -63,21 +65,21 @@ def _draw_head(
     rng: np.random.Generator, side: int, center: Array, radius: float
 ) -> list[tuple[Image, float]]:
     """Draw a round head with a mouth and pairs of symmetric marks, such as eyes."""
-    skin = tone(rng)
-    layers = [(polygons(side, [closed_curve(rng, center, radius, 0.1)]), skin)]
+    skin = choose_tone(rng)
+    layers = [(draw_polygons(side, [make_closed_curve(rng, center, radius, 0.1)]), skin)]
     for _ in range(int(rng.integers(1, 4))):
         offset = rng.uniform(0.1, 0.7) * radius, rng.uniform(-0.6, 0.6) * radius
-        size, outer = radius * rng.uniform(0.06, 0.25), tone(rng, skin)
+        size, outer = radius * rng.uniform(0.06, 0.25), choose_tone(rng, skin)
         radii, turn = (size, size * rng.uniform(0.4, 1.0)), rng.uniform(-0.6, 0.6)
-        inner = tone(rng, outer)
+        inner = choose_tone(rng, outer)
         for sign in (-1, 1):
             place = center + np.array([sign * offset[0], offset[1]])
-            layers.append((ellipse(side, place, radii, sign * turn), outer))
-            layers.append((ellipse(side, place, (0.45 * radii[1], 0.45 * radii[1]), 0.0), inner))
+            layers.append((draw_ellipse(side, place, radii, sign * turn), outer))
+            layers.append((draw_ellipse(side, place, (0.45 * radii[1], 0.45 * radii[1]), 0.0), inner))
     mouth = radius * np.array(
         [[-0.4, 0.45], [0.0, rng.uniform(0.35, 0.7)], [0.4, 0.45], [0.0, rng.uniform(0.3, 0.45)]]
     )
-    layers.append((polygons(side, [center + mouth]), tone(rng, skin)))
+    layers.append((draw_polygons(side, [center + mouth]), choose_tone(rng, skin)))
     return layers
 
 
@@ -92,10 +94,10 @@ def _draw_word(
     cv2.putText(
         page, text, place, int(rng.integers(0, 8)), max(0.4, radius / 40), 255, thickness, cv2.LINE_AA
     )
-    return [(page.astype(np.float32) / np.float32(255), tone(rng))]
+    return [(page.astype(np.float32) / np.float32(255), choose_tone(rng))]
 
 
-def animal(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
+def draw_animal(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     """Draw the demo's toy animal in gray."""
     picture = generate_scene(1, side, int(rng.integers(1 << 31))).images[0]
     return cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32) / np.float32(255), NO_POINTS

@@ -15,16 +15,16 @@ import numpy as np
 from training.keypoints.drawing import (
     Array,
     Image,
-    closed_curve,
-    clouds,
-    ellipse,
-    gaussian,
-    polygons,
-    rotation,
-    smooth,
-    strokes,
-    texture,
-    tone,
+    choose_tone,
+    draw_ellipse,
+    draw_gaussian,
+    draw_polygons,
+    draw_strokes,
+    make_closed_curve,
+    make_clouds,
+    make_rotation,
+    make_smooth_surface,
+    make_texture,
 )
 
 NO_POINTS = np.zeros((0, 2))
@@ -50,7 +50,7 @@ class Shape:
 Maker = Callable[[np.random.Generator, int, Array, float, float], Shape]
 
 
-def polygon(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_polygon(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw a polygon with three to seven corners that are neither too sharp nor too blunt."""
     for _ in range(30):
         count = int(rng.integers(3, 8))
@@ -60,9 +60,9 @@ def polygon(rng: np.random.Generator, side: int, center: Array, radius: float, g
         if _are_corners(corners, min_edge=max(8.0, 0.3 * radius)):
             break
     else:
-        turn = rotation(rng.uniform(0, np.pi))
+        turn = make_rotation(rng.uniform(0, np.pi))
         corners = center + radius * 0.7 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) @ turn.T
-    return Shape([(polygons(side, [corners]), tone(rng, ground))], corners)
+    return Shape([(draw_polygons(side, [corners]), choose_tone(rng, ground))], corners)
 
 
 def _are_corners(corners: Array, min_edge: float) -> bool:
@@ -77,7 +77,7 @@ def _are_corners(corners: Array, min_edge: float) -> bool:
     return is_convex and are_angles_clear and bool(lengths.min() > min_edge)
 
 
-def star(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_star(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw rays from a center; the center and the ends are points."""
     count = int(rng.integers(3, 7))
     angle = np.linspace(0, 2 * np.pi, count, endpoint=False) + rng.uniform(0, 2 * np.pi)
@@ -85,11 +85,11 @@ def star(rng: np.random.Generator, side: int, center: Array, radius: float, grou
     ends = center + (radius * rng.uniform(0.5, 1, count))[:, None] * np.stack(
         [np.cos(angle), np.sin(angle)], 1
     )
-    mask = strokes(side, [(center, end) for end in ends], rng.uniform(1.5, 4))
-    return Shape([(mask, tone(rng, ground))], np.concatenate([center[None], ends]))
+    mask = draw_strokes(side, [(center, end) for end in ends], rng.uniform(1.5, 4))
+    return Shape([(mask, choose_tone(rng, ground))], np.concatenate([center[None], ends]))
 
 
-def lines(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_lines(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw a few strokes; their ends and crossings are points."""
     segments: list[tuple[Array, Array]] = []
     for _ in range(int(rng.integers(2, 6))):
@@ -101,28 +101,30 @@ def lines(rng: np.random.Generator, side: int, center: Array, radius: float, gro
         first, second = b - a, d - c
         cross = first[0] * second[1] - first[1] * second[0]
         if abs(cross) < 0.35 * np.linalg.norm(first) * np.linalg.norm(second):
-            if _near_segments(a, b, c, d):  # the intersection of nearly parallel segments is ill-defined
-                return polygon(rng, side, center, radius, ground)
+            if _are_segments_near(a, b, c, d):  # the intersection of nearly parallel segments is ill-defined
+                return draw_polygon(rng, side, center, radius, ground)
             continue
         s = ((c - a)[0] * second[1] - (c - a)[1] * second[0]) / cross
         t = ((c - a)[0] * first[1] - (c - a)[1] * first[0]) / cross
         if 0 <= s <= 1 and 0 <= t <= 1:
             points.append(a + s * first)
-    return Shape([(strokes(side, segments, rng.uniform(1, 3.5)), tone(rng, ground))], np.array(points))
+    return Shape(
+        [(draw_strokes(side, segments, rng.uniform(1, 3.5)), choose_tone(rng, ground))], np.array(points)
+    )
 
 
-def _near_segments(a: Array, b: Array, c: Array, d: Array) -> bool:
+def _are_segments_near(a: Array, b: Array, c: Array, d: Array) -> bool:
     """Return True if the segments ab and cd come closer than 10 pixels."""
     steps = np.linspace(0, 1, 12)[:, None]
     gaps = np.linalg.norm((a + steps * (b - a))[:, None] - (c + steps * (d - c))[None], axis=-1)
     return bool(gaps.min() < 10)
 
 
-def _grid(rng: np.random.Generator, center: Array, radius: float, rows: int, columns: int) -> Array:
+def _make_grid(rng: np.random.Generator, center: Array, radius: float, rows: int, columns: int) -> Array:
     """Return the nodes [rows + 1, columns + 1, 2] of a grid in perspective."""
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.72 * radius
     corners = corners * np.array([1.0, rng.uniform(0.6, 1.0)]) + rng.uniform(-0.15, 0.15, (4, 2)) * radius
-    corners = center + corners @ rotation(rng.uniform(0, 2 * np.pi)).T
+    corners = center + corners @ make_rotation(rng.uniform(0, 2 * np.pi)).T
     unit = np.array([[0, 0], [columns, 0], [columns, rows], [0, rows]], np.float32)
     matrix = cv2.getPerspectiveTransform(unit, corners.astype(np.float32))
     y, x = np.mgrid[: rows + 1, : columns + 1].astype(np.float64)
@@ -130,33 +132,37 @@ def _grid(rng: np.random.Generator, center: Array, radius: float, rows: int, col
     return np.asarray(nodes, np.float64).reshape(rows + 1, columns + 1, 2)
 
 
-def _cell(nodes: Array, row: int, column: int) -> Array:
+def _get_cell(nodes: Array, row: int, column: int) -> Array:
     return np.array(
         [nodes[row, column], nodes[row, column + 1], nodes[row + 1, column + 1], nodes[row + 1, column]]
     )
 
 
-def checkerboard(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_checkerboard(
+    rng: np.random.Generator, side: int, center: Array, radius: float, ground: float
+) -> Shape:
     """Draw dark and light cells; every node is a point."""
     max_cells = max(2, min(8, int(radius / 9)))
     rows, columns = int(rng.integers(2, max_cells + 1)), int(rng.integers(2, max_cells + 1))
-    nodes = _grid(rng, center, radius, rows, columns)
-    light = tone(rng, ground)
-    dark = tone(rng, ground, light)
+    nodes = _make_grid(rng, center, radius, rows, columns)
+    light = choose_tone(rng, ground)
+    dark = choose_tone(rng, ground, light)
     board = np.concatenate([nodes[0], nodes[1:, -1], nodes[-1, -2::-1], nodes[-2:0:-1, 0]])
-    cells = [_cell(nodes, r, c) for r in range(rows) for c in range(columns) if (r + c) % 2]
-    return Shape([(polygons(side, [board]), light), (polygons(side, cells), dark)], nodes.reshape(-1, 2))
+    cells = [_get_cell(nodes, r, c) for r in range(rows) for c in range(columns) if (r + c) % 2]
+    return Shape(
+        [(draw_polygons(side, [board]), light), (draw_polygons(side, cells), dark)], nodes.reshape(-1, 2)
+    )
 
 
-def stripes(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_stripes(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw parallel bars; their corners are points."""
     columns = 2 * int(rng.integers(1, max(2, min(5, int(radius / 14))) + 1)) + 1
-    nodes = _grid(rng, center, radius, 1, columns)
-    bars = [_cell(nodes, 0, column) for column in range(0, columns, 2)]
-    return Shape([(polygons(side, bars), tone(rng, ground))], np.concatenate(bars))
+    nodes = _make_grid(rng, center, radius, 1, columns)
+    bars = [_get_cell(nodes, 0, column) for column in range(0, columns, 2)]
+    return Shape([(draw_polygons(side, bars), choose_tone(rng, ground))], np.concatenate(bars))
 
 
-def cube(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_cube(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw a box seen from a corner; its seven visible corners are points."""
     yaw, pitch = rng.uniform(0.35, 1.2), rng.uniform(0.3, 0.8)
     size = rng.uniform(0.6, 1.0, 3)
@@ -165,7 +171,7 @@ def cube(rng: np.random.Generator, side: int, center: Array, radius: float, grou
     z = corners[:, 0] * np.sin(yaw) + corners[:, 2] * np.cos(yaw)
     y = corners[:, 1] * np.cos(pitch) - z * np.sin(pitch)
     flat = np.stack([x, y], axis=1) * radius * 0.55
-    seen = center + flat @ rotation(rng.uniform(0, 2 * np.pi)).T
+    seen = center + flat @ make_rotation(rng.uniform(0, 2 * np.pi)).T
     depth = corners[:, 1] * np.sin(pitch) + z * np.cos(pitch)
     nearest = int(depth.argmin())
     layers: list[tuple[Image, float]] = []
@@ -173,23 +179,23 @@ def cube(rng: np.random.Generator, side: int, center: Array, radius: float, grou
     for axis in range(3):
         face = [i for i in range(8) if corners[i, axis] == corners[nearest, axis]]
         ring = np.array([face[0], face[1], face[3], face[2]])
-        tones.append(tone(rng, ground, *tones))
-        layers.append((polygons(side, [seen[ring]]), tones[-1]))
+        tones.append(choose_tone(rng, ground, *tones))
+        layers.append((draw_polygons(side, [seen[ring]]), tones[-1]))
     hidden = int(depth.argmax())
     return Shape(layers, np.delete(seen, hidden, axis=0))
 
 
-def oval(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_oval(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw a large ellipse or smooth blob without points."""
     radius = max(radius, 22.0)
     if rng.random() < 0.5:
-        mask = ellipse(side, center, (radius, radius * rng.uniform(0.6, 1)), rng.uniform(0, np.pi))
+        mask = draw_ellipse(side, center, (radius, radius * rng.uniform(0.6, 1)), rng.uniform(0, np.pi))
     else:
-        mask = polygons(side, [closed_curve(rng, center, 0.8 * radius, 0.12)])
-    return Shape([(mask, tone(rng, ground))], NO_POINTS)
+        mask = draw_polygons(side, [make_closed_curve(rng, center, 0.8 * radius, 0.12)])
+    return Shape([(mask, choose_tone(rng, ground))], NO_POINTS)
 
 
-def dots(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_dots(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw small discs, rings and soft blobs; their centers are points."""
     centers: list[Array] = []
     mask = np.zeros((side, side), np.float32)
@@ -202,37 +208,37 @@ def dots(rng: np.random.Generator, side: int, center: Array, radius: float, grou
         radii, turn = (size, size * rng.uniform(0.6, 1.0)), rng.uniform(0, np.pi)
         kind = rng.integers(3)
         if kind == 0:
-            spot = gaussian(side, place, (0.6 * radii[0], 0.6 * radii[1]), turn)
+            spot = draw_gaussian(side, place, (0.6 * radii[0], 0.6 * radii[1]), turn)
         else:
-            spot = ellipse(side, place, radii, turn)
+            spot = draw_ellipse(side, place, radii, turn)
             if kind == 2 and size > 4:
-                spot = spot - ellipse(side, place, (0.5 * radii[0], 0.5 * radii[1]), turn)
+                spot = spot - draw_ellipse(side, place, (0.5 * radii[0], 0.5 * radii[1]), turn)
         mask = np.maximum(mask, spot)
-    return Shape([(mask, tone(rng, ground))], np.array(centers))
+    return Shape([(mask, choose_tone(rng, ground))], np.array(centers))
 
 
-def almond(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_almond(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw two arcs that meet in two cusps, like eyelids or lips, sometimes with an iris."""
-    half, turn = radius * rng.uniform(0.6, 0.95), rotation(rng.uniform(0, 2 * np.pi))
+    half, turn = radius * rng.uniform(0.6, 0.95), make_rotation(rng.uniform(0, 2 * np.pi))
     heights = half * rng.uniform(0.2, 0.75, 2)
     along = np.linspace(-1, 1, 25)
     upper = np.stack([half * along, -heights[0] * (1 - along**2)], axis=1)
     lower = np.stack([half * along, heights[1] * (1 - along**2)], axis=1)[::-1]
     outline = center + np.concatenate([upper, lower[1:-1]]) @ turn.T
-    white = tone(rng, ground)
-    layers = [(polygons(side, [outline]), white)]
+    white = choose_tone(rng, ground)
+    layers = [(draw_polygons(side, [outline]), white)]
     points = [center + turn @ np.array([-half, 0]), center + turn @ np.array([half, 0])]
     if rng.random() < 0.6:
         middle = center + turn @ np.array([half * rng.uniform(-0.3, 0.3), (heights[1] - heights[0]) / 2])
         iris = min(8.0, 0.33 * float(heights.sum()))
-        layers.append((ellipse(side, middle, (iris, iris), 0.0), tone(rng, white)))
+        layers.append((draw_ellipse(side, middle, (iris, iris), 0.0), choose_tone(rng, white)))
         points.append(middle)
     return Shape(layers, np.array(points))
 
 
-def horn(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
+def draw_horn(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw a bent taper with a round base, like a beak, tail or ear; its tip is a point."""
-    turn, bend = rotation(rng.uniform(0, 2 * np.pi)), rng.uniform(-0.5, 0.5)
+    turn, bend = make_rotation(rng.uniform(0, 2 * np.pi)), rng.uniform(-0.5, 0.5)
     base = max(5.0, radius * rng.uniform(0.18, 0.4))
     along = np.linspace(0, 1, 25)
     spine = np.stack([(2 * along - 1) * 0.9 * radius, bend * radius * (1 - (2 * along - 1) ** 2)], axis=1)
@@ -240,32 +246,32 @@ def horn(rng: np.random.Generator, side: int, center: Array, radius: float, grou
     normal = np.stack([-normal[:, 1], normal[:, 0]], axis=1) / np.linalg.norm(normal, axis=1, keepdims=True)
     width = (base * (1 - along))[:, None]
     outline = center + np.concatenate([spine + width * normal, (spine - width * normal)[::-1]]) @ turn.T
-    foot = ellipse(side, center + turn @ spine[0], (base, base), 0.0)
-    mask = np.maximum(polygons(side, [outline]), foot)
-    return Shape([(mask, tone(rng, ground))], (center + turn @ spine[-1])[None])
+    foot = draw_ellipse(side, center + turn @ spine[0], (base, base), 0.0)
+    mask = np.maximum(draw_polygons(side, [outline]), foot)
+    return Shape([(mask, choose_tone(rng, ground))], (center + turn @ spine[-1])[None])
 
 
 MAKERS: tuple[Maker, ...] = (
-    polygon,
-    polygon,
-    star,
-    lines,
-    checkerboard,
-    stripes,
-    cube,
-    oval,
-    dots,
-    dots,
-    almond,
-    almond,
-    horn,
+    draw_polygon,
+    draw_polygon,
+    draw_star,
+    draw_lines,
+    draw_checkerboard,
+    draw_stripes,
+    draw_cube,
+    draw_oval,
+    draw_dots,
+    draw_dots,
+    draw_almond,
+    draw_almond,
+    draw_horn,
 )
 
 
 def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     """Draw an image [side, side] in 0..1 and return it with its points [P, 2]."""
     ground = float(rng.uniform(0.05, 0.95))
-    surfaces = [texture(rng, side) for _ in range(3)]
+    surfaces = [make_texture(rng, side) for _ in range(3)]
     canvas = np.float32(ground) + np.float32(rng.uniform(0, 0.05)) * surfaces[0]
     taken = np.zeros((side, side), bool)
     points = [NO_POINTS]
@@ -288,8 +294,8 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
             strength = np.float32(rng.choice([0.0, 0.03, 0.06]))
             canvas += mask * (value + strength * surfaces[rng.integers(3)] - canvas)
         points.append(shape.points)
-    canvas *= 1 + np.float32(rng.uniform(0, 0.25)) * smooth(rng, side, 3)
-    canvas += np.float32(rng.uniform(0, 0.03)) * clouds(rng, side, 0.9)
+    canvas *= 1 + np.float32(rng.uniform(0, 0.25)) * make_smooth_surface(rng, side, 3)
+    canvas += np.float32(rng.uniform(0, 0.03)) * make_clouds(rng, side, 0.9)
     # Scale instead of clipping, because clipping could make a white dot on bright ground invisible.
     canvas = np.maximum(canvas, 0)
     return canvas / max(np.float32(1), canvas.max()), np.concatenate(points)

@@ -16,7 +16,14 @@ from selfmark.points import Keypoints
 from training.keypoints import photographs, scenes, shapes
 from training.keypoints.data import LabeledImages
 from training.keypoints.drawing import Image
-from training.keypoints.measure import DetectedPoints, Score, compare, euclidean, mean, random_homography
+from training.keypoints.measure import (
+    DetectedPoints,
+    Score,
+    average_scores,
+    compare,
+    compute_euclidean,
+    sample_homography,
+)
 from training.keypoints.network import build_superpoint
 from training.keypoints.settings import Settings
 
@@ -49,11 +56,11 @@ def _draw_unseen(kind: str, index: int, settings: Settings, sources: list[Image]
     if kind == "scenes":
         return scenes.draw(rng, side)[0]
     if kind == "animal":
-        return scenes.animal(rng, side)[0]
+        return scenes.draw_animal(rng, side)[0]
     return photographs.crop(rng, sources, side, settings.data.photograph_side)[0]
 
 
-def _pixels(images: list[Image]) -> Tensor:
+def _to_pixels(images: list[Image]) -> Tensor:
     gray = torch.from_numpy(np.round(np.stack(images) * 255).astype(np.uint8))
     return gray[:, None].expand(-1, 3, -1, -1)
 
@@ -73,7 +80,7 @@ def score_held_out(state: dict[str, Tensor], settings: Settings, folder: Path, d
         image = _draw_unseen(kind, index, settings, sources)
         # The same kind of view and light as in benchmarks/quality/keypoints.py.
         rng = np.random.default_rng([settings.seed, index])
-        matrix = random_homography(rng, side, rotation=25, zoom=1.25, perspective=0.08, shift=0.05)
+        matrix = sample_homography(rng, side, rotation=25, zoom=1.25, perspective=0.08, shift=0.05)
         view = cv2.warpPerspective(image, matrix, (side, side), borderMode=cv2.BORDER_REFLECT_101)
         view = cv2.GaussianBlur(view, (0, 0), 1.0) * 0.7 + 0.1
         view += rng.normal(0, 0.02, view.shape).astype(np.float32)
@@ -81,15 +88,15 @@ def score_held_out(state: dict[str, Tensor], settings: Settings, folder: Path, d
         after.append(np.clip(view, 0, 1))
         matrices.append(matrix)
     detector = build_detector(state, device)
-    points_before, points_after = detector.detect(_pixels(before)), detector.detect(_pixels(after))
+    points_before, points_after = detector.detect(_to_pixels(before)), detector.detect(_to_pixels(after))
     pairs = [(_select_image(points_before, i), _select_image(points_after, i)) for i in range(len(matrices))]
-    return mean(
-        compare(*pair, matrix, side, MAX_DISTANCE, euclidean)
+    return average_scores(
+        compare(*pair, matrix, side, MAX_DISTANCE, compute_euclidean)
         for pair, matrix in zip(pairs, matrices, strict=True)
     )
 
 
-def contact_sheet(
+def write_contact_sheet(
     state: dict[str, Tensor],
     settings: Settings,
     folder: Path,
@@ -104,7 +111,7 @@ def contact_sheet(
     # Indices from 1000 on give other images than those of `score_held_out`.
     for number, kind in enumerate(("shapes", "scenes", "animal", "photographs", "photographs")):
         images = [_draw_unseen(kind, 1000 + number * COLUMNS + i, settings, sources) for i in range(COLUMNS)]
-        points = detector.detect(_pixels(images)).to("cpu")
+        points = detector.detect(_to_pixels(images)).to("cpu")
         points_by_image = [points.select(points.image_index == i) for i in range(COLUMNS)]
         tiles += [
             _draw_points(image, p.xy, p.score) for image, p in zip(images, points_by_image, strict=True)

@@ -14,7 +14,7 @@ from training.keypoints.adapt import adapt
 from training.keypoints.data import draw_shapes, open_drawing_pool
 from training.keypoints.network import TrainingNetwork, build_superpoint, fold_norms
 from training.keypoints.optimize import Iterate, make_iteration
-from training.keypoints.phases import joint_step, shapes_step
+from training.keypoints.phases import build_joint_step, build_shapes_step
 from training.keypoints.settings import Settings
 
 IMAGES = 256  # number of images to draw; more would not change the speed
@@ -30,28 +30,29 @@ def measure_speed(settings: Settings, count: int, device: torch.device) -> str:
         shapes = draw_shapes(pool, data, settings.seed).wait(device)
     network = TrainingNetwork().to(device)
     steps = {
-        "shapes": shapes_step(network, shapes, settings, generator),
-        "joint": joint_step(network, shapes, shapes, settings, generator),
+        "shapes": build_shapes_step(network, shapes, settings, generator),
+        "joint": build_joint_step(network, shapes, shapes, settings, generator),
     }
     rates = {
-        name: count / _seconds(make_iteration(network, step, settings.training, generator), count, device)
+        name: count
+        / _time_iterations(make_iteration(network, step, settings.training, generator), count, device)
         for name, step in steps.items()
     }
     lines = [f"{name}: {rate:.1f} iterations per second" for name, rate in rates.items()]
     superpoint = build_superpoint(fold_norms(network.eval()), device)
     short_settings = replace(settings, adapt=replace(settings.adapt, views=2))
     adapt(superpoint, shapes.images, short_settings, generator)
-    seconds = _time(lambda: adapt(superpoint, shapes.images, short_settings, generator), device)
+    seconds = _measure_seconds(lambda: adapt(superpoint, shapes.images, short_settings, generator), device)
     views = 3 * len(shapes) / seconds  # three passes: the images and two deformed views
     lines.append(f"adaptation: {views:.0f} views per second")
-    total = _total_seconds(settings, rates, views)
+    total = _estimate_total_seconds(settings, rates, views)
     lines.append(f"training and adaptation in total: {total:.0f} s, without drawing")
     network.train()
     lines.append(_profile(steps["joint"], count, device))
     return "\n".join(lines)
 
 
-def _total_seconds(settings: Settings, rates: dict[str, float], views: float) -> float:
+def _estimate_total_seconds(settings: Settings, rates: dict[str, float], views: float) -> float:
     """Return the seconds of a whole training at these speeds."""
     options, data = settings.training, settings.data
     num_views = (data.scenes + data.animals + data.photographs) * (settings.adapt.views + 1)
@@ -62,14 +63,14 @@ def _total_seconds(settings: Settings, rates: dict[str, float], views: float) ->
     )
 
 
-def _seconds(iterate: Iterate, count: int, device: torch.device) -> float:
+def _time_iterations(iterate: Iterate, count: int, device: torch.device) -> float:
     """Return the seconds of `count` iterations after warm-up and graph capture."""
     for _ in range(5):
         iterate(LEARNING_RATE)
-    return _time(lambda: [iterate(LEARNING_RATE) for _ in range(count)], device)
+    return _measure_seconds(lambda: [iterate(LEARNING_RATE) for _ in range(count)], device)
 
 
-def _time(work: Callable[[], Any], device: torch.device) -> float:
+def _measure_seconds(work: Callable[[], Any], device: torch.device) -> float:
     """Return the seconds of a piece of work, including pending GPU operations."""
     _wait(device)
     before = time.perf_counter()

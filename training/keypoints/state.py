@@ -21,7 +21,7 @@ FILE = "state.safetensors"
 def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, settings: Settings) -> None:
     """Save the network after `phases` phases. An interruption leaves either the old or the new file."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    header = {"phases": str(phases), "scores": json.dumps(scores), "settings": _text(settings)}
+    header = {"phases": str(phases), "scores": json.dumps(scores), "settings": _to_text(settings)}
     with atomic_write(folder / FILE) as temporary:
         save_file(tensors, temporary, metadata=header)
 
@@ -33,7 +33,7 @@ def load(network: nn.Module, folder: Path, settings: Settings) -> tuple[int, dic
         raise InputError(f"nothing to resume in {folder}: no phase of a training has finished there")
     with safe_open(path, "pt") as content:
         header = content.metadata()
-    if header["settings"] != _text(settings):
+    if header["settings"] != _to_text(settings):
         raise InputError(
             f"the training in {folder} was started with other settings; resume with the same ones"
         )
@@ -41,5 +41,5 @@ def load(network: nn.Module, folder: Path, settings: Settings) -> tuple[int, dic
     return int(header["phases"]), json.loads(header["scores"])
 
 
-def _text(settings: Settings) -> str:
+def _to_text(settings: Settings) -> str:
     return json.dumps(dataclasses.asdict(settings), sort_keys=True)

@@ -31,9 +31,9 @@ from training.keypoints.adapt import adapt
 from training.keypoints.data import draw_shapes, draw_unlabeled, open_drawing_pool
 from training.keypoints.network import TrainingNetwork, build_superpoint, fold_norms
 from training.keypoints.optimize import Log, optimize
-from training.keypoints.phases import joint_step, shapes_step
+from training.keypoints.phases import build_joint_step, build_shapes_step
 from training.keypoints.settings import FULL, TINY, Settings
-from training.keypoints.sheet import contact_sheet, score_held_out
+from training.keypoints.sheet import score_held_out, write_contact_sheet
 from training.keypoints.speed import measure_speed
 
 CHOICES = {"full": FULL, "tiny": TINY}
@@ -75,8 +75,8 @@ def train(
         shapes = shapes_drawing.wait(device)
         log("shapes drawn", images=len(shapes))
         if done == 0:
-            generator = _generator(settings, 0, device)
-            step = shapes_step(network, shapes, settings, generator)
+            generator = _make_generator(settings, 0, device)
+            step = build_shapes_step(network, shapes, settings, generator)
             optimize(network, step, options.shapes_iterations, options.lr, options, generator, "shapes", log)
             finish(0, "shapes", "phase0-shapes")
         unlabeled = unlabeled_drawing.wait(device).images
@@ -85,17 +85,17 @@ def train(
     for number, (iterations, lr) in enumerate(rounds, start=1):
         if number < done:
             continue
-        generator = _generator(settings, number, device)
+        generator = _make_generator(settings, number, device)
         labeled = adapt(build_superpoint(fold_norms(network.eval()), device), unlabeled, settings, generator)
-        log(f"adaptation {number}", points_per_image=labeled.points_per_image())
-        step = joint_step(network, labeled, shapes, settings, generator)
+        log(f"adaptation {number}", points_per_image=labeled.compute_points_per_image())
+        step = build_joint_step(network, labeled, shapes, settings, generator)
         optimize(network, step, iterations, lr, options, generator, f"joint {number}", log)
         finish(number, f"joint {number}", "selfmark" if number == len(rounds) else f"phase{number}-joint")
-    contact_sheet(fold_norms(network.eval()), settings, photographs, labeled, device, out / "sheet.png")
+    write_contact_sheet(fold_norms(network.eval()), settings, photographs, labeled, device, out / "sheet.png")
     return scores
 
 
-def _generator(settings: Settings, phase: int, device: torch.device) -> torch.Generator:
+def _make_generator(settings: Settings, phase: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(1_000 * settings.seed + phase)
 
 

@@ -24,7 +24,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return import_module("compare_methods")
 
 
-def _entry(name: RowName, budget: float) -> tuple[dict[str, Any], Job]:
+def _make_entry(name: RowName, budget: float) -> tuple[dict[str, Any], Job]:
+    """Return the labels of a row and its job, with a budget in seconds."""
     comparison = Comparison(("images",), Path("labels.json"), 4, budget)
     return {"data": "faces", "part": "validation", "commit": "abc"}, Job(comparison, name, Path(name), "cpu")
 
@@ -43,19 +44,19 @@ def test_rows_are_stored_one_by_one_and_late_runs_are_left_out(script: ModuleTyp
         row = {"method": job.name, "budget_minutes": job.comparison.budget / 60, "seed": 0}
         return row | {"k": 4, "forward": 3.0, "failure": "", "minutes": 1.0}
 
-    names: list[tuple[RowName, float]] = [
+    methods: list[tuple[RowName, float]] = [
         ("dve", 120),
         ("jakab2018", 120),
         ("autolink", 600),
         ("zero-shot", 600),
     ]
     limit = time.monotonic() + 240  # too little for ten minutes of training, but zero-shot needs none
-    script.run_jobs([_entry(*name) for name in names], 2, limit, results, run)
+    script.run_jobs([_make_entry(*method) for method in methods], 2, limit, results, run)
     assert sorted(done) == ["dve", "jakab2018", "zero-shot"]
-    labels, job = _entry("dve", 120)
+    labels, job = _make_entry("dve", 120)
     assert script.is_stored(labels, job, results)
     assert not script.is_stored(labels | {"commit": "another"}, job, results)
-    assert not script.is_stored(*_entry("dve", 60), results)
+    assert not script.is_stored(*_make_entry("dve", 60), results)
     rows = json.loads(results.read_text())["rows"]
     assert [(row["method"], row["seed"], row["k"]) for row in rows] == [
         ("dve", 0, 4),

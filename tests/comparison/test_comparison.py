@@ -21,7 +21,7 @@ from selfmark.run.folder import Run
 from tests.conftest import QUICK, selfmark
 
 
-def _command(labeled: Path, output: Path, *more: Any) -> list[Any]:
+def _build_command(labeled: Path, output: Path, *more: Any) -> list[Any]:
     settings = {name: value for name, value in QUICK.items() if not name.endswith("iterations")}
     changes = [f"--set={name}={json.dumps(value)}" for name, value in settings.items() if name != "K"]
     labels = f"--labels={labeled / 'labels.json'}"
@@ -36,7 +36,7 @@ def test_methods_are_compared_and_not_repeated(
     labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"
-    assert selfmark(*_command(labeled, output)) == 0
+    assert selfmark(*_build_command(labeled, output)) == 0
     content = json.loads((output / "compare.json").read_text())
     assert {row["method"] for row in content["rows"]} == {"self-training", "untrained"}
     for row in content["rows"]:
@@ -47,7 +47,7 @@ def test_methods_are_compared_and_not_repeated(
         assert row["verdict"] in ("good", "usable", "failed")
         assert row["training_minutes"] <= row["minutes"]
     page = (output / "index.html").read_text()
-    assert page.count("data:image/jpeg") == 2 * 8
+    assert page.count("data:image/jpeg") == 2 * 8, "eight pictures for each of the two rows"
     assert "<td>untrained</td>" in page
     assert "untrained" in capsys.readouterr().out
     # The untrained network has the weights that equivariance starts from.
@@ -56,12 +56,12 @@ def test_methods_are_compared_and_not_repeated(
         expected = build_method(run.config).psi.state_dict()
     found = Detector.load(run.path).psi.state_dict()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
-    # A second call finds all rows done.
+    # A second call repeats no row.
     times = [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
-    assert selfmark(*_command(labeled, output)) == 0
+    assert selfmark(*_build_command(labeled, output)) == 0
     assert times == [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
-    # Another question needs another folder.
-    assert selfmark(*_command(labeled, output, "--seed=1")) == 2
+    # Another comparison needs another folder.
+    assert selfmark(*_build_command(labeled, output, "--seed=1")) == 2
     assert "contains another comparison" in capsys.readouterr().err
 
 
@@ -78,7 +78,7 @@ def test_bad_input_is_refused_before_any_training(
     change: str, message: str, labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"
-    assert selfmark(*_command(labeled, output, change)) == 2
+    assert selfmark(*_build_command(labeled, output, change)) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
     assert not output.exists()
 

@@ -37,20 +37,21 @@ _SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock on which an iteration takes longer the more parameters it trains, and nothing else any time."""
+    """A clock that advances only in iterations, and more the more parameters an iteration trains."""
     now = [0.0]
     take_step = engine._Step.__call__
 
     def slow_step(step: engine._Step, *batch: torch.Tensor) -> None:
         take_step(step, *batch)
-        trained = sum(p.numel() for p in step._state.network.parameters() if p.grad is not None)
-        now[0] += _SECONDS_PER_ITERATION + _SECONDS_PER_PARAMETER * trained
+        parameters = step._state.network.parameters()
+        num_trained = sum(parameter.numel() for parameter in parameters if parameter.grad is not None)
+        now[0] += _SECONDS_PER_ITERATION + _SECONDS_PER_PARAMETER * num_trained
 
     monkeypatch.setattr(engine._Step, "__call__", slow_step)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
 
 
-def _job(labeled: Path, folder: Path) -> Job:
+def _build_job(labeled: Path, folder: Path) -> Job:
     comparison = Comparison(
         images=(str(labeled / "images"),),
         labels=labeled / "labels.json",
@@ -65,7 +66,7 @@ def _job(labeled: Path, folder: Path) -> Job:
 @pytest.mark.usefixtures("fake_clock", "without_report")
 def test_self_training_takes_the_budget(labeled: Path, tmp_path: Path) -> None:
     """Stage 1 runs and is confirmed, and the encoder is trained in one of two rounds."""
-    job = _job(labeled, tmp_path)
+    job = _build_job(labeled, tmp_path)
     schedule = pace.plan_schedule(job, CPU)
     discover(
         list(job.comparison.images),

@@ -11,7 +11,7 @@ from selfmark.correspondence.agreement import unexplained_fraction
 Points = npt.NDArray[np.float64]
 
 
-def _shapes(images: int = 400, landmarks: int = 6, seed: int = 0) -> Points:
+def _make_shapes(images: int = 400, landmarks: int = 6, seed: int = 0) -> Points:
     """Return landmarks that move together: a shape that is shifted, scaled and rotated, pixels."""
     rng = np.random.default_rng(seed)
     shape = rng.normal(size=landmarks) + 1j * rng.normal(size=landmarks)
@@ -21,67 +21,69 @@ def _shapes(images: int = 400, landmarks: int = 6, seed: int = 0) -> Points:
     return np.stack([points.real, points.imag], axis=2)
 
 
-def _noise(shape: tuple[int, ...], sigma: float, seed: int) -> Points:
+def _draw_noise(shape: tuple[int, ...], sigma: float, seed: int) -> Points:
     return np.random.default_rng(seed).normal(0, sigma, shape)
 
 
-def _all_present(points: Points) -> npt.NDArray[np.bool_]:
+def _mark_all_present(points: Points) -> npt.NDArray[np.bool_]:
     return np.ones(points.shape[:2], dtype=bool)
 
 
 def test_a_linear_function_is_explained() -> None:
-    points = _shapes()
+    points = _make_shapes()
     mixed = np.einsum("nkc,lk->nlc", points, np.random.default_rng(1).normal(size=(4, 6)))
-    assert unexplained_fraction(points, points, _all_present(points)) < 0.05
-    assert unexplained_fraction(points, 2 * points + 5, _all_present(points)) < 0.05
-    assert unexplained_fraction(points, mixed, _all_present(mixed)) < 0.05
+    assert unexplained_fraction(points, points, _mark_all_present(points)) < 0.05
+    assert unexplained_fraction(points, 2 * points + 5, _mark_all_present(points)) < 0.05
+    assert unexplained_fraction(points, mixed, _mark_all_present(mixed)) < 0.05
 
 
 def test_noise_is_not_explained() -> None:
-    points = _shapes()
-    noise = _noise((400, 5, 2), 20, seed=2)
-    assert unexplained_fraction(points, noise, _all_present(noise)) == pytest.approx(1, abs=0.05)
-    assert unexplained_fraction(noise, points, _all_present(points)) == pytest.approx(1, abs=0.05)
+    points = _make_shapes()
+    noise = _draw_noise((400, 5, 2), 20, seed=2)
+    assert unexplained_fraction(points, noise, _mark_all_present(noise)) == pytest.approx(1, abs=0.05)
+    assert unexplained_fraction(noise, points, _mark_all_present(points)) == pytest.approx(1, abs=0.05)
 
 
 def test_the_noisier_set_is_harder_to_predict() -> None:
-    points = _shapes()
-    slightly, very = points + _noise(points.shape, 2, seed=3), points + _noise(points.shape, 15, seed=4)
-    noisy_from_exact = unexplained_fraction(slightly, very, _all_present(points))
-    exact_from_noisy = unexplained_fraction(very, slightly, _all_present(points))
+    points = _make_shapes()
+    exact, noisy, noisier = (
+        points + _draw_noise(points.shape, sigma, seed) for sigma, seed in ((2, 3), (15, 4), (40, 4))
+    )
+    noisy_from_exact = unexplained_fraction(exact, noisy, _mark_all_present(points))
+    exact_from_noisy = unexplained_fraction(noisy, exact, _mark_all_present(points))
     assert exact_from_noisy < noisy_from_exact < 1
-    more = unexplained_fraction(slightly, points + _noise(points.shape, 40, seed=4), _all_present(points))
-    assert more > noisy_from_exact
+    noisier_from_exact = unexplained_fraction(exact, noisier, _mark_all_present(points))
+    assert noisier_from_exact > noisy_from_exact
 
 
 def test_a_landmark_that_jumps_between_parts_is_explained_worse() -> None:
-    points = _shapes()
+    points = _make_shapes()
     targets = points[:, :2].copy()
-    steady = unexplained_fraction(points, targets, _all_present(targets))
+    steady = unexplained_fraction(points, targets, _mark_all_present(targets))
     jumps = np.random.default_rng(5).random(400) < 0.3
     targets[jumps, 0] = points[jumps, 4]
-    assert unexplained_fraction(points, targets, _all_present(targets)) > steady + 0.1
+    assert unexplained_fraction(points, targets, _mark_all_present(targets)) > steady + 0.1
 
 
 def test_the_order_and_position_of_the_predictors_do_not_matter() -> None:
-    points, targets = _shapes(60), _shapes(60)[:, :3] + _noise((60, 3, 2), 5, seed=6)
-    expected = unexplained_fraction(points, targets, _all_present(targets))
+    points, targets = _make_shapes(60), _make_shapes(60)[:, :3] + _draw_noise((60, 3, 2), 5, seed=6)
+    expected = unexplained_fraction(points, targets, _mark_all_present(targets))
     moved = points[:, [3, 1, 5, 0, 2, 4]] + np.array([50.0, -20.0])
-    assert unexplained_fraction(moved, targets, _all_present(targets)) == pytest.approx(expected)
+    assert unexplained_fraction(moved, targets, _mark_all_present(targets)) == pytest.approx(expected)
 
 
 def test_points_that_are_not_present_have_no_influence() -> None:
-    points, targets = _shapes(80), _shapes(80)[:, :4] + _noise((80, 4, 2), 5, seed=7)
+    points, targets = _make_shapes(80), _make_shapes(80)[:, :4] + _draw_noise((80, 4, 2), 5, seed=7)
     present = np.random.default_rng(8).random((80, 4)) < 0.6
     expected = unexplained_fraction(points, targets, present)
     damaged = np.where(present[..., None], targets, 1e6)
     assert unexplained_fraction(points, damaged, present) == expected
-    assert unexplained_fraction(points, targets, _all_present(targets)) != expected
+    assert unexplained_fraction(points, targets, _mark_all_present(targets)) != expected
 
 
 def test_a_landmark_that_is_hardly_present_is_left_out() -> None:
-    points, targets = _shapes(80), _shapes(80)[:, :2] + _noise((80, 2, 2), 5, seed=7)
-    present = _all_present(targets)
+    points, targets = _make_shapes(80), _make_shapes(80)[:, :2] + _draw_noise((80, 2, 2), 5, seed=7)
+    present = _mark_all_present(targets)
     present[6:, 1] = False  # three images in each half
     expected = unexplained_fraction(points, targets[:, :1], present[:, :1])
     assert unexplained_fraction(points, targets, present) == expected
@@ -89,21 +91,21 @@ def test_a_landmark_that_is_hardly_present_is_left_out() -> None:
 
 
 def test_landmarks_that_never_move_give_a_finite_number() -> None:
-    points, still = _shapes(40), np.full((40, 3, 2), 7.0)
-    assert unexplained_fraction(points, still, _all_present(still)) == 1.0
-    assert unexplained_fraction(still, points, _all_present(points)) == pytest.approx(1.0)
+    points, still = _make_shapes(40), np.full((40, 3, 2), 7.0)
+    assert unexplained_fraction(points, still, _mark_all_present(still)) == 1.0
+    assert unexplained_fraction(still, points, _mark_all_present(points)) == pytest.approx(1.0)
 
 
 def test_errors_are_those_of_a_ridge_regression_of_scikit_learn() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
-    points = _shapes(61).astype(np.float32)
-    targets = (_shapes(61)[:, :3] + _noise((61, 3, 2), 8, seed=9)).astype(np.float32)
+    points = _make_shapes(61).astype(np.float32)
+    targets = (_make_shapes(61)[:, :3] + _draw_noise((61, 3, 2), 8, seed=9)).astype(np.float32)
     present = np.random.default_rng(10).random((61, 3)) < 0.8
     inputs = points.reshape(61, -1).astype(np.float64)
     errors, guesses = [], []
     for landmark in range(3):
-        rows = [np.flatnonzero(present[:, landmark] & (np.arange(61) % 2 == side)) for side in (0, 1)]
-        for fit, test in (rows, rows[::-1]):
+        halves = [np.flatnonzero(present[:, landmark] & (np.arange(61) % 2 == half)) for half in (0, 1)]
+        for fit, test in (halves, halves[::-1]):
             centered = inputs[fit] - inputs[fit].mean(axis=0)
             ridge = linear_model.Ridge(0.01 * np.abs(centered.T @ centered).max())
             predicted = ridge.fit(inputs[fit], targets[fit, landmark]).predict(inputs[test])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from selfmark.correspondence.assignment import assign_clusters
 
 
-def _random_problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _draw_problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(seed)
     points, images, clusters = int(rng.integers(1, 60)), int(rng.integers(1, 6)), int(rng.integers(1, 9))
     vectors = torch.from_numpy(rng.normal(size=(points, 3)).astype(np.float32))
@@ -20,30 +20,32 @@ def _random_problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return vectors, image_index, torch.from_numpy(rng.normal(size=(clusters, 3)).astype(np.float32))
 
 
-def _naive_nearest(vectors: torch.Tensor, image_index: torch.Tensor, centroids: torch.Tensor) -> list[int]:
+def _assign_naively(vectors: torch.Tensor, image_index: torch.Tensor, centroids: torch.Tensor) -> list[int]:
+    """Assign each point to its nearest cluster; of points of an image that share one, keep the nearest."""
     distance = ((vectors[:, None] - centroids[None]) ** 2).sum(-1)
     result = [-1] * len(vectors)
     for image in set(image_index.tolist()):
-        members = [p for p in range(len(vectors)) if image_index[p] == image]
+        members = [point for point in range(len(vectors)) if image_index[point] == image]
         for cluster in range(len(centroids)):
-            nearest = [p for p in members if int(distance[p].argmin()) == cluster]
-            if nearest:
-                result[min(nearest, key=lambda p: float(distance[p, cluster]))] = cluster
+            candidates = [point for point in members if int(distance[point].argmin()) == cluster]
+            if candidates:
+                nearest = min(candidates, key=lambda point: float(distance[point, cluster]))
+                result[nearest] = cluster
     return result
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(0, 100_000))
 def test_nearest_matches_a_loop(seed: int) -> None:
-    vectors, image_index, centroids = _random_problem(seed)
+    vectors, image_index, centroids = _draw_problem(seed)
     ours = assign_clusters(vectors, image_index, centroids, "nearest")
-    assert ours.tolist() == _naive_nearest(vectors, image_index, centroids)
+    assert ours.tolist() == _assign_naively(vectors, image_index, centroids)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 100_000), st.sampled_from(["nearest", "hungarian"]))
 def test_a_cluster_occurs_at_most_once_per_image(seed: int, method: str) -> None:
-    vectors, image_index, centroids = _random_problem(seed)
+    vectors, image_index, centroids = _draw_problem(seed)
     ours = assign_clusters(vectors, image_index, centroids, method)  # type: ignore[arg-type]
     kept = ours >= 0
     pairs = list(zip(image_index[kept].tolist(), ours[kept].tolist(), strict=True))

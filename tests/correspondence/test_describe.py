@@ -20,13 +20,13 @@ CONFIG = override(preset("tiny"), QUICK | {"runtime.predict_batch": 3, "heatmaps
 PIXELS = torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def _phi() -> Phi:
+def _build_phi() -> Phi:
     torch.manual_seed(0)
     return Phi(CONFIG.network)
 
 
 def test_descriptors_match_those_of_single_images_and_their_mirror_images() -> None:
-    phi = _phi()
+    phi = _build_phi()
     found = describe_images(phi, PixelFeed(PIXELS, torch.device("cpu")), CONFIG)
     assert found.points.descriptor is not None
     assert found.mirrored is not None
@@ -44,7 +44,7 @@ def test_descriptors_match_those_of_single_images_and_their_mirror_images() -> N
 
 
 def test_each_process_describes_its_part_of_the_images() -> None:
-    phi, feed = _phi(), PixelFeed(PIXELS, torch.device("cpu"))
+    phi, feed = _build_phi(), PixelFeed(PIXELS, torch.device("cpu"))
     whole = describe_images(phi, feed, CONFIG)
     done: list[tuple[int, int]] = []
     parts = [
@@ -62,15 +62,15 @@ def test_each_process_describes_its_part_of_the_images() -> None:
 
 def test_images_without_points_have_no_descriptors() -> None:
     config = override(CONFIG, {"heatmaps.threshold": 2.0})  # more than any confidence
-    found = describe_images(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    found = describe_images(_build_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
     assert found.points.descriptor is not None
     assert found.mirrored is not None
     assert found.points.descriptor.shape == found.mirrored.shape == (0, CONFIG.network.descriptor)
 
 
-def test_memory_suffices_for_the_maximum_number_of_points() -> None:
+def test_every_image_can_have_the_maximum_number_of_points() -> None:
     config = override(CONFIG, {"heatmaps.threshold": -1.0, "heatmaps.nms_radius": 0})  # every cell is a peak
-    found = describe_images(_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    found = describe_images(_build_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
     assert (found.points.counts(8) == 5).all()
 
 
@@ -79,21 +79,18 @@ def test_descriptors_are_on_the_host_if_the_gpu_has_too_little_memory(
     missing_bytes: int, expected_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = override(CONFIG, {"runtime.device_fraction": 0.25})
-    # Bytes for 100 images with 5 points each, in float32, in the image and in its mirror image.
+    # Bytes of the float32 descriptors of 100 images with 5 points each, and of their mirror images.
     size = 4 * 2 * 500 * config.network.descriptor
     devices: list[torch.device] = []
 
-    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
+    def record_device(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
         devices.append(device)
         return shape
 
     monkeypatch.setattr(module, "measure_free_memory", lambda device: 4 * size - missing_bytes)
-    monkeypatch.setattr(torch, "empty", empty)
-    assert module._allocate_descriptors(100, config, torch.device("cuda")) == (
-        2,
-        500,
-        config.network.descriptor,
-    )
+    monkeypatch.setattr(torch, "empty", record_device)
+    shape = module._allocate_descriptors(100, config, torch.device("cuda"))
+    assert shape == (2, 500, config.network.descriptor)
     assert devices == [torch.device(expected_device)]
 
 
@@ -106,6 +103,7 @@ def test_descriptors_on_the_host_are_the_same_and_gpu_memory_does_not_grow() -> 
     prepare_network(phi, cuda, base.runtime)
 
     def measure(images: int, config: Config) -> tuple[DescribedPoints, int]:
+        """Describe images; return the points and the bytes of GPU memory that this needed."""
         feed = PixelFeed(PIXELS.repeat(images // 8, 1, 1, 1), cuda)
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()

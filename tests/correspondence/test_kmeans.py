@@ -12,14 +12,15 @@ from selfmark.correspondence.kmeans import centroid_margins, kmeans, nearest_cen
 from selfmark.run.processes import SINGLE_PROCESS
 
 
-def _blobs(clusters: int, each: int, seed: int = 0, spread: float = 0.05) -> tuple[torch.Tensor, np.ndarray]:
-    rng = np.random.default_rng(seed)
+def _make_blobs(clusters: int, per_cluster: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Return vectors [N, 8] around well-separated centers, and the centers [clusters, 8]."""
+    rng = np.random.default_rng(0)
     centers = rng.normal(size=(clusters, 8))
-    vectors = np.concatenate([center + spread * rng.normal(size=(each, 8)) for center in centers])
+    vectors = np.concatenate([center + 0.05 * rng.normal(size=(per_cluster, 8)) for center in centers])
     return torch.from_numpy(vectors.astype(np.float32)), centers
 
 
-def _generator(seed: int = 0) -> torch.Generator:
+def _make_generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
@@ -33,7 +34,7 @@ def test_nearest_centroid_matches_a_loop() -> None:
 
 
 def test_margins_match_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The margin is 1 - 2t, where t is the position along the line from the nearest to another centroid."""
+    """The margin is 1 - 2t; t is the largest position on lines from the nearest centroid to the others."""
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
     monkeypatch.setattr(module, "_block_size", lambda device: 8)
     margins = centroid_margins(vectors, centroids)
@@ -53,10 +54,10 @@ def test_the_margin_between_equal_centroids_is_zero() -> None:
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centroids = torch.randn(100, 6), torch.randn(7, 6)
-    whole, expected = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _generator())
+    whole, expected = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _make_generator())
     monkeypatch.setattr(module, "_block_size", lambda device: 13)
     assert torch.equal(nearest_centroid(vectors, centroids).cluster, whole.cluster)
-    torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _generator()), expected)
+    torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _make_generator()), expected)
 
 
 def test_lloyd_matches_a_plain_loop() -> None:
@@ -66,29 +67,29 @@ def test_lloyd_matches_a_plain_loop() -> None:
     centroids = start.numpy().copy()
     points = vectors.numpy()
     for _ in range(20):
-        labels = np.array([int(((p - centroids) ** 2).sum(axis=1).argmin()) for p in points])
+        labels = np.array([int(((point - centroids) ** 2).sum(axis=1).argmin()) for point in points])
         centroids = np.stack([points[labels == k].mean(axis=0) for k in range(6)])
     np.testing.assert_allclose(ours.numpy(), centroids, atol=1e-9)
 
 
-def test_finds_well_separated_clusters() -> None:
-    vectors, centers = _blobs(12, 40)
-    found = kmeans(vectors, 12, 100, 5, _generator()).numpy()
+def test_well_separated_clusters_are_found() -> None:
+    vectors, centers = _make_blobs(12, 40)
+    found = kmeans(vectors, 12, 100, 5, _make_generator()).numpy()
     distances = np.linalg.norm(found[:, None] - centers[None], axis=-1)
     assert sorted(distances.argmin(axis=0)) == list(range(12))
     assert distances.min(axis=0).max() < 0.1
 
 
 def test_the_cost_is_as_low_as_that_of_scikit_learn() -> None:
-    vectors = torch.randn(600, 5, generator=_generator(3))
-    cost = float(nearest_centroid(vectors, kmeans(vectors, 15, 100, 10, _generator())).distance.sum())
+    vectors = torch.randn(600, 5, generator=_make_generator(3))
+    cost = float(nearest_centroid(vectors, kmeans(vectors, 15, 100, 10, _make_generator())).distance.sum())
     reference = KMeans(15, n_init=10, max_iter=100, random_state=0).fit(vectors.numpy()).inertia_
     assert cost < 1.02 * reference
 
 
 def test_equal_seeds_give_equal_centroids() -> None:
     vectors = torch.randn(300, 5)
-    first, repeated, different = (kmeans(vectors, 20, 5, 1, _generator(seed)) for seed in (1, 1, 2))
+    first, repeated, different = (kmeans(vectors, 20, 5, 1, _make_generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, repeated)
     assert not torch.equal(first, different)
 
@@ -97,31 +98,34 @@ def test_an_empty_cluster_gets_the_farthest_vector() -> None:
     vectors = torch.tensor([[0.0], [0.1], [0.2], [9.0]])
     centroids = torch.tensor([[0.1], [100.0]])  # nothing is nearest to the second
     found = module._lloyd(vectors, centroids, 10, SINGLE_PROCESS)
-    assert sorted(round(float(c), 3) for c in found) == [0.1, 9.0]
+    assert sorted(round(float(centroid), 3) for centroid in found) == [0.1, 9.0]
 
 
 def test_more_clusters_than_distinct_vectors_are_allowed() -> None:
     vectors = torch.tensor([[0.0, 0.0], [1.0, 0.0]]).repeat(20, 1)
-    found = kmeans(vectors, 5, 10, 2, _generator())
+    found = kmeans(vectors, 5, 10, 2, _make_generator())
     assert torch.isfinite(found).all()
     assert float(nearest_centroid(vectors, found).distance.max()) < 1e-6
 
 
 def test_too_few_vectors_raise() -> None:
     with pytest.raises(ValueError, match="3 vectors cannot form 4 clusters"):
-        kmeans(torch.randn(3, 2), 4, 10, 1, _generator())
+        kmeans(torch.randn(3, 2), 4, 10, 1, _make_generator())
 
 
 def test_seeding_matches_a_plain_loop() -> None:
     """Run k-means++ with the same random numbers, one run and one row at a time."""
-    vectors = torch.randn(80, 3, generator=_generator(1))
-    draws = torch.rand(4, 6, generator=_generator(2), dtype=torch.float64)
+    vectors = torch.randn(80, 3, generator=_make_generator(1))
+    draws = torch.rand(4, 6, generator=_make_generator(2), dtype=torch.float64)
     expected = []
     for run in draws.tolist():
         points = vectors.double().numpy()
         seeds: list[np.ndarray] = []
         for draw in run:
-            weights = [min((((p - s) ** 2).sum() for s in seeds), default=1.0) for p in points]
+            # The weight of a point is its squared distance to the nearest seed.
+            weights = [
+                min((((point - chosen) ** 2).sum() for chosen in seeds), default=1.0) for point in points
+            ]
             cumulative, row = weights[0], 0
             while cumulative <= draw * sum(weights):
                 row += 1
@@ -134,7 +138,7 @@ def test_seeding_matches_a_plain_loop() -> None:
 
 
 def test_all_rows_are_equally_likely_to_be_sampled() -> None:
-    generator = _generator(4)
+    generator = _make_generator(4)
     drawn = [sample_rows(10, 7, generator) for _ in range(4_000)]
     assert all(len(rows.unique()) == 7 for rows in drawn)
     frequency = torch.bincount(torch.cat(drawn), minlength=10) / len(drawn)
@@ -144,7 +148,7 @@ def test_all_rows_are_equally_likely_to_be_sampled() -> None:
 
 def test_a_sample_covers_all_rows() -> None:
     """One row is chosen from each interval, so no part of the data is left out."""
-    rows = sample_rows(1_000_000, 1_000, _generator(5))
+    rows = sample_rows(1_000_000, 1_000, _make_generator(5))
     assert len(rows) == 1_000
     assert int(rows.diff().max()) < 2_000
     assert int(rows[0]) < 2_000
@@ -173,7 +177,7 @@ def test_the_matmul_precision_is_restored() -> None:
 
 @pytest.mark.gpu
 def test_sums_on_the_gpu_match_the_cpu_and_are_deterministic() -> None:
-    vectors = torch.randn(300_000, 64, generator=_generator(6))
+    vectors = torch.randn(300_000, 64, generator=_make_generator(6))
     centroids = vectors[:40]
     total, count = module._sum_by_cluster(vectors, centroids, SINGLE_PROCESS)
     on_gpu = [module._sum_by_cluster(vectors.cuda(), centroids.cuda(), SINGLE_PROCESS) for _ in range(3)]
@@ -189,8 +193,8 @@ def test_sums_on_the_gpu_match_the_cpu_and_are_deterministic() -> None:
 
 def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later run that is cheaper only by a rounding error is not preferred."""
-    vectors, _ = _blobs(4, 50)
-    first = kmeans(vectors, 4, 50, 1, _generator())
+    vectors, _ = _make_blobs(4, 50)
+    first = kmeans(vectors, 4, 50, 1, _make_generator())
     real, calls = nearest_centroid, iter(range(100))
 
     def lower_cost(vectors: torch.Tensor, centroids: torch.Tensor) -> module.NearestCentroids:
@@ -198,5 +202,5 @@ def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: p
         return found._replace(distance=found.distance * (1 - 1e-8 * next(calls)))
 
     monkeypatch.setattr(module, "nearest_centroid", lower_cost)
-    assert torch.equal(kmeans(vectors, 4, 50, 5, _generator()), first)
+    assert torch.equal(kmeans(vectors, 4, 50, 5, _make_generator()), first)
     assert next(calls) == 5

@@ -18,7 +18,7 @@ from tests.correspondence.test_recovery import make_known_landmarks
 from tests.processes import run_in_processes
 
 
-def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> torch.Tensor:
+def _make_descriptors(points: int, centers: int, spread: float, seed: int = 0) -> torch.Tensor:
     """Return unit vectors around centers; the most frequent center is ten times as frequent as the rarest."""
     generator = torch.Generator().manual_seed(seed)
     frequency = torch.linspace(1, 0.1, centers)
@@ -27,22 +27,26 @@ def _descriptors(points: int, centers: int, spread: float, seed: int = 0) -> tor
     return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[center] + noise, dim=1)
 
 
-# Name: (vectors, clusters). In the first data set, many restarts find the same clusters, ordered
-# differently. In the second, clusters overlap and there are more centers than clusters, as in real
-# descriptors. In the third, there are more clusters than distinct vectors.
+# Name -> (vectors, clusters). In the first data set, many restarts find the same clusters in another order.
+# In the second, clusters overlap and there are more centers than clusters, as with real descriptors. In the
+# third, there are more clusters than different vectors.
 DATA = {
-    "well separated": (_descriptors(1_000, 6, 0.3), 6),
-    "overlapping": (_descriptors(6_000, 60, 1.0), 30),
+    "well separated": (_make_descriptors(1_000, 6, 0.3), 6),
+    "overlapping": (_make_descriptors(6_000, 60, 1.0), 30),
     "two values": (torch.eye(64)[torch.arange(500) % 2], 5),
 }
 
 
-def _generator() -> torch.Generator:
+def _make_generator() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
-def _own_rows(rows: int, group: ProcessGroup, uneven: bool) -> slice:
-    """Return this process's rows: equal parts, or seven for the first process and the rest for the last."""
+def _select_own_rows(rows: int, group: ProcessGroup, uneven: bool) -> slice:
+    """Return the rows of this process.
+
+    All processes have equal parts. If `uneven`, the first has seven rows, the last has the others, and
+    processes between them have none.
+    """
     if not uneven:
         return group.shard(rows)
     cuts = [0, 7, *[7] * (group.size - 2), rows] if group.size > 1 else [0, rows]
@@ -54,14 +58,14 @@ def _compute_all(group: ProcessGroup) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, (vectors, clusters) in DATA.items():
         for uneven in (False, True):
-            own = vectors[_own_rows(len(vectors), group, uneven)]
-            results[f"{name}, {uneven=}"] = kmeans(own, clusters, 100, 5, _generator(), group)
+            own = vectors[_select_own_rows(len(vectors), group, uneven)]
+            results[f"{name}, {uneven=}"] = kmeans(own, clusters, 100, 5, _make_generator(), group)
     # No vector is nearest to the last three centroids, so they get the farthest vectors of all processes.
     vectors = DATA["overlapping"][0]
-    start = torch.cat([vectors[:4], 100 + torch.rand(3, 64, generator=_generator())])
+    start = torch.cat([vectors[:4], 100 + torch.rand(3, 64, generator=_make_generator())])
     results["repaired"] = module._lloyd(vectors[group.shard(len(vectors))], start, 4, group)
-    rows = _own_rows(10_000, group, uneven=True)
-    chosen = sample_rows(rows.stop - rows.start, 1_000, _generator(), group) + rows.start
+    rows = _select_own_rows(10_000, group, uneven=True)
+    chosen = sample_rows(rows.stop - rows.start, 1_000, _make_generator(), group) + rows.start
     results["sampled"] = group.gather_rows(chosen)
     results["recovered"] = _recover(group)
     return results
@@ -73,7 +77,7 @@ def _recover(group: ProcessGroup) -> LabeledPoints:
     index = described.points.image_index
     own = described.select((index >= images.start) & (index < images.stop))
     settings = Correspondence(restarts=2, sample=300)  # fewer than the 540 descriptors
-    return gather_labels(recover_correspondence(own, 6, 12, settings, _generator(), group), group)
+    return gather_labels(recover_correspondence(own, 6, 12, settings, _make_generator(), group), group)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +100,7 @@ def test_the_clusters_are_the_same(
     for results in several:
         centroids = results[f"{name}, {uneven=}"]
         torch.testing.assert_close(centroids, expected, atol=1e-5, rtol=0)
-        if name != "two values":  # which has several equal centroids
+        if name != "two values":  # its equal centroids are all nearest
             clusters = nearest_centroid(vectors, centroids).cluster
             assert torch.equal(clusters, nearest_centroid(vectors, expected).cluster)
 

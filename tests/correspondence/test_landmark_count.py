@@ -51,7 +51,7 @@ def make_mixture(
     )
 
 
-def count(
+def find_count(
     described: DescribedPoints, settings: AutoK = SETTINGS, seed: int = 0, images: int = 60
 ) -> LandmarkCount:
     return count_landmarks(described, images, settings, QUICK, torch.Generator().manual_seed(seed))
@@ -60,7 +60,7 @@ def count(
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("K", [6, 12])
 def test_a_known_count_is_found_within_two(K: int, seed: int) -> None:
-    found = count(make_mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
+    found = find_count(make_mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
     assert found.trials[-1].K >= K + 4  # the true number is not at the end of the range
     assert abs(found.K - K) <= 2
 
@@ -69,13 +69,13 @@ def test_a_known_count_is_found_within_two(K: int, seed: int) -> None:
 @pytest.mark.parametrize("spread", [0.5, 1.5])
 def test_clutter_adds_few_landmarks(spread: float, clutter: int) -> None:
     """Clutter forms clusters of its own, but far fewer than there are clutter points."""
-    found = count(make_mixture(8, spread, clutter)).K
+    found = find_count(make_mixture(8, spread, clutter)).K
     assert found <= 8 + max(4, clutter / 3)
 
 
 def test_points_without_structure_have_low_scores_and_the_explanation_says_so() -> None:
-    noise = count(make_mixture(0, spread=1.0, clutter=12))
-    structured = count(make_mixture(12, spread=1.0, clutter=3))
+    noise = find_count(make_mixture(0, spread=1.0, clutter=12))
+    structured = find_count(make_mixture(12, spread=1.0, clutter=3))
     assert max(trial.score for trial in noise.trials) < 0.3 < max(trial.score for trial in structured.trials)
     assert noise.K <= 8
     assert "this is a guess" in explain_count(noise, AutoK())
@@ -83,7 +83,7 @@ def test_points_without_structure_have_low_scores_and_the_explanation_says_so() 
 
 
 def test_the_score_is_the_product_of_its_parts() -> None:
-    found = count(make_mixture(8, spread=1.0, clutter=3), replace(SETTINGS, splits=2))
+    found = find_count(make_mixture(8, spread=1.0, clutter=3), replace(SETTINGS, splits=2))
     assert found.points == pytest.approx(len(make_mixture(8, 1.0, 3).points) / 60)
     for trial in found.trials:
         fractions = trial.detection, trial.separation, trial.agreement
@@ -97,32 +97,30 @@ def test_the_score_is_the_product_of_its_parts() -> None:
 def test_the_count_is_reproducible_and_empty_images_lower_the_detection() -> None:
     described = make_mixture(6, 1.0, 2)
     few = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
-    assert count(described, few) == count(described, few)
-    with_empty = count(described, few, images=120)
-    assert with_empty.trials[1].detection < 0.55 * count(described, few).trials[1].detection
+    assert find_count(described, few) == find_count(described, few)
+    with_empty = find_count(described, few, images=120)
+    assert with_empty.trials[1].detection < 0.55 * find_count(described, few).trials[1].detection
 
 
 # --- agreement ------------------------------------------------------------------------------------------
 
 
-def _naive_agreement(label_a: list[int], label_b: list[int], K: int, dissolved: float) -> float:
+def _compute_naive_agreement(label_a: list[int], label_b: list[int], K: int, dissolved: float) -> float:
     """Compute the agreement by trying every pairing of landmarks, with scikit-learn's kappa of each pair.
 
     Pairs with a kappa of at most `dissolved` count as 0.
     """
-    best, value = -1, 0.0
+    most_shared, value = -1, 0.0
     for partner in itertools.permutations(range(K)):
-        shared = [
-            sum(a == k and b == partner[k] for a, b in zip(label_a, label_b, strict=True)) for k in range(K)
-        ]
-        if sum(shared) <= best:
+        shared = sum(a >= 0 and b == partner[a] for a, b in zip(label_a, label_b, strict=True))
+        if shared <= most_shared:
             continue
-        best, total, weight = sum(shared), 0.0, 0.0
+        most_shared, total, weight = shared, 0.0, 0.0
         for k in range(K):
             kappa = cohen_kappa_score([a == k for a in label_a], [b == partner[k] for b in label_b])
-            mean = (label_a.count(k) + label_b.count(partner[k])) / 2
-            total += mean * kappa if kappa > dissolved else 0.0
-            weight += mean
+            mean_size = (label_a.count(k) + label_b.count(partner[k])) / 2
+            total += mean_size * kappa if kappa > dissolved else 0.0
+            weight += mean_size
         value = total / weight
     return value
 
@@ -135,7 +133,7 @@ def test_agreement_matches_a_naive_loop(seed: int, dissolved: float) -> None:
     permuted = np.array([2, 0, 3, 1, -1])[label_a]
     label_b = np.where(rng.random(200) < 0.6, permuted, rng.integers(-1, 4, 200))
     ours = labeling_agreement(torch.from_numpy(label_a), torch.from_numpy(label_b), 4, dissolved).item()
-    assert ours == pytest.approx(_naive_agreement(label_a.tolist(), label_b.tolist(), 4, dissolved))
+    assert ours == pytest.approx(_compute_naive_agreement(label_a.tolist(), label_b.tolist(), 4, dissolved))
 
 
 def test_agreement_of_equal_labelings_is_one_and_of_independent_ones_zero() -> None:
@@ -187,7 +185,7 @@ def test_the_median_error_is_used_if_the_best_trial_has_none() -> None:
 
 
 def test_candidates_end_at_twice_the_points_of_an_image() -> None:
-    found = count(make_mixture(4, 1.0, 1), replace(SETTINGS, candidates=(4, 6, 10, 40), splits=2))
+    found = find_count(make_mixture(4, 1.0, 1), replace(SETTINGS, candidates=(4, 6, 10, 40), splits=2))
     assert [trial.K for trial in found.trials] == [4, 6, 10]
 
 
@@ -202,7 +200,7 @@ def _select_own(group: ProcessGroup, described: DescribedPoints, images: int) ->
 
 
 def _sample(group: ProcessGroup, described: DescribedPoints, max_images: int) -> dict[str, Any]:
-    # There are only 60 images, so the last of three processes has none.
+    # The shards are those of 120 images, but there are only 60, so the last of three processes has no points.
     own = _select_own(group, described, 120)
     sampled, images = sample_images(own, 60, max_images, torch.device("cpu"), group)
     assert sampled.points.descriptor is not None

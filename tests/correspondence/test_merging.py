@@ -20,7 +20,7 @@ from selfmark.points import Keypoints, LabeledPoints
 
 
 def _label(image: list[int], label: list[int], clusters: int) -> LabeledPoints:
-    """Return labeled points whose x is their row, with one-hot centroids."""
+    """Return labeled points, whose coordinates are their row number, with one-hot centroids."""
     rows = torch.arange(len(label), dtype=torch.float32)
     points = Keypoints(torch.stack([rows, rows], 1), torch.tensor(image), rows)
     labels = torch.tensor(label)
@@ -31,19 +31,20 @@ def test_places_are_counted_like_in_a_loop() -> None:
     rng = np.random.default_rng(0)
     cells = rng.integers(0, 5, (20, 6, 2)).astype(np.float32)
     is_confident = rng.random((20, 6)) < 0.7
-    together = np.zeros((6, 6), int)
+    together, max_distance = np.zeros((6, 6), int), 1.425
     for image in range(20):
         for a in range(6):
             for b in range(6):
-                near = np.linalg.norm(cells[image, a] - cells[image, b]) < 1.425
-                together[a, b] += near and is_confident[image, a] and is_confident[image, b]
-    confident, counted = count_places(torch.from_numpy(cells), torch.from_numpy(is_confident), 1.425)
+                is_near = np.linalg.norm(cells[image, a] - cells[image, b]) < max_distance
+                together[a, b] += is_near and is_confident[image, a] and is_confident[image, b]
+    confident, counted = count_places(torch.from_numpy(cells), torch.from_numpy(is_confident), max_distance)
     np.testing.assert_array_equal(confident, is_confident.sum(0))
     np.testing.assert_array_equal(counted, together)
 
 
 def test_clusters_join_the_largest_one_that_they_share_a_place_with() -> None:
-    # 0 and 1 are mostly at one place; 2 is there half of the time; 3 is never predicted; 4 has no points.
+    # Clusters 0 and 1 are mostly at one place, and 2 is there half of the time. Cluster 3 is never predicted.
+    # Cluster 4 is at the place of 0, but has no points.
     together = np.diag([10, 10, 8, 0, 9])
     together[0, 1] = together[1, 0] = 9
     together[1, 2] = together[2, 1] = 4
@@ -60,9 +61,9 @@ def test_an_image_keeps_the_point_of_its_largest_merged_cluster() -> None:
     labeled = _label(image=[0, 0, 1, 2, 2, 3], label=[0, 1, 0, 1, 2, 1], clusters=3)
     labeled = replace(labeled, mirrored_label=torch.tensor([0, 1, 2, 0, -1, 2]))
     merged = merge_clusters(labeled, np.array([1, 1, 2]))
-    assert merged.mirrored_label.tolist() == [1, 2, 1, -1, 2]  # of the points that are left
     rows = merged.points.xy[:, 0].tolist()
-    assert rows == [1, 2, 3, 4, 5]  # point 0 is gone: its image has a point of the larger cluster
+    assert rows == [1, 2, 3, 4, 5]  # point 0 is dropped: its image has a point of the larger cluster
+    assert merged.mirrored_label.tolist() == [1, 2, 1, -1, 2]
     assert merged.label.tolist() == [1, 1, 1, 2, 1]
     assert merged.centroids is not None
     torch.testing.assert_close(merged.centroids[1], torch.tensor([2 / 5, 3 / 5, 0.0]))

@@ -26,9 +26,10 @@ SETTINGS = Correspondence(restarts=4)
 
 
 def make_known_landmarks(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints, torch.Tensor]:
-    """Return points and their landmarks: every landmark once per image, and landmark 0 again with noise.
+    """Return points and the landmark of each.
 
-    The mirror partner of landmark k is landmarks - 1 - k.
+    Every image has each landmark once, and then a noisier copy of landmark 0. The mirror partner of landmark
+    k is landmarks - 1 - k.
     """
     generator = torch.Generator().manual_seed(seed)
     centers = normalize(torch.randn(landmarks, 32, generator=generator), dim=-1)
@@ -51,22 +52,23 @@ def make_known_landmarks(images: int, landmarks: int, seed: int = 0) -> tuple[De
     return DescribedPoints(points, describe(landmarks - 1 - truth)), truth
 
 
-def _generator() -> torch.Generator:
+def _make_generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
 def test_filtering_keeps_one_keypoint_per_landmark() -> None:
     described, _ = make_known_landmarks(images=30, landmarks=8)
-    kept = keep_one_per_cluster(described, 8, SETTINGS, _generator())
+    kept = keep_one_per_cluster(described, 8, SETTINGS, _make_generator())
     assert (kept.points.counts(30) == 8).all()
     # The noisy copy is the last of the nine points of each image and is nearly always dropped.
     is_copy = torch.isin(kept.points.xy[:, 0], described.points.xy[8::9, 0])
-    assert is_copy.float().mean() * 8 < 0.15  # copies per image
+    copies_per_image = is_copy.float().mean() * 8
+    assert copies_per_image < 0.15
 
 
 def test_labels_agree_with_the_truth_and_its_mirror() -> None:
     described, truth = make_known_landmarks(images=30, landmarks=8)
-    labeled = label_keypoints(described, 8, SETTINGS, _generator())
+    labeled = label_keypoints(described, 8, SETTINGS, _make_generator())
     chosen = labeled.label >= 0
     landmark_of = {}
     for cluster in range(8):
@@ -83,18 +85,18 @@ def test_labels_agree_with_the_truth_and_its_mirror() -> None:
 
 def test_recover_limits_points_to_k_and_labels_with_m() -> None:
     described, _ = make_known_landmarks(images=40, landmarks=10)
-    labeled = recover_correspondence(described, 6, 25, SETTINGS, _generator())
+    labeled = recover_correspondence(described, 6, 25, SETTINGS, _make_generator())
     assert labeled.points.counts(40).max() <= 6
     assert labeled.clusters == 25
-    assert labeled.label.max() > 6, "M clusters, not K"
+    assert labeled.label.max() > 6, "labels number the M clusters, not the K"
     assert labeled.points.descriptor is None
 
 
 def test_keypoints_that_share_a_cluster_with_another_are_removed_or_unlabeled() -> None:
     described, _ = make_known_landmarks(images=40, landmarks=10)
-    kept = recover_correspondence(described, 10, 5, SETTINGS, _generator())
+    kept = recover_correspondence(described, 10, 5, SETTINGS, _make_generator())
     removed = recover_correspondence(
-        described, 10, 5, replace(SETTINGS, extra_points="removed"), _generator()
+        described, 10, 5, replace(SETTINGS, extra_points="removed"), _make_generator()
     )
     is_labeled = kept.label >= 0
     assert 0 < is_labeled.sum() < len(is_labeled), "ten landmarks share five clusters"
@@ -106,8 +108,8 @@ def test_keypoints_that_share_a_cluster_with_another_are_removed_or_unlabeled() 
 def test_points_far_from_their_centroid_are_removed() -> None:
     described, _ = make_known_landmarks(images=40, landmarks=10)
     settings = replace(SETTINGS, filter="distance", assignment="hungarian")
-    near = recover_correspondence(described, 10, 12, settings, _generator())
-    labeled = label_keypoints(described, 12, settings, _generator())
+    recovered = recover_correspondence(described, 10, 12, settings, _make_generator())
+    labeled = label_keypoints(described, 12, settings, _make_generator())
     vectors, centroids = described.points.descriptor, labeled.centroids
     assert vectors is not None
     assert centroids is not None
@@ -127,23 +129,23 @@ def test_points_far_from_their_centroid_are_removed() -> None:
 
     keep = is_near(labeled.label, vectors)
     assert 0.5 < float(keep.float().mean()) < 0.95
-    assert torch.equal(near.label, labeled.label[keep])
-    assert torch.equal(near.points.xy, labeled.points.xy[keep])
+    assert torch.equal(recovered.label, labeled.label[keep])
+    assert torch.equal(recovered.points.xy, labeled.points.xy[keep])
     assert described.mirrored is not None
     mirrored = torch.where(is_near(labeled.mirrored_label, described.mirrored), labeled.mirrored_label, -1)
-    assert torch.equal(near.mirrored_label, mirrored[keep])
+    assert torch.equal(recovered.mirrored_label, mirrored[keep])
 
 
 def test_without_mirror_images_there_are_no_mirrored_labels() -> None:
     described, _ = make_known_landmarks(images=10, landmarks=5)
-    labeled = label_keypoints(DescribedPoints(described.points, None), 5, SETTINGS, _generator())
+    labeled = label_keypoints(DescribedPoints(described.points, None), 5, SETTINGS, _make_generator())
     assert (labeled.mirrored_label == -1).all()
 
 
 def test_too_few_keypoints_raise_with_advice() -> None:
     described, _ = make_known_landmarks(images=2, landmarks=3)
     with pytest.raises(TrainingError, match="too few for 100 clusters"):
-        recover_correspondence(described, 3, 100, SETTINGS, _generator())
+        recover_correspondence(described, 3, 100, SETTINGS, _make_generator())
 
 
 def test_rows_are_counted_point_by_point_through_all_views() -> None:
@@ -158,11 +160,11 @@ def test_rows_are_counted_point_by_point_through_all_views() -> None:
 def test_smaller_blocks_give_the_same_labels(assignment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     described, _ = make_known_landmarks(images=40, landmarks=10)
     settings = Correspondence(restarts=2, sample=500, assignment=assignment)  # type: ignore[arg-type]
-    whole = recover_correspondence(described, 6, 25, settings, _generator())
+    whole = recover_correspondence(described, 6, 25, settings, _make_generator())
     monkeypatch.setattr(kmeans_module, "_block_size", lambda device: 37)
     blocks = list(kmeans_module.iterate_blocks(described.points.xy, torch.device("cpu")))
     assert len(blocks) == 12  # for 440 points
-    blockwise = recover_correspondence(described, 6, 25, settings, _generator())
+    blockwise = recover_correspondence(described, 6, 25, settings, _make_generator())
     assert torch.equal(blockwise.points.xy, whole.points.xy)
     assert torch.equal(blockwise.label, whole.label)
     assert torch.equal(blockwise.mirrored_label, whole.mirrored_label)
@@ -185,6 +187,7 @@ def test_gpu_memory_stays_within_the_documented_bound_and_labels_are_the_same() 
     )
 
     def recover(described: DescribedPoints) -> tuple[torch.Tensor, int]:
+        """Return the labels and the bytes of GPU memory that the recovery needed."""
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -193,9 +196,11 @@ def test_gpu_memory_stays_within_the_documented_bound_and_labels_are_the_same() 
 
     host_labels, peak_bytes = recover(DescribedPoints(points, views[1]))
     block = kmeans_module._block_size(torch.device("cuda"))
+    # Bytes; the formula is that of docs/performance.md.
     fit = settings.sample * (12 * length + 32 * settings.restarts) + 8 * min(block, settings.sample) * length
     assignment = 8 * block * (length + M) + 100 * images * per_image
-    bound = max(fit, assignment) + 128 * 2**20  # cuBLAS workspace
+    cublas_workspace = 128 * 2**20
+    bound = max(fit, assignment) + cublas_workspace
     assert peak_bytes <= bound
     assert bound < 0.4 * 2 * views[0].nbytes, "the bound must be far below the size of the descriptors"
     gpu_labels, _ = recover(DescribedPoints(points.to("cuda"), views[1].cuda()))

@@ -30,17 +30,17 @@ DIMENSIONS, GRID = 24, 16
 SETTINGS = Features(foreground_clusters=16, restarts=4)
 
 
-def _generator(seed: int = 0) -> torch.Generator:
+def _make_generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _unit_vectors(count: int, seed: int) -> Tensor:
-    return F.normalize(torch.randn(count, DIMENSIONS, generator=_generator(seed)), dim=1)
+def _draw_unit_vectors(count: int, seed: int) -> Tensor:
+    return F.normalize(torch.randn(count, DIMENSIONS, generator=_make_generator(seed)), dim=1)
 
 
 def _to_cells(vectors: Tensor) -> Tensor:
     """Turn vectors [N, h, w, D] into noisy features [N, D, h, w]."""
-    noise = torch.randn(vectors.shape, generator=_generator(9)) * 0.02
+    noise = torch.randn(vectors.shape, generator=_make_generator(9)) * 0.02
     return F.normalize(vectors + noise, dim=-1).permute(0, 3, 1, 2).contiguous()
 
 
@@ -60,9 +60,14 @@ class Planted(NamedTuple):
 
 
 def _plant(num_images: int = 24, radius: int = 1) -> Planted:
-    """Place five parts of (2 radius + 1)^2 cells in a cross that moves, before a background of four kinds."""
-    parts, background = _unit_vectors(5, 1), _unit_vectors(4, 2)
-    generator = _generator(3)
+    """Place five square parts in a cross whose position varies, before a background of four kinds of cells.
+
+    Args:
+        num_images: number of images.
+        radius: the side of a part is 2 radius + 1 cells.
+    """
+    parts, background = _draw_unit_vectors(5, 1), _draw_unit_vectors(4, 2)
+    generator = _make_generator(3)
     kinds = torch.randint(4, (num_images, GRID, GRID), generator=generator)
     vectors, is_object = background[kinds], torch.zeros(num_images, GRID, GRID, dtype=torch.bool)
     center = torch.randint(6, GRID - 6, (num_images, 2), generator=generator)
@@ -81,99 +86,103 @@ def _plant(num_images: int = 24, radius: int = 1) -> Planted:
     return Planted(_to_cells(vectors), is_object, rows, columns)
 
 
-def _foreground(cells: Tensor, settings: Features = SETTINGS, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
+def _find_foreground(
+    cells: Tensor, settings: Features = SETTINGS, group: ProcessGroup = SINGLE_PROCESS
+) -> Tensor:
     """Find the foreground by features; all cells have the same color."""
     colors = torch.zeros(len(cells), 6, *cells.shape[2:])
     colorless = replace(settings, max_color_border_ratio=1_000)
-    return find_foreground(cells, colors, colorless, _generator(), group)
+    return find_foreground(cells, colors, colorless, _make_generator(), group)
 
 
-def _disc(num_images: int, radius: float) -> Tensor:
+def _draw_discs(num_images: int, radius: float) -> Tensor:
     """Return a mask [N, h, w] of discs whose centers differ between the images."""
-    center = 5 + torch.randint(GRID - 10, (num_images, 2), generator=_generator(4))
+    center = 5 + torch.randint(GRID - 10, (num_images, 2), generator=_make_generator(4))
     line = torch.arange(GRID)
     row, column = line[:, None] - center[:, 0, None, None], line - center[:, 1, None, None]
     return row**2 + column**2 <= radius**2
 
 
-def _before_background(is_object: Tensor) -> Tensor:
+def _add_background(is_object: Tensor) -> Tensor:
     """Return features of an object of three kinds of cells before a background of four kinds."""
-    kinds = torch.randint(12, is_object.shape, generator=_generator(5))
+    kinds = torch.randint(12, is_object.shape, generator=_make_generator(5))
     labels = torch.where(is_object, kinds % 3, 3 + kinds % 4)
-    return _to_cells(_unit_vectors(7, 6)[labels])
+    return _to_cells(_draw_unit_vectors(7, 6)[labels])
 
 
 # --- foreground ------------------------------------------------------------------------------------
 
 
 def test_a_disc_before_a_background_is_found() -> None:
-    is_object = _disc(20, radius=3)
-    found = _foreground(_before_background(is_object))
+    is_object = _draw_discs(20, radius=3)
+    found = _find_foreground(_add_background(is_object))
     assert torch.equal(found, is_object)
 
 
 def test_an_object_that_sometimes_touches_the_border_is_found() -> None:
-    is_object = _disc(40, radius=4)
-    is_object[:2, 8:, :] = True  # These two objects extend to three sides of the image.
-    found = _foreground(_before_background(is_object))
+    is_object = _draw_discs(40, radius=4)
+    is_object[:2, 8:, :] = True  # the first two objects extend to three sides of the image
+    found = _find_foreground(_add_background(is_object))
     assert torch.equal(found, is_object)
 
 
 def test_all_cells_are_used_if_every_kind_is_as_frequent_at_the_border() -> None:
-    kinds = torch.randint(7, (10, GRID, GRID), generator=_generator(7))
-    found = _foreground(_to_cells(_unit_vectors(7, 6)[kinds]))
+    kinds = torch.randint(7, (10, GRID, GRID), generator=_make_generator(7))
+    found = _find_foreground(_to_cells(_draw_unit_vectors(7, 6)[kinds]))
     assert found.shape == (10, GRID, GRID)
     assert found.all()
 
 
 @pytest.mark.parametrize(("min_foreground", "is_everything"), [(0.05, True), (0.0, False)])
 def test_all_cells_are_used_if_the_object_is_too_small(min_foreground: float, is_everything: bool) -> None:
-    is_object = _disc(20, radius=1)  # 5 of 256 cells
+    is_object = _draw_discs(20, radius=1)  # 5 of 256 cells
     settings = Features(foreground_clusters=16, restarts=4, min_foreground=min_foreground)
-    found = _foreground(_before_background(is_object), settings)
+    found = _find_foreground(_add_background(is_object), settings)
     assert torch.equal(found, torch.ones_like(is_object) if is_everything else is_object)
 
 
 def test_all_cells_are_used_if_images_are_nothing_but_border() -> None:
-    cells = _before_background(_disc(8, radius=3))
-    assert _foreground(cells, Features(border=GRID, foreground_clusters=4)).all()
+    cells = _add_background(_draw_discs(8, radius=3))
+    assert _find_foreground(cells, Features(border=GRID, foreground_clusters=4)).all()
 
 
 def test_fewer_cells_than_clusters_are_no_error() -> None:
-    cells = _before_background(_disc(1, radius=2))[:, :, 4:11, 4:11]
-    found = _foreground(cells, Features(foreground_clusters=200))
+    cells = _add_background(_draw_discs(1, radius=2))[:, :, 4:11, 4:11]
+    found = _find_foreground(cells, Features(foreground_clusters=200))
     assert found.shape == (1, 7, 7)
 
 
 def test_colors_remove_the_surroundings_that_features_take_for_the_object() -> None:
     """Features of cells around the object differ from the background, but their colors do not."""
-    is_object = _disc(20, radius=3)
+    is_object = _draw_discs(20, radius=3)
     is_near = F.max_pool2d(is_object[:, None].float(), 3, stride=1, padding=1)[:, 0] > 0
-    cells = _before_background(is_near)
+    cells = _add_background(is_near)
     colors = torch.where(is_object, 0.8, 0.2)[:, None].expand(20, 6, GRID, GRID)
-    noise = 0.01 * torch.randn(colors.shape, generator=_generator(8))
-    assert torch.equal(_foreground(cells), is_near)
-    assert torch.equal(find_foreground(cells, colors + noise, SETTINGS, _generator()), is_object)
+    noise = 0.01 * torch.randn(colors.shape, generator=_make_generator(8))
+    assert torch.equal(_find_foreground(cells), is_near)
+    assert torch.equal(find_foreground(cells, colors + noise, SETTINGS, _make_generator()), is_object)
 
 
 def test_colors_that_leave_almost_nothing_are_ignored() -> None:
-    is_object = _disc(20, radius=3)
-    cells = _before_background(is_object)
-    colors = torch.rand(20, 6, GRID, GRID, generator=_generator(8))
+    is_object = _draw_discs(20, radius=3)
+    cells = _add_background(is_object)
+    colors = torch.rand(20, 6, GRID, GRID, generator=_make_generator(8))
     strict = replace(SETTINGS, max_color_border_ratio=1e-6)
-    assert torch.equal(find_foreground(cells, colors, strict, _generator()), is_object)
+    assert torch.equal(find_foreground(cells, colors, strict, _make_generator()), is_object)
 
 
-def test_colors_count_only_if_they_agree_in_most_images() -> None:
+def test_colors_are_used_only_if_they_separate_the_object_in_most_images() -> None:
     """Every second object has the colors of the background of other images."""
-    is_object = _disc(20, radius=3)
-    cells = _before_background(is_object)
+    is_object = _draw_discs(20, radius=3)
+    cells = _add_background(is_object)
     is_like_border = (torch.arange(20) % 2 == 0)[:, None, None]
     colors = torch.where(is_object & ~is_like_border, 0.8, 0.2)[:, None].expand(20, 6, GRID, GRID)
-    colors = colors + 0.01 * torch.randn(colors.shape, generator=_generator(8))
-    assert torch.equal(find_foreground(cells, colors, SETTINGS, _generator()), is_object)
+    colors = colors + 0.01 * torch.randn(colors.shape, generator=_make_generator(8))
+    assert torch.equal(find_foreground(cells, colors, SETTINGS, _make_generator()), is_object)
     lenient = replace(SETTINGS, min_color_images=0.4)
-    assert torch.equal(find_foreground(cells, colors, lenient, _generator()), is_object & ~is_like_border)
+    assert torch.equal(
+        find_foreground(cells, colors, lenient, _make_generator()), is_object & ~is_like_border
+    )
 
 
 # --- parts -----------------------------------------------------------------------------------------
@@ -183,11 +192,11 @@ def test_colors_count_only_if_they_agree_in_most_images() -> None:
 def test_planted_parts_are_found_and_placed(dtype: torch.dtype) -> None:
     planted = _plant()
     cells = planted.cells.to(dtype)
-    foreground = _foreground(cells)
+    foreground = _find_foreground(cells)
     assert torch.equal(foreground, planted.is_object)
-    centroids = find_part_centroids(cells, foreground, 5, SETTINGS, _generator())
+    centroids = find_part_centroids(cells, foreground, 5, SETTINGS, _make_generator())
     placed = place_parts(cells, centroids, SETTINGS.sharpness)
-    similarity = centroids @ _unit_vectors(5, 1).T
+    similarity = centroids @ _draw_unit_vectors(5, 1).T
     assert (similarity.amax(dim=1) > 0.99).all()
     part = similarity.argmax(dim=1)  # the planted part of each landmark
     assert sorted(part.tolist()) == [0, 1, 2, 3, 4]
@@ -198,9 +207,9 @@ def test_planted_parts_are_found_and_placed(dtype: torch.dtype) -> None:
     assert ((placed.score > 0.9) & (placed.score <= 1.001)).all()
 
 
-def test_every_image_has_its_own_place() -> None:
-    """More images than are compared at a time give the same as each image on its own."""
-    cells, centroids = _plant(num_images=70).cells[:, :, :6, :6], _unit_vectors(3, 11)
+def test_parts_are_placed_in_each_image_on_its_own() -> None:
+    """Images that are processed in several blocks get the same places as each image alone."""
+    cells, centroids = _plant(num_images=70).cells[:, :, :6, :6], _draw_unit_vectors(3, 11)
     together = place_parts(cells, centroids, 30.0)
     assert together.xy.shape == (70, 3, 2)
     for image in (0, 63, 64, 69):
@@ -210,13 +219,13 @@ def test_every_image_has_its_own_place() -> None:
 
 
 def test_places_move_with_the_features() -> None:
-    cells, centroids = _plant(radius=0).cells, _unit_vectors(5, 1)
+    cells, centroids = _plant(radius=0).cells, _draw_unit_vectors(5, 1)
     before, after = (place_parts(maps, centroids, 60.0).xy for maps in (cells, cells.roll((1, -2), (2, 3))))
     torch.testing.assert_close(after - before, torch.tensor([-16.0, 8.0]).expand_as(before), atol=0.1, rtol=0)
 
 
 def test_a_low_sharpness_gives_the_mean_of_all_cells() -> None:
-    placed = place_parts(_plant().cells.abs(), _unit_vectors(5, 1).abs(), 1e-6)
+    placed = place_parts(_plant().cells.abs(), _draw_unit_vectors(5, 1).abs(), 1e-6)
     torch.testing.assert_close(
         placed.xy, torch.full_like(placed.xy, GRID * CELL / 2 - 0.5), atol=1e-2, rtol=0
     )
@@ -225,7 +234,7 @@ def test_a_low_sharpness_gives_the_mean_of_all_cells() -> None:
 @pytest.mark.parametrize("orientation", ["upright", "any"])
 def test_places_are_those_of_the_detector(orientation: Any) -> None:
     images, encoder = random_images(3, 64), TinyEncoder(DIMENSIONS)
-    centroids = _unit_vectors(4, 12)
+    centroids = _draw_unit_vectors(4, 12)
     psi = ZeroShotPsi(encoder, centroids, Features(orientation=orientation, rotations=4, sharpness=20.0))
     with torch.no_grad():
         peaks = heat_centroids(psi(images))
@@ -241,7 +250,7 @@ def test_too_few_cells_of_the_object_are_an_error() -> None:
     foreground = torch.zeros_like(planted.is_object)
     foreground[0, 3, 3:6] = True
     with pytest.raises(NotEnoughData, match="3 cells of the object cannot form 4 landmarks: lower K"):
-        find_part_centroids(planted.cells, foreground, 4, SETTINGS, _generator())
+        find_part_centroids(planted.cells, foreground, 4, SETTINGS, _make_generator())
 
 
 # --- samples ---------------------------------------------------------------------------------------
@@ -249,8 +258,8 @@ def test_too_few_cells_of_the_object_are_an_error() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_all_marked_cells_are_taken_if_there_are_few(dtype: torch.dtype) -> None:
-    cells = torch.randn(5, 6, 4, 7, generator=_generator(8)).to(dtype)
-    mask = torch.rand(5, 4, 7, generator=_generator(13)) < 0.3
+    cells = torch.randn(5, 6, 4, 7, generator=_make_generator(8)).to(dtype)
+    mask = torch.rand(5, 4, 7, generator=_make_generator(13)) < 0.3
     naive = [
         cells[image, :, row, column]
         for image in range(5)
@@ -258,15 +267,15 @@ def test_all_marked_cells_are_taken_if_there_are_few(dtype: torch.dtype) -> None
         for column in range(7)
         if mask[image, row, column]
     ]
-    sample = _sample_cells(cells, mask, Features(sample=1_000), _generator(), SINGLE_PROCESS)
+    sample = _sample_cells(cells, mask, Features(sample=1_000), _make_generator(), SINGLE_PROCESS)
     assert torch.equal(sample, torch.stack(naive).float())
 
 
 def test_samples_are_different_marked_cells() -> None:
     cells = torch.arange(5 * 4 * 7, dtype=torch.float32).view(5, 1, 4, 7)
-    mask = torch.rand(5, 4, 7, generator=_generator(13)) < 0.6
+    mask = torch.rand(5, 4, 7, generator=_make_generator(13)) < 0.6
     marked = set(cells[:, 0][mask].tolist())
-    sample = _sample_cells(cells, mask, Features(sample=20), _generator(), SINGLE_PROCESS)[:, 0].tolist()
+    sample = _sample_cells(cells, mask, Features(sample=20), _make_generator(), SINGLE_PROCESS)[:, 0].tolist()
     assert len(set(sample)) == len(sample) == 20
     assert set(sample) < marked
 
@@ -276,8 +285,8 @@ def test_samples_are_different_marked_cells() -> None:
 
 def _find_in_shard(group: ProcessGroup) -> tuple[Tensor, Tensor]:
     cells = _plant().cells[group.shard(24)]
-    foreground = _foreground(cells, group=group)
-    return foreground, find_part_centroids(cells, foreground, 5, SETTINGS, _generator(), group)
+    foreground = _find_foreground(cells, group=group)
+    return foreground, find_part_centroids(cells, foreground, 5, SETTINGS, _make_generator(), group)
 
 
 def test_several_processes_find_the_same_parts_as_one() -> None:

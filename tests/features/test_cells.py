@@ -29,7 +29,8 @@ def _describe(
 
 
 @torch.no_grad()
-def _expected(rotations: int = 1) -> torch.Tensor:
+def _compute_expected(rotations: int = 1) -> torch.Tensor:
+    """Compute the features of all images at once, averaged over rotations."""
     return average_rotations(TinyEncoder().describe, PIXELS.float() / 255, rotations).half()
 
 
@@ -38,12 +39,12 @@ def test_cells_have_the_features_of_the_encoder(settings: dict[str, Any], tmp_pa
     done: list[tuple[int, int]] = []
     cells = _describe(tmp_path, settings=settings, on_progress=lambda *counts: done.append(counts))
     assert (cells.shape, cells.dtype) == ((7, 8, 8, 8), torch.float16)
-    torch.testing.assert_close(cells, _expected(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(cells, _compute_expected(), atol=1e-3, rtol=0)
     assert done == [(3, 7), (6, 7), (7, 7)]
 
 
 def test_only_the_given_rows_are_described(tmp_path: Path) -> None:
-    torch.testing.assert_close(_describe(tmp_path, slice(2, 6)), _expected()[2:6], atol=1e-3, rtol=0)
+    torch.testing.assert_close(_describe(tmp_path, slice(2, 6)), _compute_expected()[2:6], atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize(("orientation", "rotations"), [("upright", 1), ("auto", 1), ("any", 4)])
@@ -52,7 +53,7 @@ def test_features_are_averaged_if_objects_face_any_direction(
 ) -> None:
     settings = {"features.orientation": orientation, "features.rotations": 4}
     cells = _describe(tmp_path, settings=settings)
-    torch.testing.assert_close(cells, _expected(rotations), atol=1e-3, rtol=0)
+    torch.testing.assert_close(cells, _compute_expected(rotations), atol=1e-3, rtol=0)
 
 
 def test_places_are_appended_if_used_and_are_mirrored_in_mirror_images(tmp_path: Path) -> None:
@@ -60,9 +61,10 @@ def test_places_are_appended_if_used_and_are_mirrored_in_mirror_images(tmp_path:
     cells, mirrored = (
         _describe(tmp_path, settings=settings, is_mirrored=is_mirrored) for is_mirrored in (False, True)
     )
-    torch.testing.assert_close(cells[:, :8], _expected(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(cells[:, :8], _compute_expected(), atol=1e-3, rtol=0)
     for image, row, column in ((0, 0, 0), (3, 2, 5), (6, 7, 1)):
-        # The centers of 8 x 8 cells, from the center of the image, in fifths of its side, times 0.25**0.5.
+        # The distance of the cell's center from the center of the image, in fifths of the image side, times
+        # the square root of the weight 0.25.
         x, y = (((index + 0.5) / 8 - 0.5) * 5 * 0.5 for index in (column, row))
         assert cells[image, 8:, row, column].tolist() == pytest.approx([x, y], abs=1e-3)
         assert mirrored[image, 8:, row, column].tolist() == pytest.approx([-x, y], abs=1e-3)
@@ -87,9 +89,9 @@ def test_cells_of_mirror_images_keep_their_positions(tmp_path: Path) -> None:
     for image in (0, 6):
         for row, column in ((0, 0), (2, 5), (7, 3)):
             cell = PIXELS[image : image + 1, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
-            alone = encoder.describe(cell.flip(-1).float() / 255)[0, :, 0, 0].detach()
-            torch.testing.assert_close(mirrored[image, :, row, column].float(), alone, atol=1e-3, rtol=0)
-    assert (mirrored - _expected()).abs().max() > 0.1, "these features depend on the orientation"
+            expected = encoder.describe(cell.flip(-1).float() / 255)[0, :, 0, 0].detach()
+            torch.testing.assert_close(mirrored[image, :, row, column].float(), expected, atol=1e-3, rtol=0)
+    assert (mirrored - _compute_expected()).abs().max() > 0.1, "these features depend on the orientation"
     symmetric = TinyEncoder(is_symmetric=True)
     torch.testing.assert_close(
         _describe(tmp_path, encoder=symmetric, is_mirrored=True),
@@ -110,10 +112,11 @@ def test_files_of_features_are_separate_and_can_be_removed(tmp_path: Path) -> No
     first = _describe(tmp_path, slice(0, 4), settings=IN_FILE)
     second = _describe(tmp_path, slice(4, 7), settings=IN_FILE)
     mirrored = _describe(tmp_path, slice(0, 4), settings=IN_FILE, is_mirrored=True)
-    assert sum(path.stat().st_size for path in tmp_path.glob("*.f16")) == 2 * (4 + 3 + 4) * 8**3
+    num_bytes = 2 * (4 + 3 + 4) * 8**3  # float16 for 8 features in 8 x 8 cells of each image
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.f16")) == num_bytes
     remove_stored_cells(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
-    torch.testing.assert_close(torch.cat([first, second]), _expected(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(torch.cat([first, second]), _compute_expected(), atol=1e-3, rtol=0)
     assert (mirrored - first).abs().max() > 0.1
     remove_stored_cells(tmp_path)
 
@@ -121,5 +124,5 @@ def test_files_of_features_are_separate_and_can_be_removed(tmp_path: Path) -> No
 def test_a_second_description_leaves_the_first_one_readable(tmp_path: Path) -> None:
     first = _describe(tmp_path, settings=IN_FILE)
     second = _describe(tmp_path, settings=IN_FILE, encoder=TinyEncoder(is_symmetric=True))
-    torch.testing.assert_close(first, _expected(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(first, _compute_expected(), atol=1e-3, rtol=0)
     assert (first - second).abs().max() > 0.1

@@ -19,6 +19,7 @@ from selfmark.features.loading import build_encoder, load_encoder
 from tests.features.random_images import random_images
 
 SMALL = TransformerShape(channels=24, heads=3, depth=4, positions=5)
+# Part of a name in transformers -> the same part in the official weights files.
 OFFICIAL_NAMES = {
     "embeddings.cls_token": "cls_token",
     "embeddings.mask_token": "mask_token",
@@ -51,12 +52,12 @@ def reference() -> Any:
     return model
 
 
-def official_state(model: Any) -> dict[str, Tensor]:
+def rename_to_official(model: Any) -> dict[str, Tensor]:
     """Return the state dict of a model of transformers with the names of the official files."""
     state: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
-        for theirs, official in OFFICIAL_NAMES.items():
-            name = name.replace(theirs, official)
+        for in_transformers, official in OFFICIAL_NAMES.items():
+            name = name.replace(in_transformers, official)
         state[name] = value
     for block in range(SMALL.depth):
         for kind in ("weight", "bias"):
@@ -69,7 +70,7 @@ def official_state(model: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("grid", [(5, 5), (8, 8), (3, 7)])
 def test_tokens_are_those_of_transformers(reference: Any, grid: tuple[int, int]) -> None:
     network = VisionTransformer(SMALL)
-    network.load_published(official_state(reference))
+    network.load_published(rename_to_official(reference))
     images = torch.randn(2, 3, grid[0] * 14, grid[1] * 14, generator=torch.Generator().manual_seed(1))
     output = reference(pixel_values=images, output_hidden_states=True)
     middle, last = network(images, (2, 4))
@@ -107,13 +108,15 @@ def test_the_published_networks_have_the_official_shapes() -> None:
     with torch.device("meta"):
         small, base = (VisionTransformer(SHAPES[name]).state_dict() for name in ("dinov2-s", "dinov2-b"))
     assert small.keys() == base.keys()
+    # Class token and positions, patch embedding, 14 tensors in each of 12 blocks, and the last norm.
     assert len(small) == 2 + 2 + 12 * 14 + 2
     assert small["pos_embed"].shape == (1, 1370, 384)
     assert base["blocks.11.attn.qkv.weight"].shape == (2304, 768)
-    # The official files of 88,283,115 and 346,378,731 bytes contain these numbers of float32 values, the mask
-    # token among them, and 56,811 bytes of names and shapes.
-    assert sum(value.numel() for value in small.values()) + 384 == 22_056_576
-    assert sum(value.numel() for value in base.values()) + 768 == 86_580_480
+    # The official files of 88,283,115 and 346,378,731 bytes contain these numbers of float32 values, and
+    # 56,811 bytes of names and shapes. The values include a mask token, which our network does not have.
+    mask_token_small, mask_token_base = 384, 768
+    assert sum(value.numel() for value in small.values()) + mask_token_small == 22_056_576
+    assert sum(value.numel() for value in base.values()) + mask_token_base == 86_580_480
 
 
 def test_weights_come_from_the_cache(

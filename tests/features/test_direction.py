@@ -25,7 +25,7 @@ from tests.features.tiny_encoder import TinyEncoder
 SETTINGS = Features(direction_size=64, direction_cells=8, direction_starts=5)
 
 
-def _animals(angles: Tensor) -> Tensor:
+def _draw_animals(angles: Tensor) -> Tensor:
     """Return noisy images [N, 3, 64, 64] in 0..1 of an animal that is turned by each angle.
 
     Its head is red, its tail is blue, and its body is symmetric.
@@ -40,11 +40,11 @@ def _animals(angles: Tensor) -> Tensor:
     return (turned + 0.05 * noise).clamp(0, 1)
 
 
-def _random_angles(count: int, seed: int = 2) -> Tensor:
+def _draw_random_angles(count: int, seed: int = 2) -> Tensor:
     return torch.rand(count, generator=torch.Generator().manual_seed(seed)) * 2 * math.pi
 
 
-def _resultant(angles: Tensor) -> complex:
+def _average_directions(angles: Tensor) -> complex:
     """Return the mean of the unit vectors at these angles: length 1 if all are equal."""
     return complex(torch.polar(torch.ones_like(angles), angles).mean())
 
@@ -57,14 +57,14 @@ def _fit(images: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 def test_objects_are_turned_the_same_way_and_their_axis_is_vertical() -> None:
-    angles = _random_angles(40)
-    template, offset, consistency = _fit(_animals(angles))
+    angles = _draw_random_angles(40)
+    template, offset, consistency = _fit(_draw_animals(angles))
     assert consistency > 0.98
-    new_angles = _random_angles(30, seed=5)
+    new_angles = _draw_random_angles(30, seed=5)
     with torch.no_grad():
-        views = describe_rotations(TinyEncoder(16), _animals(new_angles), SETTINGS)
-    # An image that is turned by `angle` and then by the angle found has the common direction.
-    common = _resultant(new_angles + match_template(views, template) + offset)
+        views = describe_rotations(TinyEncoder(16), _draw_animals(new_angles), SETTINGS)
+    # Turning each object by the angle that was found for it gives all of them the common direction.
+    common = _average_directions(new_angles + match_template(views, template) + offset)
     assert abs(common) > 0.98
     axis = math.degrees(math.atan2(common.imag, common.real)) % 180
     assert min(axis, 180 - axis) < 8, "the head is up or down"
@@ -75,7 +75,7 @@ def test_objects_without_a_direction_have_no_consistent_one() -> None:
     assert _fit(noise)[2] < 0.6
 
 
-def test_a_template_does_not_depend_on_what_all_rotations_share() -> None:
+def test_a_template_does_not_depend_on_features_that_all_rotations_share() -> None:
     """Adding the same features to all rotations of all images changes nothing."""
     views, mirrored = torch.rand(2, 12, 8, 4, 8, 8, generator=torch.Generator().manual_seed(3))
     shared = torch.rand(4, 8, 8, generator=torch.Generator().manual_seed(4))
@@ -96,7 +96,7 @@ def test_rotated_copies_are_described_one_by_one() -> None:
         small = torch.nn.functional.avg_pool2d(images, 2)
         for turn in range(4):
             features = encoder.describe(torch.rot90(small, -turn, (2, 3)))
-            expected = features.view(2, 8, 2, 2, 2, 2).mean(dim=(3, 5))
+            expected = features.view(2, 8, 2, 2, 2, 2).mean(dim=(3, 5))  # 4 x 4 cells to 2 x 2
             torch.testing.assert_close(views[:, turn], expected, atol=1e-4, rtol=0)
 
 
@@ -107,9 +107,9 @@ def test_positive_angles_turn_the_x_axis_toward_the_y_axis() -> None:
 
 
 def test_the_angle_of_a_parabola_is_its_vertex() -> None:
-    number = torch.arange(8.0)
+    rotation = torch.arange(8.0)
     for vertex in (2.0, 2.3, 4.6, 0.2, 7.7):
-        distance = (number - vertex + 4) % 8 - 4
+        distance = (rotation - vertex + 4) % 8 - 4  # around the circle of 8 rotations
         (angle,) = best_angles(-(distance**2)[None])
         assert float(angle) % (2 * math.pi) == pytest.approx(vertex * math.pi / 4, abs=1e-5)
     assert best_angles(torch.tensor([[0.0, 1.0]])).tolist() == pytest.approx([math.pi])
@@ -125,7 +125,9 @@ def test_the_angle_of_a_parabola_is_its_vertex() -> None:
         (32, 8, (1, 1), 4),
     ],
 )
-def test_scales(size: int, multiple: int, expected: tuple[int, int], grid: int) -> None:
+def test_views_have_the_expected_scales_and_grids(
+    size: int, multiple: int, expected: tuple[int, int], grid: int
+) -> None:
     settings, encoder = Features(direction_size=128, direction_cells=8), TinyEncoder()
     encoder.size_multiple = multiple
     assert view_scales(size, multiple, settings) == expected

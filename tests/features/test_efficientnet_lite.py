@@ -13,6 +13,7 @@ from selfmark.features.loading import build_encoder, load_encoder
 from selfmark.features.packaged_weights import load_packaged_weights
 from tests.features.random_images import random_images
 
+# Name -> side of the images the network was trained on, pixels.
 VARIANTS = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
 LITE0 = "efficientnet-lite0"
 
@@ -24,7 +25,7 @@ def lite0() -> EfficientNetLiteEncoder:
     return encoder
 
 
-def reference_maps(
+def compute_reference_maps(
     name: str, state: dict[str, Tensor], images: Tensor, image_size: int | None
 ) -> list[Tensor]:
     """Return the outputs of all blocks of the package's network."""
@@ -44,7 +45,7 @@ def compare_maps(name: str, state: dict[str, Tensor], size: int, image_size: int
     assert isinstance(encoder, EfficientNetLiteEncoder)
     encoder.network.load_published(state)
     images = random_images(1, size)
-    expected = reference_maps(name, state, images, image_size)
+    expected = compute_reference_maps(name, state, images, image_size)
     for block, values in zip(encoder.blocks, encoder.network(images, encoder.blocks), strict=True):
         scale = float(expected[block].abs().max())
         torch.testing.assert_close(values / scale, expected[block] / scale, rtol=0, atol=3e-5)
@@ -57,7 +58,7 @@ def test_maps_are_those_of_the_package(name: str, is_native_size: bool) -> None:
     try:
         state = load_packaged_weights(name)
     except InputError as reason:
-        if name == LITE0:  # Its weights are a dependency.
+        if name == LITE0:  # its weights are always installed
             raise
         pytest.skip(str(reason))
     if is_native_size:
@@ -123,7 +124,7 @@ def test_features_of_an_image_do_not_depend_on_the_batch(lite0: EfficientNetLite
 
 def test_features_follow_the_weights_without_gradients() -> None:
     encoder, images = build_encoder(LITE0), random_images(2, 64)
-    for _ in range(2):  # the second pass must not use what was folded from the weights of the first
+    for _ in range(2):  # the second pass must not reuse kernels that were folded from earlier weights
         with_gradients = encoder(images).detach()
         with torch.no_grad():
             torch.testing.assert_close(encoder(images), with_gradients)
@@ -145,14 +146,15 @@ def test_folding_batch_norms_into_convolutions_keeps_the_gradients() -> None:
     x = torch.randn(2, 24, 8, 8, dtype=torch.double, generator=generator)
     names, parameters = zip(*block.named_parameters(), strict=True)
 
-    def separate(maps: Tensor) -> Tensor:
+    def apply_unfolded(maps: Tensor) -> Tensor:
+        """Apply convolutions and batch norms one after the other."""
         y = F.relu6(block._bn0(F.conv2d(maps, block._expand_conv.weight)))
         padded = F.pad(y, (1, 2, 1, 2))  # "SAME" padding of a 5 x 5 kernel with stride 2
         y = F.relu6(block._bn1(F.conv2d(padded, block._depthwise_conv.weight, stride=2, groups=144)))
         return block._bn2(F.conv2d(y, block._project_conv.weight))
 
     folded_gradients = torch.autograd.grad(block(x).square().sum(), parameters)
-    expected_gradients = torch.autograd.grad(separate(x).square().sum(), parameters)
+    expected_gradients = torch.autograd.grad(apply_unfolded(x).square().sum(), parameters)
     for name, gradient, expected in zip(names, folded_gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected, msg=name)
 
@@ -188,9 +190,9 @@ def test_image_sides_must_be_positive_multiples_of_32(size: int) -> None:
 
 
 def test_a_state_dict_restores_the_features(lite0: EfficientNetLiteEncoder) -> None:
-    state = torch.get_rng_state()
+    random_state = torch.get_rng_state()
     copy = build_encoder(LITE0)
-    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.get_rng_state(), random_state), "building draws no random numbers"
     copy.load_state_dict(lite0.state_dict())
     images = random_images(1, 64)
     with torch.no_grad():

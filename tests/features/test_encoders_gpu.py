@@ -24,7 +24,7 @@ def encoder(request: pytest.FixtureRequest) -> Encoder:
 
 
 @contextlib.contextmanager
-def no_synchronization() -> Iterator[None]:
+def forbid_synchronization() -> Iterator[None]:
     """Raise an error if an operation waits for the GPU."""
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -33,7 +33,7 @@ def no_synchronization() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def compare(features: Tensor, expected: Tensor, min_cosine: float) -> None:
+def compare_features(features: Tensor, expected: Tensor, min_cosine: float) -> None:
     """Compare unit features of the GPU with those of the CPU."""
     assert features.dtype == torch.float32
     assert float((features.cpu() * expected).sum(1).min()) > min_cosine
@@ -49,8 +49,8 @@ def test_a_gpu_gives_the_features_of_the_cpu(encoder: Encoder) -> None:
         with torch.autocast("cuda", torch.bfloat16):
             mixed_precision = encoder.describe_both(images.cuda())
     for number in range(2):
-        compare(full_precision[number], expected[number], 0.999)
-        compare(mixed_precision[number], expected[number], 0.98)
+        compare_features(full_precision[number], expected[number], 0.999)
+        compare_features(mixed_precision[number], expected[number], 0.98)
 
 
 @pytest.mark.gpu
@@ -58,7 +58,7 @@ def test_a_gpu_gives_the_features_of_the_cpu(encoder: Encoder) -> None:
 def test_no_operation_waits_for_the_gpu(encoder: Encoder, has_gradients: bool) -> None:
     encoder.to("cuda")
     images = random_images(2, 64).cuda()
-    with no_synchronization(), torch.set_grad_enabled(has_gradients):
+    with forbid_synchronization(), torch.set_grad_enabled(has_gradients):
         with torch.autocast("cuda", torch.bfloat16):
             head, parts = encoder.describe_both(images)
         if has_gradients:

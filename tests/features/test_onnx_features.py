@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime")
 helper = onnx.helper
 
 
-def expected_features(images: Tensor, size: int, grid: int) -> Tensor:
+def compute_expected_features(images: Tensor, size: int, grid: int) -> Tensor:
     """Compute the expected features with torch."""
     images = F.interpolate(images, (size, size), mode="bilinear", antialias=True)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
@@ -53,7 +53,9 @@ def test_features_are_those_of_torch(
     head, parts = encoder.describe_both(images.requires_grad_())
     assert torch.equal(head, parts)
     assert not head.requires_grad
-    torch.testing.assert_close(head, expected_features(images.detach(), size, 8), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        head, compute_expected_features(images.detach(), size, 8), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_stored_copy_gives_the_same_features(tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_a_stored_copy_gives_the_same_features(tmp_path: Path) -> None:
     assert torch.equal(copy(images), encoder(images))
 
 
-def flatten_node() -> list[Any]:
+def make_flatten_node() -> list[Any]:
     return [helper.make_node("Flatten", ["x0"], ["y0"])]
 
 
@@ -79,7 +81,7 @@ def flatten_node() -> list[Any]:
         (make_model(num_outputs=2), "has 1 inputs and 2 outputs; features need a model with one input"),
         (make_model(["batch", 3, 64]), "is not an ONNX model that ONNX Runtime can read"),
         (
-            make_model(["batch", 4, 8, 8], ["batch", 256], flatten_node()),
+            make_model(["batch", 4, 8, 8], ["batch", 256], make_flatten_node()),
             r"input of .* is tensor\(float\) with shape \['batch', 4, 8, 8\]; features need",
         ),
         (
@@ -93,11 +95,11 @@ def flatten_node() -> list[Any]:
             r"input of .* is tensor\(uint8\) .* need a model with a float32 input",
         ),
         (
-            make_model(["batch", 12], ["batch", 12], flatten_node()),
+            make_model(["batch", 12], ["batch", 12], make_flatten_node()),
             r"input of .* with shape \['batch', 12\]",
         ),
         (
-            make_model(IMAGES, ["batch", "features"], flatten_node()),
+            make_model(IMAGES, ["batch", "features"], make_flatten_node()),
             r"output of .* is tensor\(float\) with shape \['batch', 'features'\]; features need",
         ),
         (

@@ -48,20 +48,20 @@ def test_features_of_a_turned_image_are_the_turned_features(rotations: int, turn
     assert (single - _describe(turned)).abs().max() > 0.1, "these features depend on the orientation"
 
 
-def test_features_stay_at_their_places() -> None:
+def test_features_stay_at_their_positions() -> None:
     """A blob is found at its position, also for rotations other than quarter turns."""
     images = torch.zeros(1, 3, 64, 64)
     images[:, :, 40:48, 16:24] = 1
 
-    def brightness(images: Tensor) -> Tensor:
+    def describe_brightness(images: Tensor) -> Tensor:
         light = F.avg_pool2d(images.mean(dim=1, keepdim=True), 8)
         return torch.cat([light, 1 - light], dim=1)
 
-    light = average_rotations(brightness, images, 7)[0, 0]
+    light = average_rotations(describe_brightness, images, 7)[0, 0]
     assert divmod(int(light.argmax()), 8) == (5, 2)
 
 
-def _gradient_images(angles: Tensor) -> Tensor:
+def _draw_gradients(angles: Tensor) -> Tensor:
     """Return noisy images [N, 3, 32, 32] uint8 that are brightest in the direction of each angle."""
     generator = torch.Generator().manual_seed(1)
     line = torch.linspace(-1, 1, 32)
@@ -71,24 +71,24 @@ def _gradient_images(angles: Tensor) -> Tensor:
 
 
 def test_upright_objects_are_told_apart_from_upside_down_copies() -> None:
-    images = _gradient_images(torch.randn(100, generator=torch.Generator().manual_seed(2)) * 0.3)
+    images = _draw_gradients(torch.randn(100, generator=torch.Generator().manual_seed(2)) * 0.3)
     assert measure_uprightness(TinyEncoder(), images, 32) > 0.95
 
 
 def test_objects_in_any_direction_are_not_told_apart_from_upside_down_copies() -> None:
     angles = torch.rand(200, generator=torch.Generator().manual_seed(2)) * 2 * math.pi
-    assert measure_uprightness(TinyEncoder(), _gradient_images(angles), 64) == pytest.approx(0.5, abs=0.12)
+    assert measure_uprightness(TinyEncoder(), _draw_gradients(angles), 64) == pytest.approx(0.5, abs=0.12)
 
 
 def test_features_without_orientation_do_not_tell_images_and_copies_apart() -> None:
-    """Copies have the same features, so no answer is right for both the image and its copy."""
-    images = _gradient_images(torch.zeros(40))
+    """An image and its upside-down copy have the same features, so any answer is wrong for one of them."""
+    images = _draw_gradients(torch.zeros(40))
     assert measure_uprightness(TinyEncoder(is_symmetric=True), images, 16) <= 0.55
 
 
 def test_the_number_of_images_per_pass_does_not_matter() -> None:
     angles = torch.rand(30, generator=torch.Generator().manual_seed(5)) * 2 * math.pi
-    images = _gradient_images(angles)
+    images = _draw_gradients(angles)
     accuracies = {measure_uprightness(TinyEncoder(), images, batch) for batch in (7, 30, 64)}
     assert len(accuracies) == 1
 
@@ -96,4 +96,4 @@ def test_the_number_of_images_per_pass_does_not_matter() -> None:
 def test_frames_that_follow_each_other_do_not_make_objects_look_upright() -> None:
     """A classifier that remembers each frame must not be tested on the next one, which is almost the same."""
     angles = torch.linspace(0, math.pi, 101)[:-1]
-    assert measure_uprightness(TinyEncoder(), _gradient_images(angles), 64) < 0.6
+    assert measure_uprightness(TinyEncoder(), _draw_gradients(angles), 64) < 0.6

@@ -9,11 +9,11 @@ from selfmark.features.encoder import CELL, Encoder, FeatureInfo
 
 
 class TinyEncoder(Encoder):
-    """Random linear functions of the pixels of a cell, which depend on its orientation.
+    """Encoder whose features are random linear functions of the pixels of a cell.
 
     Args:
         channels: number of features.
-        is_symmetric: whether features depend only on the mean color of a cell, not on its orientation.
+        is_symmetric: whether features depend only on the mean color of a cell, and not on its orientation.
     """
 
     def __init__(self, channels: int = 8, is_symmetric: bool = False) -> None:

@@ -20,7 +20,7 @@ Pixels = npt.NDArray[np.uint8]
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
 
 
-def published_weights(name: str) -> str:
+def find_published_weights(name: str) -> str:
     """Return the path of the published weights, or skip the test."""
     path = SHARED / weights_cache.PUBLISHED_WEIGHTS[name].file
     if path.is_file():
@@ -32,7 +32,7 @@ def published_weights(name: str) -> str:
 
 
 def draw_rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
-    """Return a gray image [side, side, 3] with a rectangle in each tile of 48 pixels, and all corners."""
+    """Return a gray image [side, side, 3] with a rectangle in each 48 x 48 tile, and the corners [N, 2]."""
     rng = np.random.default_rng(seed)
     image = np.full((side, side), 110, np.uint8)
     corners = []

@@ -10,7 +10,7 @@ from selfmark.keypoints.anms import cover_with_squares, suppress_non_maxima
 
 
 def make_clusters(seed, count=600, width=200, height=140):
-    """Return points clustered around a few centers, like those of a corner detector; strongest first."""
+    """Return points [N, 2], strongest first, most of them around a few centers as with a corner detector."""
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0, [width, height], (6, 2))
     near = centers[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
@@ -18,8 +18,8 @@ def make_clusters(seed, count=600, width=200, height=140):
     return np.clip(points, 0, [width - 1, height - 1])
 
 
-def naive_cover(xy, side):
-    """Return the points whose cell is more than two rows or columns from those of all stronger survivors."""
+def cover_naively(xy, side):
+    """Keep each point, strongest first, if its cell is more than two cells from those of all kept points."""
     survivors = []
     for index, point in enumerate(xy):
         cell = np.floor((point + 0.5) / (side / 2))
@@ -31,7 +31,7 @@ def naive_cover(xy, side):
 @pytest.mark.parametrize("side", [1, 2, 5, 16, 33, 200])
 def test_cover_matches_a_naive_loop(side):
     xy = make_clusters(side)
-    assert cover_with_squares(xy, side, 200, 140, limit=10_000).tolist() == naive_cover(xy, side)
+    assert cover_with_squares(xy, side, 200, 140, limit=10_000).tolist() == cover_naively(xy, side)
 
 
 @settings(deadline=None, max_examples=50)
@@ -48,7 +48,7 @@ def test_survivors_are_a_side_apart_and_dropped_points_have_a_stronger_neighbor(
 
 def test_cover_stops_at_its_limit():
     xy = make_clusters(3)
-    assert cover_with_squares(xy, 4, 200, 140, limit=7).tolist() == naive_cover(xy, 4)[:7]
+    assert cover_with_squares(xy, 4, 200, 140, limit=7).tolist() == cover_naively(xy, 4)[:7]
 
 
 @pytest.mark.parametrize("count", [1, 5, 20, 40, 100])
@@ -60,8 +60,9 @@ def test_the_requested_number_of_points_is_selected_and_spread(count, seed):
     assert chosen[0] == 0
     assert (np.diff(chosen) > 0).all()
     if count > 1:
-        gain = 2 if count >= 20 else 1  # the strongest few may be far apart by chance
-        assert pdist(xy[chosen]).min() > gain * pdist(xy[:count]).min()
+        strongest = xy[:count]
+        gain = 2 if count >= 20 else 1  # a few points may be far apart by chance
+        assert pdist(xy[chosen]).min() > gain * pdist(strongest).min()
 
 
 @pytest.mark.parametrize("count", [5, 10, 30, 60])
@@ -70,7 +71,7 @@ def test_the_square_is_nearly_the_largest_that_leaves_enough_points(count, seed)
     xy = make_clusters(seed, count=150)
     chosen = suppress_non_maxima(xy, count, 200, 140, tolerance=0.0)
     distance = pdist(xy[chosen], "chebyshev").min()
-    largest = max(side for side in range(1, 140) if len(naive_cover(xy, side)) >= count)
+    largest = max(side for side in range(1, 140) if len(cover_naively(xy, side)) >= count)
     # A smaller square may leave fewer points, so bisection need not find the largest one.
     assert distance > 0.75 * largest
 

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class BlobDetector:
-    """Detector that finds the centroid of brightness; the descriptor is the mean brightness."""
+    """Detector that finds the centroid of the brightness and describes it by the mean brightness."""
 
     name: str = "blob"
 
@@ -37,11 +37,14 @@ class BlobDetector:
 
 def draw_blobs(centers, side):
     y, x = np.mgrid[:side, :side]
-    images = [250 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 4.0**2)) for cx, cy in centers]
+    images = [
+        250 * np.exp(-((x - center_x) ** 2 + (y - center_y) ** 2) / (2 * 4.0**2))
+        for center_x, center_y in centers
+    ]
     return torch.from_numpy(np.stack(images)).round().to(torch.uint8)[:, None].repeat(1, 3, 1, 1)
 
 
-def full_bounds(count, side):
+def make_full_bounds(count, side):
     return np.tile([0.0, 0.0, side - 1, side - 1], (count, 1))
 
 
@@ -52,7 +55,7 @@ def test_points_are_in_network_pixels_and_indexed_over_the_data_set(monkeypatch,
     done = []
     points = detect_first_keypoints(
         draw_blobs(centers, 64),
-        full_bounds(5, 64),
+        make_full_bounds(5, 64),
         FirstKeypoints(image_size=image_size),
         CPU,
         batch=2,
@@ -65,7 +68,7 @@ def test_points_are_in_network_pixels_and_indexed_over_the_data_set(monkeypatch,
 
 def test_points_outside_the_bounds_of_their_image_are_dropped(monkeypatch):
     monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: BlobDetector())
-    bounds = full_bounds(3, 64)
+    bounds = make_full_bounds(3, 64)
     bounds[1] = [32, 0, 63, 63]
     bounds[2] = [0, 0, 63, 39]
     points = detect_first_keypoints(
@@ -84,15 +87,15 @@ def test_shrinking_does_not_alias():
     assert abs(float(small.mean()) - 127.5) < 3
 
 
-def test_a_real_detector_end_to_end():
+def test_sift_finds_the_same_points_in_batches_and_in_larger_images():
     image = draw_polygons(160, 5)
     settings = FirstKeypoints(detector="sift", image_size=160, max_points=30)
-    same = detect_first_keypoints(to_batch(image, image), full_bounds(2, 160), settings, CPU, batch=1)
+    found = detect_first_keypoints(to_batch(image, image), make_full_bounds(2, 160), settings, CPU, batch=1)
     direct = create_detector(settings, CPU).detect(to_batch(image))
-    torch.testing.assert_close(same.xy[same.image_index == 1], direct.xy, atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.xy[found.image_index == 1], direct.xy, atol=1e-4, rtol=0)
     larger = detect_first_keypoints(
         to_batch(image),
-        full_bounds(1, 160),
+        make_full_bounds(1, 160),
         FirstKeypoints(detector="sift", image_size=320, max_points=30),
         CPU,
         batch=1,
@@ -109,7 +112,7 @@ def test_there_is_no_detector_for_points_from_a_file():
         create_detector(FirstKeypoints(detector="file"), CPU)
 
 
-def sample_points(counts):
+def make_points(counts):
     image_index = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     total = len(image_index)
     return Keypoints(
@@ -123,7 +126,7 @@ def sample_points(counts):
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.8, 1.0])
 def test_the_fraction_of_random_points_is_exact_in_every_image(fraction):
     counts = [15, 0, 1, 40, 2, 15]
-    points = sample_points(counts)
+    points = make_points(counts)
     mixed = mix_in_random_points(points, fraction, len(counts), 64, torch.Generator().manual_seed(0))
     changed = (mixed.xy != points.xy).any(dim=1)
     for image, count in enumerate(counts):
@@ -135,7 +138,7 @@ def test_the_fraction_of_random_points_is_exact_in_every_image(fraction):
 
 
 def test_random_points_and_the_choice_of_replaced_points_are_uniform():
-    points = sample_points([20] * 400)
+    points = make_points([20] * 400)
     mixed = mix_in_random_points(points, 0.25, 400, 64, torch.Generator().manual_seed(1))
     changed = (mixed.xy != points.xy).any(dim=1)
     noise = mixed.xy[changed].numpy()
@@ -143,9 +146,10 @@ def test_random_points_and_the_choice_of_replaced_points_are_uniform():
         assert kstest((noise[:, axis] + 0.5) / 64, "uniform").pvalue > 0.01
     # At each of the 20 positions, 100 of 400 points should be replaced, with a variance of 400 * 0.25 * 0.75.
     replaced = changed.view(400, 20).sum(dim=0).float()
-    assert float(((replaced - 100) ** 2 / 75).sum()) < 40  # chi-squared, about 20 expected
+    chi_squared = float(((replaced - 100) ** 2 / 75).sum())
+    assert chi_squared < 40  # about 20 expected
 
 
 def test_with_fraction_zero_the_points_are_returned_unchanged():
-    points = sample_points([3, 4])
+    points = make_points([3, 4])
     assert mix_in_random_points(points, 0.0, 2, 64, torch.Generator()) is points

@@ -17,7 +17,7 @@ from selfmark.keypoints.learned_detector import IMAGES_PER_PASS, LearnedDetector
 from selfmark.keypoints.r2d2 import R2D2
 from selfmark.keypoints.superpoint import SuperPoint
 
-from .scenes import draw_polygons, draw_rectangles, pairwise_distances, published_weights, to_batch
+from .scenes import draw_polygons, draw_rectangles, find_published_weights, pairwise_distances, to_batch
 
 CPU = torch.device("cpu")
 
@@ -60,7 +60,8 @@ def test_padding_does_not_change_the_points():
     points = create_brightness_detector().detect(image)
     assert points.xy.tolist() == [[44, 30]]
     assert points.score.tolist() == pytest.approx([200 / 255])
-    # x = 44 lies 0.0625 cells past the center of column 5 (43.5), y = 30 0.3125 past that of row 3 (27.5).
+    # Cells have 8 pixels. x = 44 lies 0.0625 cells past the center of column 5 (43.5), and y = 30 lies 0.3125
+    # cells past the center of row 3 (27.5).
     expected = torch.tensor([3.3125, 5.0625, 1.0])
     assert points.descriptor is not None
     torch.testing.assert_close(points.descriptor[0], expected / expected.norm())
@@ -116,7 +117,7 @@ def test_superpoint_can_predict_a_cell_without_a_point():
 
 
 def test_the_receptive_field_of_r2d2_is_symmetric():
-    # The radii of the 3x3 kernels are 1+1+1+2+2+4, those of the 2x2 kernels half their dilation, 2+4+8.
+    # The 3x3 kernels have the radii 1, 1, 1, 2, 2 and 4, the 2x2 kernels half their dilation: 2, 4 and 8.
     # Together, the field extends 25 pixels to each side of pixel 40.
     torch.manual_seed(0)
     image = torch.rand(1, 3, 81, 81, requires_grad=True)
@@ -148,7 +149,7 @@ NAMES = ["superpoint", "alike-t", "alike-n", "r2d2"]
 @cache
 def create_published(name, max_points=64, nms_radius=4):
     settings = FirstKeypoints(
-        detector=name, weights=published_weights(name), max_points=max_points, nms_radius=nms_radius
+        detector=name, weights=find_published_weights(name), max_points=max_points, nms_radius=nms_radius
     )
     return create_detector(settings, CPU)
 
@@ -193,7 +194,8 @@ def test_the_best_points_are_corners(name, max_distance, fraction, scene):
     image, corners = draw_rectangles(192, 0) if scene == "rectangles" else draw_checkerboard()
     points = create_published(name, max_points=30, nms_radius=8).detect(to_batch(image))
     assert len(points) == 30
-    assert (pairwise_distances(points.xy.numpy(), corners).min(axis=1) <= max_distance).mean() >= fraction
+    nearest = pairwise_distances(points.xy.numpy(), corners).min(axis=1)
+    assert (nearest <= max_distance).mean() >= fraction
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -229,7 +231,11 @@ def test_superpoint_applies_the_threshold_and_the_others_select_by_rank(name):
     found = {}
     for threshold in (0.015, 0.6):
         settings = FirstKeypoints(
-            detector=name, weights=published_weights(name), threshold=threshold, max_points=20, nms_radius=3
+            detector=name,
+            weights=find_published_weights(name),
+            threshold=threshold,
+            max_points=20,
+            nms_radius=3,
         )
         found[threshold] = create_detector(settings, CPU).detect(image)
     assert len(found[0.015]) == 20

@@ -21,7 +21,7 @@ def create(name, max_points=40):
     return create_detector(FirstKeypoints(detector=name, max_points=max_points), CPU)
 
 
-def points_of_image(points, index):
+def select_points(points, index):
     return points.xy[points.image_index == index].numpy().astype(np.float64)
 
 
@@ -29,25 +29,25 @@ def test_sift_finds_the_centers_of_blobs():
     centers = np.array([[40.3, 52.8], [101.6, 60.0], [70.0, 120.5], [150.2, 150.9]])
     y, x = np.mgrid[:192, :192]
     image = np.full((192, 192), 60.0)
-    for cx, cy in centers:
-        image += 150 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 5.0**2))
+    for center_x, center_y in centers:
+        image += 150 * np.exp(-((x - center_x) ** 2 + (y - center_y) ** 2) / (2 * 5.0**2))
     points = create("sift").detect(to_batch(np.repeat(image.astype(np.uint8)[..., None], 3, axis=2)))
-    assert pairwise_distances(points_of_image(points, 0)[:4], centers).min(axis=0).max() < 0.15
+    assert pairwise_distances(select_points(points, 0)[:4], centers).min(axis=0).max() < 0.15
 
 
 def test_sift_finds_mirrored_points_in_the_mirror_image():
     # OpenCV's default would shift every point by a quarter of a pixel, and mirrored points by half a pixel.
     image = draw_polygons(192, 0)
     points = create("sift").detect(to_batch(image, image[:, ::-1]))
-    mirrored = points_of_image(points, 1) * [-1, 1] + [191, 0]
-    nearest = pairwise_distances(points_of_image(points, 0), mirrored).min(axis=1)
+    mirrored = select_points(points, 1) * [-1, 1] + [191, 0]
+    nearest = pairwise_distances(select_points(points, 0), mirrored).min(axis=1)
     assert np.median(nearest) < 0.1
 
 
 def test_orb_finds_corners():
     image, corners = draw_rectangles(192, 0)
     points = create("orb", 60).detect(to_batch(image))
-    nearest = pairwise_distances(points_of_image(points, 0), corners).min(axis=1)
+    nearest = pairwise_distances(select_points(points, 0), corners).min(axis=1)
     assert (nearest < 4).mean() > 0.6  # by chance: 0.09
 
 
@@ -55,8 +55,10 @@ def test_orb_finds_corners():
 def test_points_are_spread(name):
     image = draw_polygons(192, 1)
     image[:, 96:] = cv2.GaussianBlur(image[:, 96:], (0, 0), 4)  # one half has far more texture than the other
-    few, many = (points_of_image(create(name, n).detect(to_batch(image)), 0) for n in (20, 2000))
-    strongest = many[:20]
+    few, all_points = (
+        select_points(create(name, max_points).detect(to_batch(image)), 0) for max_points in (20, 2000)
+    )
+    strongest = all_points[:20]
     assert len(few) == 20
     assert pdist(few).min() > 2 * pdist(strongest).min()
 

@@ -10,11 +10,12 @@ from selfmark.keypoints.outliers import compute_outlier_scores
 from selfmark.points import Keypoints
 
 
-def generator(seed=0):
+def make_generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def naive_scores(descriptor, neighbors, among):
+def compute_naive_scores(descriptor, neighbors, among):
+    """Return the median distance of each unit descriptor to its nearest neighbors among the given rows."""
     unit = descriptor.double().numpy()
     unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     scores = []
@@ -26,35 +27,37 @@ def naive_scores(descriptor, neighbors, among):
 
 @pytest.mark.parametrize("neighbors", [1, 6, 7, 500])
 def test_scores_match_a_naive_loop(neighbors):
-    descriptor = torch.randn(60, 8, generator=generator())
-    scores = compute_outlier_scores(descriptor, neighbors, 1000, generator())
+    descriptor = torch.randn(60, 8, generator=make_generator())
+    scores = compute_outlier_scores(descriptor, neighbors, 1000, make_generator())
     # There are at most 59 neighbors: all other points.
-    expected = naive_scores(descriptor, min(neighbors, 59), range(60))
+    expected = compute_naive_scores(descriptor, min(neighbors, 59), range(60))
     np.testing.assert_allclose(scores.numpy(), expected, atol=1e-4)
 
 
 def test_neighbors_are_searched_in_the_random_sample_only():
-    descriptor = torch.randn(60, 8, generator=generator())
-    among = torch.randperm(60, generator=generator(5))[:20].tolist()
-    scores = compute_outlier_scores(descriptor, 6, 20, generator(5))
-    np.testing.assert_allclose(scores.numpy(), naive_scores(descriptor, 6, among), atol=1e-4)
+    descriptor = torch.randn(60, 8, generator=make_generator())
+    among = torch.randperm(60, generator=make_generator(5))[:20].tolist()
+    scores = compute_outlier_scores(descriptor, 6, 20, make_generator(5))
+    np.testing.assert_allclose(scores.numpy(), compute_naive_scores(descriptor, 6, among), atol=1e-4)
 
 
 def test_smaller_blocks_give_the_same_scores(monkeypatch):
-    descriptor = torch.randn(101, 8, generator=generator())
-    whole = compute_outlier_scores(descriptor, 9, 50, generator(1))
+    descriptor = torch.randn(101, 8, generator=make_generator())
+    whole = compute_outlier_scores(descriptor, 9, 50, make_generator(1))
     monkeypatch.setattr(outliers, "_MAX_SIMILARITIES", 7 * 50)
-    torch.testing.assert_close(compute_outlier_scores(descriptor, 9, 50, generator(1)), whole)
+    torch.testing.assert_close(compute_outlier_scores(descriptor, 9, 50, make_generator(1)), whole)
 
 
 def make_points_with_outliers():
     """Return 90 points in three clusters of descriptors and 60 outliers, shuffled, and the outlier mask."""
     clusters = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
-        90, 64, generator=generator()
+        90, 64, generator=make_generator()
     )
-    outliers = torch.randn(60, 64, generator=generator(1))
-    order = torch.randperm(150, generator=generator(2))
-    descriptor = torch.cat((clusters, outliers))[order] * torch.rand(150, 1, generator=generator(3)).add(0.5)
+    outliers = torch.randn(60, 64, generator=make_generator(1))
+    order = torch.randperm(150, generator=make_generator(2))
+    descriptor = torch.cat((clusters, outliers))[order] * torch.rand(150, 1, generator=make_generator(3)).add(
+        0.5
+    )
     is_outlier = (torch.arange(150) >= 90)[order]
     points = Keypoints(torch.rand(150, 2), torch.arange(150) // 15, torch.rand(150), descriptor)
     return points, is_outlier
@@ -63,7 +66,7 @@ def make_points_with_outliers():
 def test_outliers_are_dropped_and_the_others_keep_their_order():
     points, is_outlier = make_points_with_outliers()
     settings = FirstKeypoints(outlier_neighbors=10, outlier_fraction=0.4)
-    kept = remove_outliers(points, settings, generator())
+    kept = remove_outliers(points, settings, make_generator())
     assert torch.equal(kept.xy, points.xy[~is_outlier])
     assert torch.equal(kept.image_index, points.image_index[~is_outlier])
 
@@ -71,7 +74,7 @@ def test_outliers_are_dropped_and_the_others_keep_their_order():
 @pytest.mark.parametrize(("fraction", "left"), [(0.0, 150), (0.333, 100), (1.0, 0)])
 def test_the_given_fraction_is_dropped(fraction, left):
     points, _ = make_points_with_outliers()
-    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=fraction), generator())) == left
+    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=fraction), make_generator())) == left
 
 
 def test_equal_seeds_give_equal_points():
@@ -80,17 +83,17 @@ def test_equal_seeds_give_equal_points():
         torch.rand(count, 2),
         torch.zeros(count, dtype=torch.int64),
         torch.rand(count),
-        torch.randn(count, 8, generator=generator()),
+        torch.randn(count, 8, generator=make_generator()),
     )
     settings = FirstKeypoints(outlier_sample=30, outlier_neighbors=5)
-    first, second, other = (remove_outliers(points, settings, generator(seed)) for seed in (4, 4, 5))
+    first, second, other = (remove_outliers(points, settings, make_generator(seed)) for seed in (4, 4, 5))
     assert torch.equal(first.xy, second.xy)
     assert not torch.equal(first.xy, other.xy)
 
 
 def test_points_without_descriptors_are_returned_unchanged():
     points = Keypoints(torch.rand(5, 2), torch.zeros(5, dtype=torch.int64), torch.rand(5))
-    assert remove_outliers(points, FirstKeypoints(), generator()) is points
+    assert remove_outliers(points, FirstKeypoints(), make_generator()) is points
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -98,7 +101,7 @@ def test_nothing_is_dropped_if_there_is_nothing_to_compare(count):
     points = Keypoints(
         torch.rand(count, 2), torch.zeros(count, dtype=torch.int64), torch.rand(count), torch.rand(count, 4)
     )
-    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=0.4), generator())) == count
+    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=0.4), make_generator())) == count
 
 
 @pytest.mark.gpu

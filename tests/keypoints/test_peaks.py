@@ -13,21 +13,21 @@ from selfmark.keypoints.peaks import BORDER, find_strongest_peaks
 from selfmark.model.heatmaps import local_maxima, sample_descriptors
 
 
-def naive_maxima(score, radius, threshold):
-    """Apply the definition pixel by pixel."""
+def find_naive_maxima(score, radius, threshold):
+    """Mark the maxima of their window; of equal maxima within a radius, mark only the first."""
 
-    def window(values, y, x):
+    def cut_window(values, y, x):
         return values[max(0, y - radius) : y + radius + 1, max(0, x - radius) : x + radius + 1]
 
     maxima = np.zeros(score.shape, bool)
     for y, x in np.ndindex(score.shape):
-        maxima[y, x] = score[y, x] > threshold and score[y, x] == window(score, y, x).max()
+        maxima[y, x] = score[y, x] > threshold and score[y, x] == cut_window(score, y, x).max()
     result = np.zeros(score.shape, bool)
     for y, x in np.ndindex(score.shape):
         earlier = [
-            (v, u)
-            for v, u in zip(*np.nonzero(maxima), strict=True)
-            if abs(v - y) <= radius and abs(u - x) <= radius and (v, u) < (y, x)
+            (other_y, other_x)
+            for other_y, other_x in zip(*np.nonzero(maxima), strict=True)
+            if abs(other_y - y) <= radius and abs(other_x - x) <= radius and (other_y, other_x) < (y, x)
         ]
         result[y, x] = maxima[y, x] and not earlier
     return result
@@ -45,7 +45,7 @@ small_maps = hnp.arrays(
 def test_local_maxima_match_the_definition_with_ties(score, radius, threshold):
     found = local_maxima(torch.from_numpy(score), radius, threshold).numpy()
     for image, result in zip(score, found, strict=True):
-        np.testing.assert_array_equal(result, naive_maxima(image, radius, threshold))
+        np.testing.assert_array_equal(result, find_naive_maxima(image, radius, threshold))
         positions = np.argwhere(result)
         distance = np.abs(positions[:, None] - positions[None]).max(axis=-1)
         assert (distance[~np.eye(len(positions), dtype=bool)] > radius).all()

@@ -11,14 +11,14 @@ NAMES = ["/data/a/cat.jpg", "/data/b/cat.jpg", "/data/b/dog.jpg", "clip.mp4#12"]
 REGIONS = np.array([[0, 0, 512, 512], [10, 20, 100, 200], [-8, -8, 64, 64], [0, 0, 256, 256]], dtype=float)
 
 
-def read(tmp_path, text):
+def write_and_read(tmp_path, text):
     path = tmp_path / "points.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_points_file(path, NAMES, REGIONS, 256)
 
 
 def test_points_are_converted_to_network_pixels(tmp_path):
-    points = read(
+    points = write_and_read(
         tmp_path,
         "image,x,y\ndog.jpg,-0.5,7.5\n/data/a/cat.jpg,0.5,100.5\nclip.mp4#12,3,4\nb/cat.jpg,9.5,219.4\n"
         "/data/a/cat.jpg,511.4,0\n",
@@ -39,18 +39,20 @@ def test_points_are_converted_to_network_pixels(tmp_path):
 
 
 def test_points_of_an_image_are_sorted_by_score(tmp_path):
-    points = read(tmp_path, "image,x,y,score\ndog.jpg,1,1,0.2\nclip.mp4#12,9,9,1\ndog.jpg,2,2,0.8\n")
+    points = write_and_read(
+        tmp_path, "image,x,y,score\ndog.jpg,1,1,0.2\nclip.mp4#12,9,9,1\ndog.jpg,2,2,0.8\n"
+    )
     assert points.image_index.tolist() == [2, 2, 3]
     torch.testing.assert_close(points.score, torch.tensor([0.8, 0.2, 1.0]))
     torch.testing.assert_close(points.xy[:, 0], torch.tensor([41.5, 37.5, 9.0]))
 
 
 def test_a_byte_order_mark_and_blank_lines_are_ignored(tmp_path):
-    assert len(read(tmp_path, "image,x,y\r\n\r\ndog.jpg,1,1\r\n".encode("utf-8-sig"))) == 1
+    assert len(write_and_read(tmp_path, "image,x,y\r\n\r\ndog.jpg,1,1\r\n".encode("utf-8-sig"))) == 1
 
 
 def test_points_outside_the_region_are_left_out(tmp_path):
-    points = read(tmp_path, "image,x,y\nb/cat.jpg,9.4,50\nb/cat.jpg,109.6,50\nb/cat.jpg,50,50\n")
+    points = write_and_read(tmp_path, "image,x,y\nb/cat.jpg,9.4,50\nb/cat.jpg,109.6,50\nb/cat.jpg,50,50\n")
     assert len(points) == 1
 
 
@@ -73,7 +75,7 @@ def test_points_outside_the_region_are_left_out(tmp_path):
 )
 def test_the_error_says_what_is_wrong_with_the_file(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
-        read(tmp_path, text)
+        write_and_read(tmp_path, text)
     assert "\n" not in str(caught.value)
 
 

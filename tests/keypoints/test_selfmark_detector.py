@@ -60,7 +60,7 @@ def test_points_and_descriptors_are_found_again_after_a_rotation():
     rotation = cv2.getRotationMatrix2D(((side - 1) / 2,) * 2, 15, 0.9)
     rotated = cv2.warpAffine(image, rotation, (side, side), borderMode=cv2.BORDER_REFLECT_101)
     points = create(max_points=30).detect(torch.cat((to_batch(image), to_batch(rotated))))
-    first, second = (points.select(points.image_index == i) for i in (0, 1))
+    first, second = (points.select(points.image_index == image) for image in (0, 1))
     expected = first.xy.numpy() @ rotation[:, :2].T + rotation[:, 2]
     inside = ((expected >= 8) & (expected <= side - 9)).all(axis=1)
     distance = pairwise_distances(expected[inside], second.xy.numpy())
@@ -91,7 +91,7 @@ def test_the_users_weights_replace_the_packaged_ones(tmp_path):
     state = load_file(path)
     save_file({name: torch.zeros_like(tensor) for name, tensor in state.items()}, path)
     uniform = create(weights=str(path), threshold=0.0).detect(to_batch(image))
-    assert (uniform.score < 0.02).all()  # 1/65 everywhere
+    assert (uniform.score < 0.02).all()  # each of 64 pixels and `no point` has the probability 1/65
     save_file({"conv1a.weight": state["conv1a.weight"]}, path)
     with pytest.raises(InputError, match="does not contain weights of the selfmark network"):
         create(weights=str(path))

@@ -55,7 +55,8 @@ def _train(method: str, is_captured: bool, iterations: int) -> tuple[TrainState,
 @pytest.mark.filterwarnings("error:training is slower")
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_captured_steps_give_the_losses_of_eager_steps(method: str) -> None:
-    # The first three steps are eager in both trainings; later ones differ by what atomic additions round.
+    # The first three steps are eager in both trainings. Later ones differ by rounding errors, because the
+    # order of atomic additions varies.
     eager, eager_losses = _train(method, is_captured=False, iterations=10)
     captured, captured_losses = _train(method, is_captured=True, iterations=10)
     for expected, found in zip(eager_losses, captured_losses, strict=True):

@@ -12,12 +12,12 @@ from selfmark.train.batch_plan import BatchSlice
 def test_processes_take_their_part_of_the_same_colors() -> None:
     images = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
-    def change(part: BatchSlice) -> torch.Tensor:
+    def change_colors(part: BatchSlice) -> torch.Tensor:
         changes = RandomChanges(Config(), part, torch.Generator().manual_seed(1))
         return changes.change_colors(images[part.start : part.stop])
 
-    whole = change(BatchSlice(0, 6, 6))
+    whole = change_colors(BatchSlice(0, 6, 6))
     assert not torch.allclose(whole, images, atol=0.01)
-    torch.testing.assert_close(change(BatchSlice(3, 6, 6)), whole[3:])
+    torch.testing.assert_close(change_colors(BatchSlice(3, 6, 6)), whole[3:])
     assert float(whole.min()) >= 0
     assert float(whole.max()) <= 1

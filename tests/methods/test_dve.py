@@ -17,34 +17,39 @@ from selfmark.train.batch_plan import BatchSlice
 from tests.methods.test_training import _SMALL
 
 
-def _unit_vectors(seed: int, *shape: int) -> torch.Tensor:
+def _draw_unit_vectors(seed: int, *shape: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
-def _softmax(values: np.ndarray) -> np.ndarray:
+def _apply_softmax(values: np.ndarray) -> np.ndarray:
     weights: np.ndarray = np.exp(values - values.max())
     return weights / weights.sum()
 
 
 def test_exchange_and_matching_are_those_of_loops() -> None:
-    source, auxiliary, target = (_unit_vectors(seed, 2, cells, 5) for seed, cells in ((0, 4), (1, 6), (2, 6)))
+    source, auxiliary, target = (
+        _draw_unit_vectors(seed, 2, cells, 5) for seed, cells in ((0, 4), (1, 6), (2, 6))
+    )
     places = torch.rand(2, 4, 2, generator=torch.Generator().manual_seed(3)).double() * 2 - 1
     places[1, 2] = torch.tensor([1.5, 0.0])  # outside of the image
     cells = cell_positions(2, 3, torch.device("cpu")).double()
     exchanged = exchange(source, auxiliary, sharpness=7.0)
     costs = []
     for image in range(2):
-        for p in range(4):
-            weights = _softmax(7.0 * auxiliary[image].numpy() @ source[image, p].numpy())
+        for cell in range(4):
+            weights = _apply_softmax(7.0 * auxiliary[image].numpy() @ source[image, cell].numpy())
             vector = sum(
                 weight * other for weight, other in zip(weights, auxiliary[image].numpy(), strict=True)
             )
-            np.testing.assert_allclose(exchanged[image, p], vector)
-            matches = _softmax(7.0 * target[image].numpy() @ vector)
-            distances = np.linalg.norm(places[image, p].numpy() - cells.numpy(), axis=1)
-            if (image, p) != (1, 2):
-                costs.append(sum(m * d**0.5 for m, d in zip(matches, distances, strict=True)))
+            np.testing.assert_allclose(exchanged[image, cell], vector)
+            matches = _apply_softmax(7.0 * target[image].numpy() @ vector)
+            distances = np.linalg.norm(places[image, cell].numpy() - cells.numpy(), axis=1)
+            is_outside = (image, cell) == (1, 2)
+            if not is_outside:
+                costs.append(
+                    sum(match * distance**0.5 for match, distance in zip(matches, distances, strict=True))
+                )
     loss = matching_loss(exchanged, target, places, cells, sharpness=7.0, power=0.5)
     assert float(loss) == pytest.approx(np.mean(costs))
 
@@ -60,7 +65,7 @@ def test_embeddings_that_follow_the_warp_cost_nothing() -> None:
     assert float(wrong) > 0.5
 
 
-def test_landmarks_are_where_embeddings_are_like_their_reference() -> None:
+def test_landmarks_are_where_embeddings_resemble_their_reference() -> None:
     config = override(preset("tiny"), _SMALL | {"method": "dve", "features.foreground_clusters": 4, "K": 3})
     torch.manual_seed(0)
     method = Dve(config)
@@ -68,7 +73,7 @@ def test_landmarks_are_where_embeddings_are_like_their_reference() -> None:
     method.choose_landmarks(PixelFeed(pixels, torch.device("cpu")), torch.Generator().manual_seed(0))
     references = method.embedding.references
     torch.testing.assert_close(references.norm(dim=1), torch.full((3,), config.dve.landmark_sharpness))
-    # The center of mass of the softmax of the similarities, over all cells.
+    # A landmark is the center of mass of the softmax, over all cells, of the similarities to its reference.
     images = pixels[:2].float() / 255
     with torch.no_grad():
         embedded = method.embedding.embed(images)
@@ -78,7 +83,7 @@ def test_landmarks_are_where_embeddings_are_like_their_reference() -> None:
     for image in range(2):
         for landmark in range(3):
             products = references[landmark].numpy() @ embedded[image].flatten(1).numpy()
-            expected = _softmax(products.astype(np.float64)) @ cells
+            expected = _apply_softmax(products.astype(np.float64)) @ cells
             np.testing.assert_allclose(found[image, landmark], expected, atol=1e-4)
 
 

@@ -13,13 +13,13 @@ from selfmark.model.soft_argmax import SoftArgmaxPsi
 from selfmark.train.batch_plan import BatchSlice
 
 
-def _distributions(seed: int, shape: tuple[int, ...]) -> Tensor:
+def _draw_distributions(seed: int, shape: tuple[int, ...]) -> Tensor:
     scores = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return scores.flatten(2).softmax(-1).view(shape)
 
 
-def test_alignment_is_the_sum_over_all_pairs_of_cells() -> None:
-    given, warped = _distributions(0, (2, 3, 4, 4)), _distributions(1, (2, 3, 4, 4))
+def test_alignment_matches_a_loop_over_all_pairs_of_cells() -> None:
+    given, warped = _draw_distributions(0, (2, 3, 4, 4)), _draw_distributions(1, (2, 3, 4, 4))
     warps = random_warps(Methods(), BatchSlice(0, 2, 2), torch.Generator().manual_seed(2))
     cells = cell_positions(4, 4, torch.device("cpu")).double()
     total = 0.0
@@ -31,7 +31,7 @@ def test_alignment_is_the_sum_over_all_pairs_of_cells() -> None:
                 for v in range(16):
                     total += float(p[u] * q[v] * (cells[u] - targets[v]).square().sum())
     loss = alignment_loss(given.float(), warped.float(), warps)
-    assert float(loss) == pytest.approx(total / 6, rel=1e-4)
+    assert float(loss) == pytest.approx(total / 6, rel=1e-4), "the mean over 2 images with 3 landmarks"
 
 
 def test_diversity_counts_landmarks_that_share_a_square() -> None:
@@ -44,10 +44,10 @@ def test_diversity_counts_landmarks_that_share_a_square() -> None:
     assert float(diversity_loss(maps, 4)) == pytest.approx(1 / 3, abs=1e-6)
 
 
-def test_the_network_does_not_know_where_a_cell_is() -> None:
-    """The same picture at another place has the same scores there; with an hourglass, it has not."""
+def test_scores_do_not_depend_on_the_position_in_the_image() -> None:
+    """The same picture at another place has the same scores there, but not if the network is an hourglass."""
 
-    def largest_difference(depth: int) -> float:
+    def measure_difference(depth: int) -> float:
         torch.manual_seed(0)
         psi = SoftArgmaxPsi(Network(channels=32, norm_groups=4, depth=depth), 3, "space").eval()
         images = torch.full((2, 3, 128, 128), 0.5)
@@ -59,9 +59,9 @@ def test_the_network_does_not_know_where_a_cell_is() -> None:
         moved = scores[1].roll((10, -8), dims=(1, 2))
         return float((scores[0] - moved)[:, 10:22, 10:22].abs().max() / scores[0].std())
 
-    assert largest_difference(0) < 1e-3
-    assert largest_difference(2) > 0.1
+    assert measure_difference(depth=0) < 1e-3
+    assert measure_difference(depth=2) > 0.1
 
 
-def test_equivariance_has_a_network_without_hourglass() -> None:
+def test_the_method_equivariance_uses_a_network_without_an_hourglass() -> None:
     assert settings_of_method("equivariance")["network.depth"] == 0

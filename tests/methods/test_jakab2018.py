@@ -1,4 +1,4 @@
-"""Conditional generation: Gaussians, running means and losses against loops, and what a checkpoint holds."""
+"""Jakab et al. 2018: Gaussians, running means and losses against loops, and the content of checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfmark.model.soft_argmax import mean_positions
 from selfmark.train.batch_plan import BatchSlice
 
 
-def _config(size: int = 32) -> Config:
+def _make_config(size: int = 32) -> Config:
     tiny = PRESETS["tiny"]
     return replace(
         tiny,
@@ -30,22 +30,22 @@ def _config(size: int = 32) -> Config:
     )
 
 
-def _method(config: Config) -> Jakab2018:
+def _build_method(config: Config) -> Jakab2018:
     torch.manual_seed(0)
     method = build_method(config)
     assert isinstance(method, Jakab2018)
     return method
 
 
-def _images(seed: int, size: int = 32) -> Tensor:
+def _draw_images(seed: int, size: int = 32) -> Tensor:
     return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def _changes(config: Config, seed: int = 0) -> RandomChanges:
+def _make_changes(config: Config, seed: int = 0) -> RandomChanges:
     return RandomChanges(config, BatchSlice(0, 2, 2), torch.Generator().manual_seed(seed))
 
 
-def _scaled_pixels(method: Jakab2018) -> None:
+def _compare_scaled_pixels(method: Jakab2018) -> None:
     """Replace the perceptual network by the image times 2, 3, 4 and 5, whose errors are known."""
     features = PerceptualFeatures("scaled", lambda images: [images * factor for factor in (2, 3, 4, 5)])
     method._perceptual = features
@@ -78,38 +78,40 @@ def test_decoder_doubles_the_resolution_between_blocks() -> None:
 
 @pytest.mark.parametrize("size", [32, 96])
 def test_any_multiple_of_32_pixels_is_generated(size: int) -> None:
-    method = _method(_config(size))
-    images = _images(0, size)
+    method = _build_method(_make_config(size))
+    images = _draw_images(0, size)
     assert method.generate(images, images).shape == images.shape
 
 
 def test_target_reaches_the_generated_image_through_landmarks_only() -> None:
-    method = _method(_config())
+    method = _build_method(_make_config())
     method.psi.distributions = lambda images: torch.full((2, 3, 4, 4), 1 / 16)  # type: ignore[method-assign]
     with torch.no_grad():
-        first = method.generate(_images(0), _images(1))
-        assert torch.equal(method.generate(_images(0), _images(2)), first)
-        assert not torch.equal(method.generate(_images(3), _images(1)), first)
+        first = method.generate(_draw_images(0), _draw_images(1))
+        assert torch.equal(method.generate(_draw_images(0), _draw_images(2)), first)
+        assert not torch.equal(method.generate(_draw_images(3), _draw_images(1)), first)
 
 
-def test_landmarks_start_apart() -> None:
-    config = _config()
-    plain = _method(replace(config, jakab2018=replace(config.jakab2018, head_gain=1.0)))
-    scaled = _method(config)
+def test_the_gain_of_the_head_spreads_the_first_landmarks() -> None:
+    config = _make_config()
+    plain = _build_method(replace(config, jakab2018=replace(config.jakab2018, head_gain=1.0)))
+    scaled = _build_method(config)
     weight, gain = plain.psi.head.last.weight, config.jakab2018.head_gain
     torch.testing.assert_close(scaled.psi.head.last.weight, gain * weight)
     with torch.no_grad():
-        before, after = (mean_positions(method.psi.distributions(_images(0))) for method in (plain, scaled))
+        before, after = (
+            mean_positions(method.psi.distributions(_draw_images(0))) for method in (plain, scaled)
+        )
     assert float(after.std(dim=1).mean()) > 2 * float(before.std(dim=1).mean())
 
 
 def test_losses_are_errors_divided_by_their_running_means() -> None:
-    config = _config()
-    method = _method(config)
-    _scaled_pixels(method)
+    config = _make_config()
+    method = _build_method(config)
+    _compare_scaled_pixels(method)
     momentum, history = config.jakab2018.momentum, []
     for step in range(3):
-        losses = method.compute_losses(_images(step), _images(step), _changes(config, step))
+        losses = method.compute_losses(_draw_images(step), _draw_images(step), _make_changes(config, step))
         pixels = float(losses["pixels"].detach())
         history.append(pixels)
         for layer, factor in enumerate((2, 3, 4, 5), start=1):
@@ -121,10 +123,10 @@ def test_losses_are_errors_divided_by_their_running_means() -> None:
     assert len(set(history)) == 3
 
 
-def test_pairs_are_two_warps_of_the_second_image_and_one_of_the_first() -> None:
-    config = _config()
-    method = _method(config)
-    _scaled_pixels(method)
+def test_the_source_is_the_second_image_warped_twice_and_the_target_the_first_warped_once() -> None:
+    config = _make_config()
+    method = _build_method(config)
+    _compare_scaled_pixels(method)
     seen: list[Tensor] = []
 
     def generate(source: Tensor, target: Tensor) -> Tensor:
@@ -132,30 +134,31 @@ def test_pairs_are_two_warps_of_the_second_image_and_one_of_the_first() -> None:
         return source
 
     method.generate = generate  # type: ignore[method-assign]
-    losses = method.compute_losses(_images(0), _images(1), _changes(config))
-    changes = _changes(config)
+    losses = method.compute_losses(_draw_images(0), _draw_images(1), _make_changes(config))
+    changes = _make_changes(config)
     first, second = changes.draw_warps(), changes.draw_warps()
-    torch.testing.assert_close(seen[0], second.apply(first.apply(_images(1))))
-    torch.testing.assert_close(seen[1], first.apply(_images(0)))
+    torch.testing.assert_close(seen[0], second.apply(first.apply(_draw_images(1))))
+    torch.testing.assert_close(seen[1], first.apply(_draw_images(0)))
     assert float(losses["pixels"]) == pytest.approx(float((seen[0] - seen[1]).square().mean()), rel=1e-5)
 
 
 def test_gradients_reach_every_part() -> None:
-    config = _config()
-    method = _method(config)
-    method.compute_losses(_images(0), _images(0), _changes(config))["total"].backward()
+    config = _make_config()
+    method = _build_method(config)
+    method.compute_losses(_draw_images(0), _draw_images(0), _make_changes(config))["total"].backward()
     for name, parameter in method.named_parameters():
         assert parameter.grad is not None, name
         assert bool(parameter.grad.isfinite().all()), name
     for part in (method.psi.backbone, method.psi.head, method.encoder, method.decoder):
-        assert any(float(p.grad.abs().max()) > 0 for p in part.parameters() if p.grad is not None)
+        gradients = [parameter.grad for parameter in part.parameters() if parameter.grad is not None]
+        assert any(float(gradient.abs().max()) > 0 for gradient in gradients)
 
 
 def test_checkpoints_continue_exactly_and_leave_out_the_perceptual_network() -> None:
-    config = _config()
-    method = _method(config)
+    config = _make_config()
+    method = _build_method(config)
     before = set(method.state_dict())
-    method.compute_losses(_images(0), _images(0), _changes(config))
+    method.compute_losses(_draw_images(0), _draw_images(0), _make_changes(config))
     state = {name: value.clone() for name, value in method.state_dict().items()}
     assert set(state) == before
     assert {name.split(".")[0] for name in state} == {
@@ -165,9 +168,9 @@ def test_checkpoints_continue_exactly_and_leave_out_the_perceptual_network() -> 
         "error_sums",
         "error_weight",
     }
-    assert len(list(method.parameters())) == len(state) - 2
-    expected = method.compute_losses(_images(1), _images(1), _changes(config))
+    assert len(list(method.parameters())) == len(state) - 2, "error_sums and error_weight are no parameters"
+    expected = method.compute_losses(_draw_images(1), _draw_images(1), _make_changes(config))
     resumed = build_method(config)
     resumed.load_state_dict(state)
-    losses = resumed.compute_losses(_images(1), _images(1), _changes(config))
+    losses = resumed.compute_losses(_draw_images(1), _draw_images(1), _make_changes(config))
     assert all(torch.equal(losses[name], expected[name]) for name in expected)

@@ -28,18 +28,18 @@ from selfmark.train.batch_plan import BatchSlice
 _CPU = torch.device("cpu")
 
 
-def _distributions(seed: int, shape: tuple[int, ...]) -> Tensor:
+def _draw_distributions(seed: int, shape: tuple[int, ...]) -> Tensor:
     scores = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return scores.flatten(2).softmax(-1).view(shape)
 
 
-def _covariances(seed: int) -> Tensor:
+def _draw_covariances(seed: int) -> Tensor:
     factor = torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return factor @ factor.mT
 
 
 def test_moments_are_those_of_numpy() -> None:
-    maps = _distributions(0, (2, 3, 5, 7))
+    maps = _draw_distributions(0, (2, 3, 5, 7))
     means, covariances = part_moments(maps)
     cells = cell_positions(5, 7, _CPU).numpy().astype(np.float64)
     for image in range(2):
@@ -52,7 +52,7 @@ def test_moments_are_those_of_numpy() -> None:
 
 
 def test_bells_are_those_of_a_loop() -> None:
-    means, precision = torch.tensor([[[0.2, -0.4], [0.9, 0.1]]]), _covariances(1)[:1, :2].float()
+    means, precision = torch.tensor([[[0.2, -0.4], [0.9, 0.1]]]), _draw_covariances(1)[:1, :2].float()
     maps = bell_maps(means, precision, 6)
     for part in range(2):
         for row in range(6):
@@ -64,7 +64,10 @@ def test_bells_are_those_of_a_loop() -> None:
 
 
 def test_root_squares_to_the_covariance() -> None:
-    covariances, enlarged = _covariances(2), _covariances(2) + 0.01 * torch.eye(2, dtype=torch.float64)
+    covariances, enlarged = (
+        _draw_covariances(2),
+        _draw_covariances(2) + 0.01 * torch.eye(2, dtype=torch.float64),
+    )
     roots = covariance_roots(covariances, 0.01)
     torch.testing.assert_close(roots @ roots, enlarged)
     torch.testing.assert_close(roots, roots.mT)
@@ -82,7 +85,7 @@ def test_parts_of_a_single_cell_have_finite_gradients() -> None:
     assert bool(scores.grad.isfinite().all())
 
 
-def _bumps(positions: Tensor, size: int) -> Tensor:
+def _draw_bumps(positions: Tensor, size: int) -> Tensor:
     """Draw two parts as Gaussians at given positions [B, P, 2] of the image; [B, 2, size, size]."""
     centers = torch.tensor([[0.1, -0.2], [-0.25, 0.15]])
     precision = torch.tensor([[[90.0, 30.0], [30.0, 60.0]], [[60.0, -20.0], [-20.0, 120.0]]])
@@ -91,7 +94,7 @@ def _bumps(positions: Tensor, size: int) -> Tensor:
     return (-distance / 2).softmax(-1).view(len(positions), 2, size, size)
 
 
-def _affine_warp() -> Warps:
+def _fit_affine_warp() -> Warps:
     side = torch.linspace(-1, 1, 3)
     control = torch.cartesian_prod(side, side)
     linear = torch.tensor([[0.9, 0.25], [-0.15, 1.2]])
@@ -99,20 +102,22 @@ def _affine_warp() -> Warps:
 
 
 def test_equivariance_losses_are_zero_for_parts_that_follow_an_affine_warp() -> None:
-    size, warps = 64, _affine_warp()
+    size, warps = 64, _fit_affine_warp()
     cells = cell_positions(size, size, _CPU)[None]
-    given, warped = _bumps(cells, size), _bumps(warps(cells), size)
+    given, warped = _draw_bumps(cells, size), _draw_bumps(warps(cells), size)
     means, covariances = part_moments(given)
     moved_means, moved_covariances = unwarped_moments(warped, warps)
     assert float((means - moved_means).abs().max()) < 1e-4
     assert float(mean_distance(covariances, moved_covariances)) < 1e-4
+    # Parts that do not follow the warp have large losses.
     still_means, still_covariances = unwarped_moments(given, warps)
     assert float((means - still_means).abs().max()) > 0.05
     assert float(mean_distance(covariances, still_covariances)) > 1e-3
 
 
-def test_cells_count_by_their_area_in_the_given_image() -> None:
-    # A warp that is not affine, and a part that covers the whole image: only with areas are the means equal.
+def test_cells_are_weighted_by_their_area_in_the_given_image() -> None:
+    # A part covers the whole image. After a warp that is not affine, its mean is still the center of the
+    # image only if cells are weighted by area.
     size, side = 64, torch.linspace(-1, 1, 9)
     control = torch.cartesian_prod(side, side)
     targets = control + 0.15 * (1 - control.square()).prod(dim=1, keepdim=True)
@@ -123,7 +128,7 @@ def test_cells_count_by_their_area_in_the_given_image() -> None:
 
 
 def test_appearance_is_pooled_and_spread_by_maps() -> None:
-    maps, features = _distributions(4, (1, 2, 3, 3)), torch.randn(1, 5, 3, 3)
+    maps, features = _draw_distributions(4, (1, 2, 3, 3)), torch.randn(1, 5, 3, 3)
     pooled = pool_appearance(features, maps)
     expected = (maps[0, 1] * features[0]).sum(dim=(1, 2))
     torch.testing.assert_close(pooled[0, 1], expected)
@@ -132,7 +137,7 @@ def test_appearance_is_pooled_and_spread_by_maps() -> None:
     torch.testing.assert_close(spread[0, :, 1, 2], (pooled[0, 0] + 0.5 * pooled[0, 1]) / 2.5)
 
 
-def test_pixels_near_parts_count() -> None:
+def test_pixels_near_parts_have_the_largest_weights() -> None:
     weights = pixel_weights(torch.tensor([[[-0.5, 0.5]]]), 32, 0.1, 0.2)
     assert float(weights.sum()) == pytest.approx(1)
     row, column = divmod(int(weights.argmax()), 32)
@@ -140,7 +145,7 @@ def test_pixels_near_parts_count() -> None:
     assert float(weights[0, 8, 24]) == 0
 
 
-def _config() -> Config:
+def _make_config() -> Config:
     config = preset("tiny")
     return replace(
         config,
@@ -151,7 +156,7 @@ def _config() -> Config:
     )
 
 
-def _losses(network: Lorenz2019, config: Config) -> dict[str, Tensor]:
+def _compute_losses(network: Lorenz2019, config: Config) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(2, 3, 64, 64, generator=generator)
     changes = RandomChanges(config, BatchSlice(0, 2, 2), generator)
@@ -160,11 +165,11 @@ def _losses(network: Lorenz2019, config: Config) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("compare_roots", [False, True])
 def test_every_loss_reaches_the_landmark_network(compare_roots: bool) -> None:
-    config = _config()
+    config = _make_config()
     config = replace(config, lorenz2019=replace(config.lorenz2019, compare_roots=compare_roots))
     torch.manual_seed(0)
     network = Lorenz2019(config)
-    losses = _losses(network, config)
+    losses = _compute_losses(network, config)
     assert set(losses) == {"total", "pixels", "features", "means", "covariances"}
     for name, loss in losses.items():
         assert bool(loss.isfinite()), name
@@ -175,10 +180,10 @@ def test_every_loss_reaches_the_landmark_network(compare_roots: bool) -> None:
 
 def test_every_parameter_is_trained_and_the_perceptual_network_is_not_stored() -> None:
     torch.manual_seed(0)
-    config = _config()
+    config = _make_config()
     network = Lorenz2019(config)
     names = set(network.state_dict())
-    _losses(network, config)["total"].backward()  # type: ignore[no-untyped-call]
+    _compute_losses(network, config)["total"].backward()  # type: ignore[no-untyped-call]
     assert set(network.state_dict()) == names
     assert {name.split(".")[0] for name in names} == {"psi", "appearance", "decoder"}
     assert all(parameter.grad is not None for parameter in network.parameters())

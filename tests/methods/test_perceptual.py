@@ -37,7 +37,7 @@ def weights() -> dict[str, Tensor]:
         scale = (2 / (9 * inputs)) ** 0.5
         result[f"features.{layer}.weight"] = scale * torch.randn(outputs, inputs, 3, 3, generator=generator)
         result[f"features.{layer}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
-    result["classifier.0.bias"] = torch.zeros(1)  # what is not needed is ignored
+    result["classifier.0.bias"] = torch.zeros(1)  # the classifier is not needed and is ignored
     return result
 
 
@@ -48,7 +48,7 @@ def vgg16_file(weights: dict[str, Tensor], tmp_path_factory: pytest.TempPathFact
     return str(path)
 
 
-def _images(seed: int, size: int = 32) -> Tensor:
+def _draw_images(seed: int, size: int = 32) -> Tensor:
     return torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
@@ -61,10 +61,10 @@ def test_layers_are_those_of_torchvision(weights: dict[str, Tensor]) -> None:
 
 def test_maps_are_the_last_activation_of_each_block(vgg16_file: str, weights: dict[str, Tensor]) -> None:
     features = load_perceptual_features(vgg16_file, _CPU)
-    images = _images(0)
+    images = _draw_images(0)
     maps = features(images)
     assert features.name == "VGG16"
-    assert [tuple(m.shape) for m in maps] == [
+    assert [tuple(values.shape) for values in maps] == [
         (1, 64, 32, 32),
         (1, 128, 16, 16),
         (1, 256, 8, 8),
@@ -104,7 +104,7 @@ def test_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("squared", [False, True])
 def test_compare_is_the_mean_over_all_cells(squared: bool) -> None:
     features = PerceptualFeatures("two maps", lambda x: [x, x.mean(1, keepdim=True) ** 2])
-    predicted, target = _images(0, 4), _images(1, 4)
+    predicted, target = _draw_images(0, 4), _draw_images(1, 4)
     sums = [0.0, 0.0]
     for row in range(4):
         for column in range(4):
@@ -114,16 +114,17 @@ def test_compare_is_the_mean_over_all_cells(squared: bool) -> None:
                 [(sum(a) / 3) ** 2 - (sum(b) / 3) ** 2],
             ]
             for number, values in enumerate(differences):
-                sums[number] += sum(v * v if squared else abs(v) for v in values)
+                sums[number] += sum(value * value if squared else abs(value) for value in values)
     errors = features.compare(predicted, target, squared)
-    assert [float(e) for e in errors] == pytest.approx([sums[0] / 48, sums[1] / 16], rel=1e-5)
+    expected = [sums[0] / 48, sums[1] / 16]  # 3 channels and 1 channel of 4 x 4 cells
+    assert [float(error) for error in errors] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("network", ["VGG16", "efficientnet-lite0"])
 def test_only_the_predicted_image_gets_gradients(vgg16_file: str, network: str) -> None:
     features = load_perceptual_features(vgg16_file if network == "VGG16" else "", _CPU)
     assert features.name == network
-    predicted, target = _images(0).requires_grad_(), _images(1).requires_grad_()
+    predicted, target = _draw_images(0).requires_grad_(), _draw_images(1).requires_grad_()
     errors = features.compare(predicted, target, squared=True)
     assert len(errors) == 4
     torch.stack(errors).sum().backward()
@@ -143,15 +144,19 @@ def test_weights_are_frozen(vgg16_file: str, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Vgg16, "__init__", remember)
     features = load_perceptual_features(vgg16_file, _CPU)
-    torch.stack(features.compare(_images(0).requires_grad_(), _images(1), squared=False)).sum().backward()
+    torch.stack(
+        features.compare(_draw_images(0).requires_grad_(), _draw_images(1), squared=False)
+    ).sum().backward()
     (vgg,) = created
     assert not vgg.training
-    assert all(not p.requires_grad and p.grad is None for p in vgg.parameters())
+    for parameter in vgg.parameters():
+        assert not parameter.requires_grad
+        assert parameter.grad is None
 
 
 def test_installed_features_have_four_resolutions() -> None:
-    maps = load_perceptual_features("", _CPU)(_images(0, 64))
-    assert [tuple(m.shape) for m in maps] == [
+    maps = load_perceptual_features("", _CPU)(_draw_images(0, 64))
+    assert [tuple(values.shape) for values in maps] == [
         (1, 16, 32, 32),
         (1, 24, 16, 16),
         (1, 40, 8, 8),

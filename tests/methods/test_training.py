@@ -34,7 +34,7 @@ _SMALL: dict[str, Any] = QUICK | {
 }
 _DISCS = np.array([[20.0, 20.0], [44.0, 20.0], [32.0, 32.0], [20.0, 44.0], [44.0, 44.0]])
 _COLORS = [(230, 40, 40), (40, 200, 40), (250, 250, 250), (40, 60, 230), (20, 20, 20)]
-# Stage 1 must learn too, if the landmarks of mallis2020 are to be of use.
+# mallis2020 also has a Stage 1, which must learn before Stage 2 finds useful landmarks.
 _LEARNING: dict[str, Any] = {
     "M": 12,
     "heatmaps.threshold": 0.1,
@@ -46,16 +46,17 @@ _LEARNING: dict[str, Any] = {
     "runtime.checkpoint_every": 100,
 }
 _NAMES = sorted({*METHODS, "mallis2020"})
+# Iterations until the error is below that of guessing; other methods need 200.
 _ITERATIONS = {
     "mallis2020": 120,
     "jakab2018": 600,
     "autolink": 400,
     "lorenz2019": 300,
-}  # until the error is below guessing
+}
 
 
 def _write_discs(folder: Path, count: int, seed: int) -> None:
-    """Write images of five discs of different colors, whose places vary together and on their own."""
+    """Write images of five discs of different colors. The discs move together, and slightly on their own."""
     rng = np.random.default_rng(seed)
     (folder / "images").mkdir(parents=True)
     images, annotations = [], []
@@ -173,8 +174,9 @@ def test_onnx_gives_the_same_landmarks(kind: Any, quick_run: Path, tmp_path: Pat
 def test_a_detector_reads_the_mean_of_the_distribution(softmax: Any) -> None:
     scores = 3 * torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(1))
     distributions = to_distributions(scores, softmax)
-    torch.testing.assert_close(distributions.sum((2, 3)), torch.ones(2, 4 - (softmax == "channels")))
-    centers = (torch.arange(8) + 0.5) / 4 - 1
+    landmarks = 3 if softmax == "channels" else 4  # the last channel is the background
+    torch.testing.assert_close(distributions.sum((2, 3)), torch.ones(2, landmarks))
+    centers = (torch.arange(8) + 0.5) / 4 - 1  # of the 8 cells along a side, from -1 to 1
     for image in range(2):
         for landmark, p in enumerate(distributions[image]):
             x = sum(float(p[row, column]) * float(centers[column]) for row in range(8) for column in range(8))
@@ -185,7 +187,7 @@ def test_a_detector_reads_the_mean_of_the_distribution(softmax: Any) -> None:
 
 def test_frames_are_paired_within_their_video() -> None:
     video = np.array([-1, 3, 3, 3, 5, 5])
-    find_others = _plan_frame_pairs(video, seed=0)
+    find_others = _plan_frame_pairs(video, seed=0)  # row 0 is a still image
     rows = np.arange(6).repeat(50)
     others = find_others(rows, 7)
     assert (video[others] == video[rows]).all()

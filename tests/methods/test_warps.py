@@ -11,7 +11,7 @@ from selfmark.methods.warps import cell_positions, fit_warps, random_warps
 from selfmark.train.batch_plan import BatchSlice
 
 
-def _generator() -> torch.Generator:
+def _make_generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
@@ -23,13 +23,13 @@ def test_splines_are_those_of_scipy() -> None:
     np.testing.assert_allclose(warps(torch.tensor(positions)[None])[0].numpy(), expected, atol=1e-8)
 
 
-def test_a_warped_image_shows_the_positions_that_the_warp_names() -> None:
+def test_a_warped_image_shows_each_pixel_at_its_warped_position() -> None:
     # The image's two channels are its own coordinates, so a warped image must contain the warped coordinates.
     size = 64
     coordinates = cell_positions(size, size, torch.device("cpu"))
     image = coordinates.T.reshape(1, 2, size, size)
     mild = Methods(warp_shift=0.02, warp_scale=0.02)
-    warps = random_warps(mild, BatchSlice(0, 1, 1), _generator())
+    warps = random_warps(mild, BatchSlice(0, 1, 1), _make_generator())
     warped = warps.apply(image)[0].flatten(1).T
     expected = warps(coordinates[None])[0]
     is_inside = (expected.abs() < 0.9).all(dim=1)
@@ -38,14 +38,14 @@ def test_a_warped_image_shows_the_positions_that_the_warp_names() -> None:
 
 
 def test_processes_take_their_part_of_the_same_warps() -> None:
-    whole = random_warps(Methods(), BatchSlice(0, 6, 6), _generator())
-    part = random_warps(Methods(), BatchSlice(2, 5, 6), _generator())
+    whole = random_warps(Methods(), BatchSlice(0, 6, 6), _make_generator())
+    part = random_warps(Methods(), BatchSlice(2, 5, 6), _make_generator())
     assert torch.equal(part.weight, whole.weight[2:5])
 
 
 def test_strengths_are_standard_deviations() -> None:
     still = Methods(warp_rotation=0, warp_scale=1e-9, warp_shift=0.2, warp_all=1e-9, warp_some=1e-9)
-    warps = random_warps(still, BatchSlice(0, 4_000, 4_000), _generator())
+    warps = random_warps(still, BatchSlice(0, 4_000, 4_000), _make_generator())
     moved = warps(torch.zeros(4_000, 1, 2))[:, 0]
     assert abs(float(moved.std()) - 0.2) < 0.01
     assert abs(float(moved.mean())) < 0.01

@@ -30,25 +30,25 @@ _CONFIG = Config(method="zhang2018", K=3, network=Network(channels=16, depth=2, 
 _TERMS = ("concentration", "separation", "equivariance", "reconstruction")
 
 
-def _random(seed: int, *shape: int) -> Tensor:
+def _draw_random(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _network(config: Config = _CONFIG) -> Zhang2018:
+def _build_network(config: Config = _CONFIG) -> Zhang2018:
     torch.manual_seed(0)
     network = build_method(config)
     assert isinstance(network, Zhang2018)
     return network
 
 
-def _losses(network: Zhang2018, images: Tensor) -> dict[str, Tensor]:
+def _compute_losses(network: Zhang2018, images: Tensor) -> dict[str, Tensor]:
     part = BatchSlice(0, len(images), len(images))
     changes = RandomChanges(network.config, part, torch.Generator().manual_seed(1))
     return dict(network.compute_losses(images, images, changes))
 
 
 def test_cells_are_shared_as_by_the_detector() -> None:
-    scores = _random(0, 2, 4, 8, 8)
+    scores = _draw_random(0, 2, 4, 8, 8)
     shared = share_cells(scores)
     torch.testing.assert_close(shared[:, :-1], to_distributions(scores, "channels"))
     torch.testing.assert_close(shared.sum(dim=(2, 3)), torch.ones(2, 4))
@@ -61,7 +61,7 @@ def test_a_landmark_without_any_share_still_has_a_distribution() -> None:
 
 
 def test_concentration_is_the_area_of_a_gaussian_with_the_variance_of_the_cells() -> None:
-    distributions = _random(0, 2, 3, 4, 6).flatten(2).softmax(-1).view(2, 3, 4, 6)
+    distributions = _draw_random(0, 2, 3, 4, 6).flatten(2).softmax(-1).view(2, 3, 4, 6)
     total = 0.0
     for image in range(2):
         for landmark in range(3):
@@ -83,13 +83,14 @@ def test_concentration_does_not_depend_on_the_place() -> None:
 
 
 def test_separation_sums_over_pairs_of_different_landmarks() -> None:
-    positions = 0.1 * _random(0, 2, 4, 2)
+    positions = 0.1 * _draw_random(0, 2, 4, 2)
     total = 0.0
     for image in positions.tolist():
         for k, (x, y) in enumerate(image):
-            for m, (u, v) in enumerate(image):
-                squared = ((x - u) / 2) ** 2 + ((y - v) / 2) ** 2
-                total += math.exp(-squared / (2 * 0.08**2)) if k != m else 0
+            for other, (other_x, other_y) in enumerate(image):
+                # Positions range from -1 to 1, and distances are fractions of the image side.
+                squared = ((x - other_x) / 2) ** 2 + ((y - other_y) / 2) ** 2
+                total += math.exp(-squared / (2 * 0.08**2)) if k != other else 0
     assert float(separation_loss(positions, 0.08)) == pytest.approx(total / 2, rel=1e-5)
 
 
@@ -101,7 +102,7 @@ def test_separation_pushes_landmarks_apart() -> None:
 
 def test_equivariance_is_zero_for_landmarks_that_follow_the_warp() -> None:
     warps = random_warps(Methods(), BatchSlice(0, 2, 2), torch.Generator().manual_seed(0))
-    warped = 0.3 * _random(1, 2, 3, 2)
+    warped = 0.3 * _draw_random(1, 2, 3, 2)
     given = warps(warped)
     assert float(equivariance_loss(given, warped, warps)) == pytest.approx(0, abs=1e-10)
     moved = given + torch.tensor([0.1, 0.2])  # 3 landmarks, each 0.01 + 0.04 away
@@ -109,7 +110,7 @@ def test_equivariance_is_zero_for_landmarks_that_follow_the_warp() -> None:
 
 
 def test_features_are_pooled_with_the_distribution() -> None:
-    features, distributions = _random(0, 2, 5, 3, 3), share_cells(_random(1, 2, 4, 3, 3))
+    features, distributions = _draw_random(0, 2, 5, 3, 3), share_cells(_draw_random(1, 2, 4, 3, 3))
     pooled = pool_features(features, distributions)
     for image in range(2):
         for landmark in range(4):
@@ -125,7 +126,7 @@ def test_reconstruction_sums_over_pixels_and_averages_over_images() -> None:
 
 
 def test_maps_are_densities_divided_by_their_sum() -> None:
-    positions, sigmas = 0.5 * _random(0, 1, 2, 2), [0.1, 0.2]
+    positions, sigmas = 0.5 * _draw_random(0, 1, 2, 2), [0.1, 0.2]
     maps = draw_landmarks(positions, 8, sigmas)
     assert maps.shape == (1, 2, 3, 8, 8)
     centers = positions[0].double() / 2
@@ -149,7 +150,7 @@ def test_pixels_are_filled_with_the_descriptors_of_their_landmarks() -> None:
 
 def test_each_landmark_has_a_layer_of_its_own() -> None:
     layer = SeparateLinear(3, 4, 2)
-    x = _random(0, 5, 3, 4)
+    x = _draw_random(0, 5, 3, 4)
     for k in range(3):
         torch.testing.assert_close(layer(x)[:, k], x[:, k] @ layer.weight[k] + layer.bias[k])
 
@@ -157,7 +158,7 @@ def test_each_landmark_has_a_layer_of_its_own() -> None:
 @pytest.mark.parametrize("side", [17, 80])
 def test_the_decoder_draws_images_of_the_given_side(side: int) -> None:
     decoder = LandmarkDecoder(replace(_CONFIG.zhang2018, side=side), 3, 16, 2)
-    images = decoder(_random(0, 2, 3, 2), 50 * _random(1, 2, 4, 16)).detach()
+    images = decoder(_draw_random(0, 2, 3, 2), 50 * _draw_random(1, 2, 4, 16)).detach()
     assert images.shape == (2, 3, side, side)
     assert 0 <= float(images.min()) < float(images.max()) <= 1
 
@@ -165,14 +166,17 @@ def test_the_decoder_draws_images_of_the_given_side(side: int) -> None:
 def test_the_descriptor_decides_how_the_surroundings_of_a_landmark_look() -> None:
     torch.manual_seed(0)
     decoder = LandmarkDecoder(_CONFIG.zhang2018, 3, 16, 2)
-    positions, pooled = torch.zeros(1, 3, 2), _random(1, 1, 4, 16)
+    positions, pooled = torch.zeros(1, 3, 2), _draw_random(1, 1, 4, 16)
     assert not torch.allclose(decoder(positions, pooled), decoder(positions, 2 * pooled))
 
 
 @pytest.mark.parametrize("size", [32, 96])
 def test_the_total_is_the_weighted_sum_of_the_terms(size: int) -> None:
     settings = _CONFIG.zhang2018
-    terms = {name: term.detach() for name, term in _losses(_network(), torch.rand(2, 3, size, size)).items()}
+    terms = {
+        name: term.detach()
+        for name, term in _compute_losses(_build_network(), torch.rand(2, 3, size, size)).items()
+    }
     assert set(terms) == {"total", *_TERMS}
     weighted = sum(getattr(settings, f"{name}_weight") * float(terms[name]) for name in _TERMS)
     assert float(terms["total"]) == pytest.approx(weighted, rel=1e-4)
@@ -180,25 +184,25 @@ def test_the_total_is_the_weighted_sum_of_the_terms(size: int) -> None:
 
 @pytest.mark.parametrize("name", _TERMS)
 def test_every_term_trains_the_landmarks(name: str) -> None:
-    network = _network()
-    _losses(network, torch.rand(2, 3, 64, 64))[name].backward()  # type: ignore[no-untyped-call]
+    network = _build_network()
+    _compute_losses(network, torch.rand(2, 3, 64, 64))[name].backward()  # type: ignore[no-untyped-call]
     first, last = network.psi.backbone.stem.weight.grad, network.psi.head.last.weight.grad
     assert first is not None
     assert last is not None
     assert float(first.abs().sum()) > 0
-    assert float(last.abs().sum(dim=(1, 2, 3)).min()) > 0  # of the K landmarks and the background
+    assert float(last.abs().sum(dim=(1, 2, 3)).min()) > 0, "a landmark or the background has no gradient"
     trains_decoder = any(parameter.grad is not None for parameter in network.decoder.parameters())
     assert trains_decoder == (name == "reconstruction")
 
 
 def test_every_parameter_is_trained() -> None:
-    network = _network()
-    _losses(network, torch.rand(2, 3, 64, 64))["total"].backward()  # type: ignore[no-untyped-call]
+    network = _build_network()
+    _compute_losses(network, torch.rand(2, 3, 64, 64))["total"].backward()  # type: ignore[no-untyped-call]
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
 def test_landmarks_are_those_that_the_detector_reports() -> None:
-    network, images = _network(), torch.rand(2, 3, 64, 64)
+    network, images = _build_network(), torch.rand(2, 3, 64, 64)
     with torch.no_grad():
         features, distributions = network.describe(images)
         expected_features, maps = network.psi.describe_and_place(images)

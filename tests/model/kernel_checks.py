@@ -1,6 +1,6 @@
 """Checks of the Triton kernels against torch in float32.
 
-They run on CUDA, and on the CPU in Triton's interpreter:
+The checks run on CUDA. On the CPU, they run in Triton's interpreter:
 `TRITON_INTERPRET=1 python -m tests.model.kernel_checks`.
 """
 
@@ -61,16 +61,16 @@ def _assert_same_gradients(
         _assert_close(our_gradient, their_gradient, 10 * tolerance)
 
 
-def _random_map(*shape: int, device: str) -> Tensor:
+def _draw_map(*shape: int, device: str) -> Tensor:
     return (torch.randn(*shape, device=device) * 2 + 0.5).to(memory_format=CHANNELS_LAST).requires_grad_()
 
 
 def check_norm(device: str) -> None:
-    """Check maps for one and two kernel launches, one and many groups per program, and a convolution bias."""
+    """Check maps for one and two kernel launches, one and many groups per program, and a bias to add."""
     cuda_shapes = [(2, 32, 64, 32), (3, 64, 128, 32), (2, 256, 64, 32), (2, 256, 4, 32)]
     shapes = cuda_shapes if device == "cuda" else [(2, 16, 8, 8), (2, 128, 40, 8), (2, 128, 4, 8)]
     for images, channels, side, groups in shapes:
-        x = _random_map(images, channels, side, side, device=device)
+        x = _draw_map(images, channels, side, side, device=device)
         weight = (torch.rand(channels, device=device) + 0.5).requires_grad_()
         bias, conv_bias = (torch.randn(channels, device=device).requires_grad_() for _ in range(2))
         for shift in (None, conv_bias):
@@ -90,7 +90,7 @@ def check_block(device: str) -> None:
         for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.data = torch.randn_like(parameter)
-        x = _random_map(2, inputs, 8, 8, device=device)
+        x = _draw_map(2, inputs, 8, 8, device=device)
         norms, convs = [module.norm1, module.norm2, module.norm3], [module.conv1, module.conv2, module.conv3]
         if inputs != outputs:
             norms, convs = [*norms, module.skip[0]], [*convs, module.skip[2]]  # type: ignore[index]
@@ -105,7 +105,7 @@ def check_block(device: str) -> None:
 
 
 def check_pool(device: str) -> None:
-    x, coarse = _random_map(2, 16, 8, 8, device=device), _random_map(2, 16, 4, 4, device=device)
+    x, coarse = _draw_map(2, 16, 8, 8, device=device), _draw_map(2, 16, 4, 4, device=device)
     _assert_same_gradients(pool.identity_and_pool(x), (x * 1, F.avg_pool2d(x, 2)), (x,), 1e-5)
     plain = x + F.interpolate(coarse, scale_factor=2.0, mode="nearest")
     _assert_same_gradients(pool.upsample_add(x, coarse), plain, (x, coarse), 1e-5)
@@ -121,8 +121,8 @@ def check_stem(device: str) -> None:
 
 
 def check_sample(device: str) -> None:
-    maps = _random_map(2, 64, 16, 16, device=device)
-    cells = torch.rand(2, 37, 2, device=device) * 20 - 2  # some outside
+    maps = _draw_map(2, 64, 16, 16, device=device)
+    cells = torch.rand(2, 37, 2, device=device) * 20 - 2  # some are outside the map
     _assert_same_gradients(sample.sample(maps, cells), heatmaps.sample_maps(maps, cells), (maps,), 2e-4)
 
 
@@ -147,7 +147,7 @@ def check_warp(device: str) -> None:
     for border in borders:
         plain = PlainAugmentOps().augment(pixels, matrix, changes, noise, border)
         ours = FusedAugmentOps().augment(pixels, matrix, changes, noise, border)
-        # Where a sample falls between two cells, rounding selects one; either gives nearly the same value.
+        # Rounding may put a sample on either side of a pixel border; both sides give nearly the same value.
         assert (ours - plain).abs().max() < 2e-3
         _assert_close(ours, plain, 1e-4)
 
@@ -182,7 +182,11 @@ def check_network(device: str) -> None:
 
     confidence, descriptors, total = run_phi()
     total.backward()  # type: ignore[no-untyped-call]
-    plain = {name: p.grad.clone() for name, p in phi.named_parameters() if p.grad is not None}
+    plain = {
+        name: parameter.grad.clone()
+        for name, parameter in phi.named_parameters()
+        if parameter.grad is not None
+    }
     phi.zero_grad()
     phi.backend = create_fused_backend() if device == "cuda" else _create_sequential_backend()
     with torch.no_grad():

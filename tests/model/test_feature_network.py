@@ -48,7 +48,7 @@ CARD = ModelCard(
 ZERO_SHOT = replace(CARD, architecture="zero-shot")
 
 
-def unit_vectors(*shape: int, seed: int) -> torch.Tensor:
+def draw_unit_vectors(*shape: int, seed: int) -> torch.Tensor:
     """Return a random tensor whose vectors along dimension 1 have length 1."""
     return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=1)
 
@@ -95,7 +95,7 @@ def test_depth_is_the_number_of_convolutions_before_the_last(depth: int) -> None
 
 @pytest.mark.parametrize("sharpness", [1.0, 30.0])
 def test_positions_are_the_soft_argmax_of_the_similarity(sharpness: float) -> None:
-    features, centroids = unit_vectors(2, 5, 6, 4, seed=0), unit_vectors(3, 5, seed=1)
+    features, centroids = draw_unit_vectors(2, 5, 6, 4, seed=0), draw_unit_vectors(3, 5, seed=1)
     heat = similarity_heat(features, centroids, sharpness)
     located = heat_centroids(heat)
     for image in range(2):
@@ -118,7 +118,7 @@ def test_positions_are_the_soft_argmax_of_the_similarity(sharpness: float) -> No
 
 
 def test_a_centroid_unlike_all_cells_has_no_heat() -> None:
-    feature = unit_vectors(1, 5, 1, 1, seed=0).expand(1, 5, 4, 4)
+    feature = draw_unit_vectors(1, 5, 1, 1, seed=0).expand(1, 5, 4, 4)
     heat = similarity_heat(feature, -feature[:, :, 0, 0], 30.0)
     assert torch.equal(heat, torch.zeros(1, 1, 4, 4))
 

@@ -55,7 +55,7 @@ def test_a_sigma_of_zero_sets_single_cells() -> None:
     assert heatmaps.target_shape(cells, 0.75) == (cells, 0.75)
 
 
-def _naive_peaks(heat: np.ndarray, threshold: float, radius: int) -> set[tuple[int, int]]:
+def _find_naive_peaks(heat: np.ndarray, threshold: float, radius: int) -> set[tuple[int, int]]:
     found = set()
     height, width = heat.shape
     for row in range(height):
@@ -76,7 +76,7 @@ def test_non_maximum_suppression_matches_brute_force(seed: int, radius: int, thr
     for image in range(2):
         cells = peaks.cells[image][peaks.valid[image]]
         # A step of a quarter cell never leaves the cell, so rounding gives the cell.
-        assert {(round(x), round(y)) for x, y in cells.tolist()} == _naive_peaks(
+        assert {(round(x), round(y)) for x, y in cells.tolist()} == _find_naive_peaks(
             heat[image], threshold, radius
         )
         kept = peaks.score[image][peaks.valid[image]]

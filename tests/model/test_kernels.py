@@ -22,7 +22,7 @@ from selfmark.model.heatmaps import PeakMethod, draw_gaussians, find_peaks, to_c
 from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.model.plain_backend import PlainNetworkOps
 from selfmark.train.checkpoints import load_checkpoint, save_checkpoint
-from selfmark.train.engine import Phase, TrainState, build_train_state, run_phase
+from selfmark.train.engine import Phase, build_train_state, run_phase
 from selfmark.train.objectives import build_stage1_task, warmup_pair_settings
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable
@@ -32,7 +32,7 @@ CUDA = torch.device("cuda")
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
-def test_kernels_in_the_interpreter() -> None:
+def test_kernels_match_torch_in_the_interpreter() -> None:
     """Run the checks in another process, because Triton chooses its interpreter when it is imported."""
     root = Path(__file__).parents[2]
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -40,12 +40,13 @@ def test_kernels_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "tests.model.kernel_checks"]
     result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-500:] + result.stderr[-3000:]
-    assert result.stdout.split()[::2] == [f"check_{name}:" for name in NAMES]
+    checks = result.stdout.split()[::2]  # each line is "check_norm: ok" or alike
+    assert checks == [f"check_{name}:" for name in NAMES]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
-def test_kernels_on_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_match_torch_on_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.model import kernel_checks
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -64,18 +65,17 @@ def test_networks_on_the_cpu_use_the_plain_backend() -> None:
 
 @pytest.mark.gpu
 def test_the_plain_backend_is_used_where_kernels_are_off_or_unsupported() -> None:
-    def chosen_layers(settings: Network, **changes: str) -> type[object]:
+    def get_chosen_layers(settings: Network, **runtime: str) -> type[object]:
         phi = Phi(settings)
-        prepare_network(
-            phi, CUDA, override(preset("fast"), {f"runtime.{k}": v for k, v in changes.items()}).runtime
-        )
+        changes = {f"runtime.{name}": value for name, value in runtime.items()}
+        prepare_network(phi, CUDA, override(preset("fast"), changes).runtime)
         return type(phi.backend.layers)
 
     default = preset("fast").network
-    assert chosen_layers(default).__name__ == "FusedNetworkOps"
-    assert chosen_layers(default, kernels="plain") is PlainNetworkOps
-    assert chosen_layers(default, precision="fp32") is PlainNetworkOps
-    assert chosen_layers(Network(channels=96, norm_groups=4)) is PlainNetworkOps
+    assert get_chosen_layers(default).__name__ == "FusedNetworkOps"
+    assert get_chosen_layers(default, kernels="plain") is PlainNetworkOps
+    assert get_chosen_layers(default, precision="fp32") is PlainNetworkOps
+    assert get_chosen_layers(Network(channels=96, norm_groups=4)) is PlainNetworkOps
 
 
 # --- training and prediction on the GPU ----------------------------------------------------------------
@@ -180,9 +180,8 @@ def test_eager_and_captured_steps_give_the_same_losses() -> None:
     )
     captured, train_captured_until = _prepare_training(config, pixels, table)
     eager, train_eager_until = _prepare_training(config, pixels, table)
-    state: TrainState = eager
     assert captured.capture
-    state.capture = False
+    eager.capture = False
     np.testing.assert_allclose(train_captured_until(20), train_eager_until(20), rtol=2e-3)
 
 
@@ -211,8 +210,9 @@ def _draw_dots(images: int, size: int, colors: int) -> tuple[torch.Tensor, torch
     line = torch.arange(size, device=CUDA)
     profile = torch.exp(-((line - xy[..., None]) ** 2) / (2 * 4.0**2))  # [N, K, 2, S]
     dot = profile[:, :, 1, :, None] * profile[:, :, 0, None, :]
-    bits = (torch.arange(colors, device=CUDA)[:, None] >> torch.arange(3, device=CUDA)) & 1
-    paint = torch.einsum("nkhw,kc->nchw", dot, bits - 0.5)
+    # The bits of a color's number are its red, green and blue.
+    rgb = (torch.arange(colors, device=CUDA)[:, None] >> torch.arange(3, device=CUDA)) & 1
+    paint = torch.einsum("nkhw,kc->nchw", dot, rgb - 0.5)
     return ((0.5 + paint).clamp(0, 1) * 255).round().to(torch.uint8), xy
 
 

@@ -12,10 +12,11 @@ from selfmark.config import Loss
 from selfmark.model import losses
 from selfmark.run.processes import ProcessGroup
 
-B, P, D = 3, 6, 5
+B, P, D = 3, 6, 5  # images, points per image, length of a descriptor
 
 
-def _views(seed: int) -> dict[str, torch.Tensor]:
+def _make_views(seed: int) -> dict[str, torch.Tensor]:
+    """Return random descriptors, labels and validity of points in two views, `a` and `b`."""
     generator = torch.Generator().manual_seed(seed)
     return {
         "a": normalize(torch.randn(B, P, D, generator=generator), dim=-1),
@@ -27,11 +28,11 @@ def _views(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def _squared_distance(a: torch.Tensor, b: torch.Tensor) -> float:
+def _compute_squared_distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return sum((x - y) ** 2 for x, y in zip(a.tolist(), b.tolist(), strict=True))
 
 
-def _mean_contrastive_loss(
+def _compute_contrastive_loss(
     positive_distance: torch.Tensor,
     positive: torch.Tensor,
     negative_distance: torch.Tensor,
@@ -42,9 +43,10 @@ def _mean_contrastive_loss(
     return losses.contrastive_loss(positive_distance, weights[0], negative_distance, weights[1], settings)
 
 
-def _naive_positives(v: dict[str, torch.Tensor]) -> list[float]:
+def _list_positive_distances(v: dict[str, torch.Tensor]) -> list[float]:
+    """Return the squared distances of all valid pairs of points with the same label."""
     return [
-        _squared_distance(v["a"][image, i], v["b"][image, j])
+        _compute_squared_distance(v["a"][image, i], v["b"][image, j])
         for image in range(B)
         for i in range(P)
         for j in range(P)
@@ -57,24 +59,24 @@ def _naive_positives(v: dict[str, torch.Tensor]) -> list[float]:
 
 @pytest.mark.parametrize("average", ["together", "apart"])
 @pytest.mark.parametrize("seed", range(5))
-def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> None:
-    v = _views(seed)
+def test_contrastive_loss_with_same_image_negatives_matches_a_loop(seed: int, average: str) -> None:
+    v = _make_views(seed)
     generator = torch.Generator().manual_seed(seed + 100)
     cells = torch.rand(B, P, 2, generator=generator) * 12
     random_cells = torch.rand(B, 9, 2, generator=generator) * 12
     random_descriptors = normalize(torch.randn(B, 9, D, generator=generator), dim=-1)
     settings = Loss(average=average, negative_weight=3.0, margin=0.8)  # type: ignore[arg-type]
 
-    positives = _naive_positives(v)
+    positives = _list_positive_distances(v)
     hinges = [
-        max(0.0, 0.8 - _squared_distance(v["a"][image, i], random_descriptors[image, q]))
+        max(0.0, 0.8 - _compute_squared_distance(v["a"][image, i], random_descriptors[image, q]))
         for image in range(B)
         for i in range(P)
         for q in range(9)
         if v["valid_a"][image, i]
         and math.dist(cells[image, i].tolist(), random_cells[image, q].tolist()) > 5.7
     ] + [
-        max(0.0, 0.8 - _squared_distance(v["a"][image, i], v["a"][image, j]))
+        max(0.0, 0.8 - _compute_squared_distance(v["a"][image, i], v["a"][image, j]))
         for image in range(B)
         for i in range(P)
         for j in range(i + 1, P)
@@ -87,7 +89,7 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
     else:
         expected = sum(positives) / len(positives) + 3 * sum(hinges) / len(hinges)
 
-    ours = _mean_contrastive_loss(
+    ours = _compute_contrastive_loss(
         losses.squared_distances(v["a"], v["b"]),
         losses.positive_pairs(v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
         losses.squared_distances(v["a"], torch.cat([v["a"], random_descriptors], dim=1)),
@@ -98,10 +100,10 @@ def test_contrastive_loss_with_same_image_negatives(seed: int, average: str) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
-    v = _views(seed)
+def test_contrastive_loss_with_different_cluster_negatives_matches_a_loop(seed: int) -> None:
+    v = _make_views(seed)
     hinges = [
-        max(0.0, 0.8 - _squared_distance(v["a"][image, i], v["b"][image, j]))
+        max(0.0, 0.8 - _compute_squared_distance(v["a"][image, i], v["b"][image, j]))
         for image in range(B)
         for i in range(P)
         for j in range(P)
@@ -111,17 +113,17 @@ def test_contrastive_loss_with_different_cluster_negatives(seed: int) -> None:
         and v["label_b"][image, j] >= 0
         and v["label_a"][image, i] != v["label_b"][image, j]
     ]
-    positives = _naive_positives(v)
+    positives = _list_positive_distances(v)
     arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
     across = losses.squared_distances(v["a"], v["b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
-    ours = _mean_contrastive_loss(across, positive, across, negative, Loss())
+    ours = _compute_contrastive_loss(across, positive, across, negative, Loss())
     expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
     assert ours.item() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_hinge_on_distances_of_vectors_of_any_length(seed: int) -> None:
+def test_the_hinge_on_distances_of_vectors_of_any_length_matches_a_loop(seed: int) -> None:
     """Compare with a loop over max(0, m - d)^2, the hinge of the authors' program."""
     generator = torch.Generator().manual_seed(seed)
     a, b = 0.2 * torch.randn(B, P, D, generator=generator), 0.2 * torch.randn(B, P, D, generator=generator)
@@ -138,7 +140,7 @@ def test_the_hinge_on_distances_of_vectors_of_any_length(seed: int) -> None:
     squared = losses.squared_distances(a, b)
     torch.testing.assert_close(squared, torch.cdist(a, b).square(), rtol=1e-4, atol=1e-5)
     no_pairs = torch.zeros_like(pairs)
-    ours = _mean_contrastive_loss(squared, no_pairs, squared, pairs, settings)
+    ours = _compute_contrastive_loss(squared, no_pairs, squared, pairs, settings)
     assert ours.item() == pytest.approx(sum(hinges) / len(hinges), abs=1e-5)
 
 
@@ -154,7 +156,7 @@ def test_the_loss_without_pairs_is_zero() -> None:
     ones, no_pairs = torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool)
     for average in ("together", "apart"):
         settings = Loss(average=average)  # type: ignore[arg-type]
-        assert _mean_contrastive_loss(ones, no_pairs, ones, no_pairs, settings).item() == 0
+        assert _compute_contrastive_loss(ones, no_pairs, ones, no_pairs, settings).item() == 0
 
 
 class _OneOfTwo(ProcessGroup):
@@ -168,12 +170,12 @@ class _OneOfTwo(ProcessGroup):
 
 @pytest.mark.parametrize("average", ["together", "apart"])
 def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -> None:
-    v = _views(3)
+    v = _make_views(3)
     settings = Loss(average=average, negative_weight=3.0)  # type: ignore[arg-type]
     across = losses.squared_distances(v["a"], v["b"])
     arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
-    whole = _mean_contrastive_loss(across, positive, across, negative, settings)
+    whole = _compute_contrastive_loss(across, positive, across, negative, settings)
     parts = []
     for rows, others in ((slice(0, 1), slice(1, B)), (slice(1, B), slice(0, 1))):
         group = _OneOfTwo(0, 2)
@@ -186,7 +188,7 @@ def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -
 
 def test_detector_loss_is_the_mean_squared_error() -> None:
     confidence, target = torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4)
-    expected = _squared_distance(confidence.flatten(), target.flatten())
+    expected = _compute_squared_distance(confidence.flatten(), target.flatten())
     assert losses.detector_loss(confidence, target).item() == pytest.approx(expected / 32, abs=1e-6)
 
 
@@ -202,7 +204,7 @@ def test_stage2_error_counts_only_detected_landmarks() -> None:
         per_image.append(sum(errors) / len(detected))
     ours = losses.masked_regression_loss(maps, target, present)
     assert ours.item() == pytest.approx(sum(per_image) / 2, abs=1e-6)
-    # The authors' program divides by K = 4, of which image 0 has two landmarks and image 2 has all.
+    # The authors' program divides by K = 4. Image 0 has two of the four landmarks, image 2 has all.
     over_all = losses.masked_regression_loss(maps, target, present, "all")
     assert over_all.item() == pytest.approx((per_image[0] * 2 / 4 + per_image[1]) / 2, abs=1e-6)
 
@@ -212,5 +214,5 @@ def test_missed_landmarks_get_no_gradient() -> None:
     present = torch.tensor([[True, False, True], [False, False, True]])
     losses.masked_regression_loss(maps, torch.zeros(2, 3, 4, 4), present).backward()
     assert maps.grad is not None
-    touched = maps.grad.abs().sum(dim=(2, 3)) > 0
-    assert torch.equal(touched, present)
+    has_gradient = maps.grad.abs().sum(dim=(2, 3)) > 0
+    assert torch.equal(has_gradient, present)

@@ -14,9 +14,9 @@ from selfmark.model.network import Phi, Psi
 
 
 def test_phi_has_the_size_of_the_authors_network() -> None:
-    """With 256 channels, it has 6.77 M parameters and needs 20.8 GFLOP per image."""
+    """With 256 channels, Phi has 6.77 million parameters and needs 20.8 GFLOP per image."""
     phi = Phi(preset("paper").network)
-    assert round(sum(p.numel() for p in phi.parameters()) / 1e6, 2) == 6.77
+    assert round(sum(parameter.numel() for parameter in phi.parameters()) / 1e6, 2) == 6.77
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         maps = phi(torch.zeros(1, 3, 256, 256))
         phi.descriptor.last(maps.features)  # a descriptor in every cell

@@ -1,4 +1,4 @@
-"""Networks that turn images before they find landmarks: their heatmaps still refer to the image as given."""
+"""Networks that turn images before they find landmarks, but return heatmaps of the images as given."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Brightest(FeaturePsi):
         return torch.cat([light * left, light * ~left], dim=1).clamp_min(0.5) - 0.5
 
 
-def _object() -> Tensor:
+def _draw_object() -> Tensor:
     """Return an image [1, 3, 64, 64] of an object with legs.
 
     It has a gray body whose front and back have different colors, and two bright legs.
@@ -50,7 +50,7 @@ def _object() -> Tensor:
     return image
 
 
-def _finder(image: Tensor) -> DirectionFinder:
+def _build_finder(image: Tensor) -> DirectionFinder:
     """Return a finder whose template is the given image."""
     encoder = TinyEncoder(32)
     with torch.no_grad():
@@ -59,12 +59,12 @@ def _finder(image: Tensor) -> DirectionFinder:
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, -45, 135])
-def test_left_and_right_stay_what_they_are_when_the_object_turns(degrees: float) -> None:
-    image = _object()
+def test_left_and_right_are_those_of_the_object_when_it_turns(degrees: float) -> None:
+    image = _draw_object()
     angle = torch.tensor([math.radians(degrees)])
     turned = warp_images(image, rotation_matrices(angle, 64))
     with torch.no_grad():
-        maps = TurnedPsi(_finder(image), _Brightest()).eval()(turned)
+        maps = TurnedPsi(_build_finder(image), _Brightest()).eval()(turned)
     assert maps.shape == (1, 2, 16, 16)
     found = to_pixels(heat_centroids(maps).cells)
     legs = move_points(torch.tensor([[[13.5, 29.5], [49.5, 29.5]]]), rotation_matrices(angle, 64))
@@ -76,17 +76,17 @@ def test_cells_outside_the_turned_image_have_no_heat() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return torch.ones(len(images), 2, 16, 16)
 
-    image = _object()
+    image = _draw_object()
     turned = warp_images(image, rotation_matrices(torch.tensor([math.pi / 4]), 64))
     with torch.no_grad():
-        maps = TurnedPsi(_finder(image), Ones())(turned)
+        maps = TurnedPsi(_build_finder(image), Ones())(turned)
     assert maps[0, 0, 0, 0] == 0
     assert maps[0, 0, 8, 8] == pytest.approx(1)
 
 
 def test_the_offset_is_added_to_the_angle() -> None:
-    image = _object()
-    finder = _finder(image)
+    image = _draw_object()
+    finder = _build_finder(image)
     with torch.no_grad():
         before = finder(image)
         finder.offset.fill_(0.5)

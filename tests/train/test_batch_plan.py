@@ -15,19 +15,21 @@ USABLE = np.array([2, 3, 5, 7, 11])
 
 def test_any_iteration_can_be_planned_directly() -> None:
     plan = plan_pairs(USABLE, 8, 0.5, None, seed=1)
-    forward = [plan(i) for i in range(20)]
+    in_order = [plan(iteration) for iteration in range(20)]
     for iteration in (13, 4):
         direct = plan_pairs(USABLE, 8, 0.5, None, seed=1)(iteration)
-        assert direct.images.tolist() == forward[iteration].images.tolist()
-    batches = {tuple(planned.images.tolist()) for planned in forward}
-    assert len(batches) == 20
-    assert plan_pairs(USABLE, 8, 0.5, None, seed=2)(0).images.tolist() != forward[0].images.tolist()
+        assert direct.images.tolist() == in_order[iteration].images.tolist()
+    different_batches = {tuple(planned.images.tolist()) for planned in in_order}
+    assert len(different_batches) == 20
+    other_seed = plan_pairs(USABLE, 8, 0.5, None, seed=2)
+    assert other_seed(0).images.tolist() != in_order[0].images.tolist()
 
 
 def test_pairs_consist_of_usable_images_with_the_given_fraction_of_same_images() -> None:
     planned = plan_pairs(USABLE, 4000, 0.5, None, seed=1)(0)
     assert set(planned.images.tolist()) == set(USABLE.tolist())
     same = (planned.first == planned.second).mean()
+    # The other half of the pairs also has one image twice by chance.
     assert same == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
     assert (planned.slot == -1).all()
     counts = np.bincount(planned.images, minlength=12)[USABLE]
@@ -44,22 +46,22 @@ def test_nearby_frames_occur_with_the_given_fraction_and_match_their_slot() -> N
     assert (planned.second[near] == neighbor[planned.first[near], planned.slot[near]]).all()
     assert (planned.second[near] >= 100).all()
     assert (planned.second[~near] < 100).all()
-    # Half of all pairs should be nearby frames, where there are any; slot 1 exists for three images of five.
+    # Half of the pairs draw a slot for a nearby frame. All images have slot 0, three of five have slot 1.
     assert near.mean() == pytest.approx(0.5 * (1 + 3 / 5) / 2, abs=0.03)
     same = (planned.first == planned.second)[~near].mean()
     assert same == pytest.approx(0.25 + 0.75 / len(USABLE), abs=0.04), "there is only one video"
 
 
 def test_other_pairs_are_drawn_evenly_from_different_videos() -> None:
-    """Images 2 and 7 are from one video, 3 and 5 from another, 11 is a still image, as is 13."""
+    """Images 2 and 7 are from one video, 3 and 5 from another, and 11 and 13 are still images."""
     usable = np.array([2, 3, 5, 7, 11, 13])
     video = np.full(14, -1)
     video[[2, 7]], video[[3, 5]] = 4, 9
     nearby = NearbyFrames(np.full((14, 1), -1), video, fraction=0.5)
     planned = plan_pairs(usable, 30_000, 0.0, nearby, seed=3)(0)
-    groups = {2: (3, 5, 11, 13), 3: (2, 7, 11, 13), 11: (2, 3, 5, 7, 13), 13: (2, 3, 5, 7, 11)}
-    groups |= {7: groups[2], 5: groups[3]}
-    for first, allowed in groups.items():
+    partners = {2: (3, 5, 11, 13), 3: (2, 7, 11, 13), 11: (2, 3, 5, 7, 13), 13: (2, 3, 5, 7, 11)}
+    partners |= {7: partners[2], 5: partners[3]}
+    for first, allowed in partners.items():
         second = planned.second[planned.first == first]
         counts = np.array([(second == image).sum() for image in allowed])
         assert counts.sum() == len(second)

@@ -32,15 +32,15 @@ RUNTIME = Runtime(checkpoint_every=3, log_every=2)
 OPTIMIZER = Optimizer(lr=0.01, clip_norm=1.0)
 
 
-def _state(seed: int = 0, settings: Optimizer = OPTIMIZER) -> TrainState:
+def _build_state(seed: int = 0, settings: Optimizer = OPTIMIZER) -> TrainState:
     torch.manual_seed(seed)
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     generator = torch.Generator().manual_seed(7)
     return build_train_state(network, [(network[0], 0.1), (network[2], 1.0)], settings, generator)
 
 
-def _task(state: TrainState) -> TrainingTask:
-    """Return a task whose inputs are drawn by the generator and shifted by the iteration."""
+def _build_task(state: TrainState) -> TrainingTask:
+    """Return a task with random inputs, drawn by the state's generator and shifted by the iteration."""
 
     def losses(shift: torch.Tensor) -> Losses:
         inputs = torch.randn(16, 4, generator=state.generator) + shift
@@ -60,7 +60,7 @@ def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[in
     run_phase(
         state,
         Phase("test", 1, 0, stop, drops),
-        _task(state),
+        _build_task(state),
         RUNTIME,
         lambda phase, iteration, means, seconds: lines.append((iteration, means)),
         (lambda: save_checkpoint(state, path)) if path else (lambda: None),
@@ -69,11 +69,11 @@ def _run(state: TrainState, stop: int, path: Path | None = None, drops: tuple[in
 
 
 def test_resuming_gives_bitwise_identical_weights(tmp_path: Path) -> None:
-    uninterrupted = _state()
+    uninterrupted = _build_state()
     _run(uninterrupted, 12)
     path = tmp_path / "checkpoint.safetensors"
-    _run(_state(), 5, path)
-    resumed = _state(seed=99)
+    _run(_build_state(), 5, path)
+    resumed = _build_state(seed=99)
     load_checkpoint(resumed, path)
     assert resumed.iteration == 5
     _run(resumed, 12)
@@ -85,9 +85,9 @@ def test_resuming_gives_bitwise_identical_weights(tmp_path: Path) -> None:
 
 
 def test_logged_losses_are_means_since_the_last_line() -> None:
-    lines = _run(_state(), 5)
+    lines = _run(_build_state(), 5)
     assert [iteration for iteration, _ in lines] == [2, 4, 5]
-    state = _state()
+    state = _build_state()
     single_losses = []
     for iteration in range(1, 6):
         single_losses += _run_one(state, iteration)
@@ -96,11 +96,12 @@ def test_logged_losses_are_means_since_the_last_line() -> None:
 
 
 def _run_one(state: TrainState, stop: int) -> list[float]:
+    """Train one iteration, up to `stop`, and return its loss in a list."""
     return [means["total"] for _, means in _run(state, stop)]
 
 
 def test_learning_rates_keep_their_scales_and_drop_by_a_factor_of_10() -> None:
-    state = _state()
+    state = _build_state()
     _run(state, 4, drops=(3,))
     assert state.optimizer.learning_rates == pytest.approx([1e-4, 1e-3])
     _run(state, 6, drops=(3, 5))
@@ -138,7 +139,7 @@ def test_without_a_cycle_only_drops_change_the_learning_rate() -> None:
 
 
 def test_a_loss_that_is_not_finite_raises_with_an_explanation() -> None:
-    state = _state()
+    state = _build_state()
     with pytest.raises(TrainingError, match="total loss is no longer a finite number at iteration 2 of test"):
         run_phase(
             state,
@@ -155,7 +156,7 @@ def test_a_loss_that_is_not_finite_raises_with_an_explanation() -> None:
 
 @pytest.mark.parametrize("is_student", [False, True])
 def test_the_advice_names_a_setting_that_this_training_uses(is_student: bool) -> None:
-    state = _student_state(is_frozen=True) if is_student else _state()
+    state = _build_student_state(is_frozen=True) if is_student else _build_state()
     inputs = IMAGES if is_student else torch.zeros(2, 4)
     with pytest.raises(TrainingError) as error:
         run_phase(
@@ -174,7 +175,7 @@ def test_the_advice_names_a_setting_that_this_training_uses(is_student: bool) ->
 
 
 def test_training_reduces_the_loss() -> None:
-    state = _state(settings=Optimizer(lr=0.02, clip_norm=1.0))
+    state = _build_state(settings=Optimizer(lr=0.02, clip_norm=1.0))
     lines = _run(state, 300)
     assert lines[-1][1]["total"] < 0.2 * lines[0][1]["total"]
 
@@ -182,7 +183,7 @@ def test_training_reduces_the_loss() -> None:
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "foreign"])
 def test_loading_a_damaged_checkpoint_raises_with_its_name(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "stage1.safetensors"
-    save_checkpoint(_state(), path)
+    save_checkpoint(_build_state(), path)
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:200])
     elif damage == "empty":
@@ -194,14 +195,14 @@ def test_loading_a_damaged_checkpoint_raises_with_its_name(damage: str, tmp_path
         tensors.pop("network.0.weight")
         save_file(tensors, path, {"iteration": "3"})
     with pytest.raises(InputError, match=r"stage1\.safetensors"):
-        load_checkpoint(_state(), path)
+        load_checkpoint(_build_state(), path)
 
 
 def test_a_failed_write_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "stage1.safetensors"
-    state = _state()
+    state = _build_state()
     save_checkpoint(state, path)
     before = path.read_bytes()
 
@@ -219,9 +220,11 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
 
 STUDENT = Student(lr=0.01, encoder_lr=0.1, weight_decay=0.0, width=8, depth=2, warmup_fraction=0.2)
 IMAGES = random_images(6, 32)
+# In the last of 20 iterations, the 15th of the 16 that fall along a half cosine wave.
+LAST_LR_FACTOR = math.cos(math.pi / 2 * 15 / 16) ** 2
 
 
-def _student_state(is_frozen: bool, seed: int = 0, student: Student = STUDENT) -> TrainState:
+def _build_student_state(is_frozen: bool, seed: int = 0, student: Student = STUDENT) -> TrainState:
     torch.manual_seed(seed)
     network = FeaturePsi(TinyEncoder(), student, landmarks=3)
     return build_student_state(network, student, is_frozen, torch.Generator().manual_seed(7), SINGLE_PROCESS)
@@ -255,14 +258,14 @@ def _run_student(state: TrainState, path: Path | None = None, interrupt_at: int 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_an_interrupted_cycle_is_resumed_bit_for_bit(is_frozen: bool, tmp_path: Path) -> None:
-    uninterrupted = _student_state(is_frozen)
+    uninterrupted = _build_student_state(is_frozen)
     totals = _run_student(uninterrupted)
     path = tmp_path / "student-1.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        _run_student(_student_state(is_frozen), path, interrupt_at=10)
-    resumed = _student_state(is_frozen, seed=99)
+        _run_student(_build_student_state(is_frozen), path, interrupt_at=10)
+    resumed = _build_student_state(is_frozen, seed=99)
     assert load_checkpoint(resumed, path) == 10
-    assert _run_student(resumed) == totals[5:]
+    assert _run_student(resumed) == totals[5:]  # one logged mean for every two iterations
     expected = uninterrupted.network.state_dict()
     for name, value in resumed.network.state_dict().items():
         assert torch.equal(value, expected[name]), name
@@ -273,18 +276,18 @@ def test_an_interrupted_cycle_is_resumed_bit_for_bit(is_frozen: bool, tmp_path: 
 
 
 def test_a_frozen_encoder_keeps_its_weights() -> None:
-    state = _student_state(is_frozen=True)
+    state = _build_student_state(is_frozen=True)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
     totals = _run_student(state)
     for name, value in state.network.state_dict().items():
         assert torch.equal(value, before[name]) == name.startswith("encoder."), name
     assert totals[-1] < totals[0]
-    assert state.optimizer.learning_rates == pytest.approx([0.01 * math.sin(math.pi / 32) ** 2])
+    assert state.optimizer.learning_rates == pytest.approx([0.01 * LAST_LR_FACTOR])
 
 
 def test_the_encoder_learns_more_slowly_than_the_head() -> None:
     """All steps of Adam are about as large as the learning rate."""
-    state = _student_state(is_frozen=False)
+    state = _build_student_state(is_frozen=False)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
     _run_student(state)
     sizes: dict[str, list[float]] = {"head": [], "encoder": []}
@@ -292,12 +295,12 @@ def test_the_encoder_learns_more_slowly_than_the_head() -> None:
         sizes[name.split(".")[0]].append(float((value - before[name]).abs().mean()))
     ratio = max(sizes["encoder"]) / max(sizes["head"])
     assert 0.02 < ratio < 0.5
-    rate = 0.01 * math.sin(math.pi / 32) ** 2
+    rate = 0.01 * LAST_LR_FACTOR
     assert state.optimizer.learning_rates == pytest.approx([rate, 0.1 * rate])
 
 
 def test_an_encoder_is_unfrozen_in_a_later_round() -> None:
-    network = _student_state(is_frozen=True).network
+    network = _build_student_state(is_frozen=True).network
     assert isinstance(network, FeaturePsi)
     state = build_student_state(network, STUDENT, False, torch.Generator().manual_seed(7), SINGLE_PROCESS)
     before = network.encoder.cells.weight.clone()  # type: ignore[union-attr,operator]
@@ -307,7 +310,7 @@ def test_an_encoder_is_unfrozen_in_a_later_round() -> None:
 
 def test_weight_decay_shrinks_weights_that_have_no_gradient() -> None:
     student = Student(lr=0.01, weight_decay=0.5, width=8, depth=2)
-    state = _student_state(is_frozen=True, student=student)
+    state = _build_student_state(is_frozen=True, student=student)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
     run_phase(
         state,
@@ -327,6 +330,6 @@ def test_weight_decay_shrinks_weights_that_have_no_gradient() -> None:
 
 def test_a_checkpoint_of_a_frozen_encoder_does_not_fit_a_trained_encoder(tmp_path: Path) -> None:
     path = tmp_path / "student-1.safetensors"
-    save_checkpoint(_student_state(is_frozen=True), path)
+    save_checkpoint(_build_student_state(is_frozen=True), path)
     with pytest.raises(InputError, match=r"student-1\.safetensors does not belong to this run"):
-        load_checkpoint(_student_state(is_frozen=False), path)
+        load_checkpoint(_build_student_state(is_frozen=False), path)

@@ -55,7 +55,7 @@ def _drop_most_points(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(described.points.select(torch.tensor([0])), None)
 
 
-# Faults by a regular expression that matches their message.
+# Regular expression that matches the message about a fault -> function that causes the fault.
 FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
     "descriptors of all points are alike": _make_descriptors_alike,
     "all points of an image lie in one place": _move_points_together,
@@ -132,13 +132,13 @@ def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
     """The fault occurs when the images are described before round 2, so no iteration of round 2 runs."""
     original, calls = pipeline.describe_images, 0
 
-    def describe(*arguments: Any) -> DescribedPoints:
+    def describe_with_fault(*arguments: Any) -> DescribedPoints:
         nonlocal calls
         calls += 1
         described = original(*arguments)
         return FAULTS[message](described) if calls == 2 else described
 
-    monkeypatch.setattr(pipeline, "describe_images", describe)
+    monkeypatch.setattr(pipeline, "describe_images", describe_with_fault)
     code, events = run_discover(photos, tmp_path / "run")
     assert code == 1
     assert "training has collapsed" in capsys.readouterr().err
@@ -151,11 +151,11 @@ def test_a_detector_that_collapsed_in_stage2_is_not_saved(
 ) -> None:
     original = Detector.locate
 
-    def locate(detector: Detector, pixels: torch.Tensor) -> NetworkLandmarks:
+    def locate_in_one_place(detector: Detector, pixels: torch.Tensor) -> NetworkLandmarks:
         located = original(detector, pixels)
         return NetworkLandmarks(torch.full_like(located.xy, 31.0), located.score)
 
-    monkeypatch.setattr(Detector, "locate", locate)
+    monkeypatch.setattr(Detector, "locate", locate_in_one_place)
     code, _ = run_discover(photos, tmp_path / "run")
     assert code == 1
     assert "all landmarks lie in one place" in capsys.readouterr().err
@@ -188,13 +188,17 @@ def test_checkpoints_contain_only_finite_numbers(
 
 @pytest.mark.parametrize(
     "measure",
-    [lambda d, g: descriptor_spread(d.points.descriptor, g), lambda d, g: point_spread(d.points, g)],
+    [
+        lambda described, group: descriptor_spread(described.points.descriptor, group),
+        lambda described, group: point_spread(described.points, group),
+    ],
+    ids=["descriptors", "points"],
 )
 def test_the_spread_is_measured_over_all_processes(
     measure: Callable[[DescribedPoints, ProcessGroup], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes, each with half of the points, together measure the spread of all points."""
-    whole, pair = make_points(6, 4), ProcessGroup(rank=0, size=2)
+    whole, group_of_two = make_points(6, 4), ProcessGroup(rank=0, size=2)
     expected = measure(whole, SINGLE_PROCESS)
     sums: list[torch.Tensor] = []
 
@@ -205,5 +209,6 @@ def test_the_spread_is_measured_over_all_processes(
     monkeypatch.setattr(ProcessGroup, "device", torch.device("cpu"))
     monkeypatch.setattr(ProcessGroup, "all_sum", add_to_sums)
     halves = [whole.select(whole.points.image_index // 2 == half) for half in (0, 1)]
-    assert measure(halves[0], pair) != pytest.approx(expected)
-    assert measure(halves[1], pair) == pytest.approx(expected)
+    # The first process has nothing to add its sums to yet; the second adds its sums to those of the first.
+    assert measure(halves[0], group_of_two) != pytest.approx(expected)
+    assert measure(halves[1], group_of_two) == pytest.approx(expected)

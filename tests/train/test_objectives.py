@@ -27,13 +27,14 @@ from tests.conftest import QUICK
 PAIRED = LandmarkPartners((1, 0), (True, True))
 
 
-def _config(**changes: object) -> Config:
+def _make_config(**changes: object) -> Config:
     return override(
         preset("tiny"), QUICK | {name.replace("__", "."): value for name, value in changes.items()}
     )
 
 
-def _batch(views: int, points: int, size: int) -> PairBatch:
+def _make_batch(views: int, points: int, size: int) -> PairBatch:
+    """Return pairs of black views with random points and labels; view i is paired with view i + views / 2."""
     generator = torch.Generator().manual_seed(0)
     xy = torch.rand(views, points, 2, generator=generator) * (size - 1)
     valid = torch.rand(views, points, generator=generator) < 0.8
@@ -41,7 +42,9 @@ def _batch(views: int, points: int, size: int) -> PairBatch:
     return PairBatch(torch.zeros(views, 3, size, size), xy, valid, xy, valid, label)
 
 
-def _descriptor_loss(features: torch.Tensor, batch: PairBatch, config: Config, seed: int) -> torch.Tensor:
+def _compute_descriptor_loss(
+    features: torch.Tensor, batch: PairBatch, config: Config, seed: int
+) -> torch.Tensor:
     views = len(batch.xy)
     part = BatchSlice(0, views // 2, views // 2)
     targets = build_stage1_targets(
@@ -53,10 +56,10 @@ def _descriptor_loss(features: torch.Tensor, batch: PairBatch, config: Config, s
 
 def test_same_image_negatives_count_each_pair_of_keypoints_once() -> None:
     """Without random cells, the loss over same-image negatives equals a loop over pairs i < j."""
-    config = _config(loss__random_negatives=0, loss__average="together", loss__negative_weight=1.0)
-    batch = _batch(4, 6, 64)
+    config = _make_config(loss__random_negatives=0, loss__average="together", loss__negative_weight=1.0)
+    batch = _make_batch(4, 6, 64)
     features = torch.randn(4, 16, 16, 16, generator=torch.Generator().manual_seed(1))
-    ours = _descriptor_loss(features, batch, config, 2)
+    ours = _compute_descriptor_loss(features, batch, config, 2)
 
     cells = to_cells(batch.xy)
     described = sample_descriptors(features, cells)
@@ -73,27 +76,29 @@ def test_same_image_negatives_count_each_pair_of_keypoints_once() -> None:
     for view in range(4):
         for i in range(6):
             for j in range(i + 1, 6):
-                apart = (cells[view, i] - cells[view, j]).norm() > config.loss.negative_distance
-                if batch.valid[view, i] and batch.valid[view, j] and apart:
+                is_far = (cells[view, i] - cells[view, j]).norm() > config.loss.negative_distance
+                if batch.valid[view, i] and batch.valid[view, j] and is_far:
                     distance = (described[view, i] - described[view, j]).square().sum()
                     terms.append((config.loss.margin - distance).clamp_min(0))
     assert float(ours) == pytest.approx(float(torch.stack(terms).mean()), abs=1e-5)
 
 
 def test_random_cells_are_negatives_in_the_same_image_mode_only() -> None:
-    batch = _batch(4, 6, 64)
+    batch = _make_batch(4, 6, 64)
     batch = replace(batch, label=torch.full_like(batch.label, -1))  # no positives, no clusters
     features = torch.ones(4, 16, 16, 16)  # all descriptors are equal: every negative costs the margin, 0.8
-    same_image = _descriptor_loss(features, batch, _config(loss__average="together"), 0)
-    weight = _config().loss.negative_weight
+    same_image = _compute_descriptor_loss(features, batch, _make_config(loss__average="together"), 0)
+    weight = _make_config().loss.negative_weight
     assert float(same_image) == pytest.approx(0.8 * weight, abs=1e-5)
-    different_cluster = _descriptor_loss(features, batch, _config(loss__negatives="different-cluster"), 0)
+    different_cluster = _compute_descriptor_loss(
+        features, batch, _make_config(loss__negatives="different-cluster"), 0
+    )
     assert float(different_cluster) == 0
 
 
 def test_the_total_uses_the_detector_weight() -> None:
-    config = _config(loss__detector_weight=0.3)
-    batch = _batch(4, 6, 64)
+    config = _make_config(loss__detector_weight=0.3)
+    batch = _make_batch(4, 6, 64)
     targets = build_stage1_targets(
         batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN_BACKEND.augmentation
     )
@@ -110,9 +115,9 @@ def test_the_total_uses_the_detector_weight() -> None:
 
 
 def test_gradients_reach_both_heads_and_the_backbone() -> None:
-    config = _config()
+    config = _make_config()
     phi = Phi(config.network)
-    batch = _batch(4, 6, 64)
+    batch = _make_batch(4, 6, 64)
     targets = build_stage1_targets(
         batch, config, torch.Generator(), BatchSlice(0, 2, 2), PLAIN_BACKEND.augmentation
     )
@@ -120,8 +125,12 @@ def test_gradients_reach_both_heads_and_the_backbone() -> None:
     stage1_loss(maps.confidence, phi.describe(maps.features, targets.cells), targets, config)[
         "total"
     ].backward()
-    missing = [name for name, p in phi.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    assert missing == []
+    without_gradient = [
+        name
+        for name, parameter in phi.named_parameters()
+        if parameter.grad is None or not parameter.grad.abs().sum() > 0
+    ]
+    assert without_gradient == []
 
 
 def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
@@ -130,7 +139,7 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
     In flipped images, too, the left dot is landmark 0. If partners were not swapped, both channels would
     learn both dots.
     """
-    config = _config(
+    config = _make_config(
         K=2,
         stage2__iterations=1,
         stage2__batch=8,
@@ -156,12 +165,13 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
         optimizer.step()
     with torch.no_grad():
         maps = psi(pixels[:1].float() / 255)[0]
+    # Columns of the highest cells of both landmarks, in maps of 16 x 16 cells.
     left, right = maps[0].argmax() % 16, maps[1].argmax() % 16
     assert left < 8 <= right
 
 
 class _NoHeat(torch.nn.Module):
-    """A network that returns empty heatmaps and remembers the images it was given."""
+    """A network that returns heatmaps of zeros and remembers the images it was given."""
 
     backend = PLAIN_BACKEND
 
@@ -170,17 +180,17 @@ class _NoHeat(torch.nn.Module):
         return torch.zeros(len(images), 3, 16, 16)
 
 
-def test_labels_of_mirror_images_need_not_be_those_of_partners() -> None:
-    """The loss is that of the image's own labels, or of those of its mirror image if it is flipped."""
+def test_labels_of_mirror_images_may_differ_from_those_of_partners() -> None:
+    """A flipped image has the labels that were found in its mirror image, and other images have their own."""
     still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
     gray = {"contrast": [1, 1], "brightness": [1, 1]}
-    config = _config(
+    config = _make_config(
         K=3, student__batch=8, **{f"augment__{name}": value for name, value in (still | gray).items()}
     )
     generator = torch.Generator().manual_seed(4)
     pixels = torch.zeros(8, 3, 64, 64, dtype=torch.uint8)
-    pixels[..., :32] = 100  # A flipped image is bright on the right.
-    pixels += torch.arange(0, 80, 10, dtype=torch.uint8)[:, None, None, None]  # tells images apart
+    pixels[..., :32] = 100  # so a flipped image is bright on the right
+    pixels += torch.arange(0, 80, 10, dtype=torch.uint8)[:, None, None, None]  # the minimum is 10 x the row
     xy, mirrored_xy = torch.rand(2, 8, 3, 2, generator=generator) * 63
     present, mirrored_present = torch.rand(2, 8, 3, generator=generator) < 0.7
     present[:, 0] = mirrored_present[:, 0] = True
@@ -199,9 +209,10 @@ def test_labels_of_mirror_images_need_not_be_those_of_partners() -> None:
             points, is_present = (mirrored_xy, mirrored_present) if is_flipped else (xy, present)
             errors = []
             for x, y in points[row][is_present[row]].tolist():
-                center = [((63 - x if is_flipped else x) + 0.5) / 4 - 0.5, (y + 0.5) / 4 - 0.5]
+                shown_x = 63 - x if is_flipped else x
+                center_x, center_y = (shown_x + 0.5) / 4 - 0.5, (y + 0.5) / 4 - 0.5  # in cells of 4 pixels
                 line = torch.arange(16)
-                squared = (line[:, None] - center[1]) ** 2 + (line - center[0]) ** 2
+                squared = (line[:, None] - center_y) ** 2 + (line - center_x) ** 2
                 errors.append(float(torch.exp(-squared / (2 * config.student.sigma**2)).square().mean()))
             per_image.append(sum(errors) / len(errors))
         assert loss == pytest.approx(sum(per_image) / len(per_image), rel=1e-4)
@@ -225,20 +236,21 @@ def test_partners_give_the_labels_of_mirror_images() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        # One landmark stays inside and one moves out; the third was not found. An empty target has no error.
+        # The first landmark is inside the view, the second outside, and the third was not found. The network
+        # returns no heat, so only the first has an error. `expected` is its weight in the mean.
         ({}, 1.0),
         ({"average": "all"}, 1 / 3),
         ({"outside": "absent"}, 1 / 2),
         ({"outside": "absent", "average": "all"}, 1 / 3),
     ],
 )
-def test_landmarks_outside_the_view_and_the_mean_over_landmarks(
+def test_settings_decide_whether_landmarks_outside_and_absent_ones_count(
     settings: dict[str, str], expected: float
 ) -> None:
     still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
     changes = {f"augment__{name}": value for name, value in still.items()}
     changes |= {f"stage2__{name}": value for name, value in settings.items()}
-    config = _config(K=3, flip__train=False, flip__test=False, **changes)
+    config = _make_config(K=3, flip__train=False, flip__test=False, **changes)
     xy = torch.tensor([[[30.0, 30.0], [-9.0, 30.0], [40.0, 40.0]]]).repeat(2, 1, 1)
     present = torch.tensor([[True, True, False]]).repeat(2, 1)
     table = LandmarkTable.from_partners(xy, present, LandmarkPartners.identity(3))
@@ -253,7 +265,7 @@ def test_landmarks_outside_the_view_and_the_mean_over_landmarks(
 
 
 def test_students_are_trained_without_erased_squares() -> None:
-    config = _config(student__batch=5, student__sigma=1.25, images__size=128)
+    config = _make_config(student__batch=5, student__sigma=1.25, images__size=128)
     student, stage2 = RegressionSettings.of_student(config), RegressionSettings.of_stage2(config)
     assert (student.batch, student.batch_setting, student.sigma) == (5, "student.batch", 1.25)
     assert (stage2.batch, stage2.batch_setting, stage2.sigma) == (4, "stage2.batch", config.stage2.sigma)

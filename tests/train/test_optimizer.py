@@ -13,7 +13,7 @@ from selfmark.train.engine import Phase
 from selfmark.train.optimizer import FlatAdamW, FlatRMSprop
 
 
-def _network() -> nn.Sequential:
+def _build_network() -> nn.Sequential:
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 1, 1)]
     return nn.Sequential(*layers)
@@ -22,7 +22,7 @@ def _network() -> nn.Sequential:
 @pytest.mark.parametrize("clip", [0.0, 0.05, 100.0])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_many_steps_match_torch(clip: float, channels_last: bool) -> None:
-    ours, theirs = _network(), _network()
+    ours, theirs = _build_network(), _build_network()
     if channels_last:
         ours.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     settings = Optimizer(lr=3e-3, weight_decay=0.02, clip_norm=clip)
@@ -39,8 +39,8 @@ def test_many_steps_match_torch(clip: float, channels_last: bool) -> None:
             flat.scale_learning_rate(0.1)
             for group in reference.param_groups:
                 group["lr"] *= 0.1
-        for network, zero in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
-            zero()
+        for network, zero_grad in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
+            zero_grad()
             (network(images) - images.mean(1, keepdim=True)).square().mean().backward()
         if clip > 0:
             nn.utils.clip_grad_norm_(theirs.parameters(), clip)
@@ -48,11 +48,11 @@ def test_many_steps_match_torch(clip: float, channels_last: bool) -> None:
         reference.step()
     for (name, parameter), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-5, atol=1e-6, msg=name)
-        assert not torch.equal(expected, dict(_network().named_parameters())[name])
+        assert not torch.equal(expected, dict(_build_network().named_parameters())[name])
 
 
 def test_flattening_does_not_change_the_network() -> None:
-    network = _network()
+    network = _build_network()
     before = copy.deepcopy(network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.randn(2, 3, 6, 6)
@@ -60,7 +60,7 @@ def test_flattening_does_not_change_the_network() -> None:
     torch.testing.assert_close(network(images), before(images))
     for name, value in before.state_dict().items():
         assert torch.equal(network.state_dict()[name], value), name
-    other = _network()
+    other = _build_network()
     nn.init.ones_(other[0].weight)
     network.load_state_dict(other.state_dict())
     torch.testing.assert_close(network(images), other(images))
@@ -68,12 +68,13 @@ def test_flattening_does_not_change_the_network() -> None:
 
 
 def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
-    network = _network()
+    network = _build_network()
     flat = FlatRMSprop([(network, 1.0)], Optimizer(lr=0.1), torch.bfloat16)
-    assert {id(p) for p in flat.weight_copies} == {
-        id(p) for m in (network[0], network[3]) for p in m.parameters()
+    convolutions = (network[0], network[3])
+    assert {id(parameter) for parameter in flat.weight_copies} == {
+        id(parameter) for layer in convolutions for parameter in layer.parameters()
     }
-    before = {p: p.detach().clone() for p in network.parameters()}
+    before = {parameter: parameter.detach().clone() for parameter in network.parameters()}
     flat.zero_grad()
     for low_precision in flat.weight_copies.values():
         low_precision.grad = torch.ones_like(low_precision)
@@ -81,16 +82,15 @@ def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
     for parameter, low_precision in flat.weight_copies.items():
         assert (parameter < before[parameter]).all()
         assert torch.equal(low_precision, parameter.bfloat16())
-    assert torch.equal(
-        network[1].weight, before[network[1].weight] - 0.1 * _first_step(before[network[1].weight])
-    )
+    norm_weight = network[1].weight  # has no copy and no gradient, so only weight decay changes it
+    assert torch.equal(norm_weight, before[norm_weight] - 0.1 * _compute_first_step(before[norm_weight]))
     nn.init.ones_(network[0].weight)
     flat.update_copies()
     assert (flat.weight_copies[network[0].weight] == 1).all()
 
 
-def _first_step(value: torch.Tensor) -> torch.Tensor:
-    """Return the first step per learning rate if only weight decay acts: g / sqrt(0.01 g^2)."""
+def _compute_first_step(value: torch.Tensor) -> torch.Tensor:
+    """Return the first step of RMSprop per learning rate if only weight decay gives a gradient."""
     gradient = value * Optimizer().weight_decay
     return gradient / ((0.01 * gradient.square()).sqrt() + 1e-8)
 
@@ -101,7 +101,7 @@ def _first_step(value: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_one_cycle_of_adamw_matches_torch(weight_decay: float, channels_last: bool) -> None:
-    ours, theirs = _network(), _network()
+    ours, theirs = _build_network(), _build_network()
     if channels_last:
         ours.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     flat = FlatAdamW([(ours[0], 0.1), (ours[1:], 1.0)], lr=0.02, weight_decay=weight_decay)
@@ -116,14 +116,14 @@ def test_one_cycle_of_adamw_matches_torch(weight_decay: float, channels_last: bo
         assert flat.learning_rates == pytest.approx(rates)
         for group, rate in zip(reference.param_groups, rates, strict=True):
             group["lr"] = rate
-        for network, zero in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
-            zero()
+        for network, zero_grad in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
+            zero_grad()
             (network(images) - images.mean(1, keepdim=True)).square().mean().backward()
         flat.step()
         reference.step()
     for (name, parameter), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5, msg=name)
-        assert (expected - dict(_network().named_parameters())[name]).abs().max() > 1e-3
+        assert (expected - dict(_build_network().named_parameters())[name]).abs().max() > 1e-3
 
 
 def test_the_first_step_of_adamw_is_the_learning_rate() -> None:
@@ -141,7 +141,7 @@ def test_the_first_step_of_adamw_is_the_learning_rate() -> None:
 
 def test_the_state_of_adamw_is_written_in_place() -> None:
     """A checkpoint that is copied into the state of a new optimizer makes it take the same step."""
-    networks = [_network(), _network()]
+    networks = [_build_network(), _build_network()]
     networks[1].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizers = [FlatAdamW([(network, 1.0)], lr=0.01, weight_decay=0.1) for network in networks]
     generator = torch.Generator().manual_seed(2)

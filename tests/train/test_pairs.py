@@ -35,7 +35,7 @@ CONFIG: Config = replace(
 ROUND = PairSettings(same_image_fraction=0.3, flip=True, flip_together=False)
 
 
-def _pixels() -> torch.Tensor:
+def _make_pixels() -> torch.Tensor:
     """Return the images [IMAGES, 3, SIZE, SIZE] that encode their coordinates."""
     ramp = torch.arange(SIZE, dtype=torch.uint8)
     pixels = torch.empty(IMAGES, 3, SIZE, SIZE, dtype=torch.uint8)
@@ -45,7 +45,7 @@ def _pixels() -> torch.Tensor:
     return pixels
 
 
-def _table() -> PointTable:
+def _make_table() -> PointTable:
     generator = torch.Generator().manual_seed(3)
     count = IMAGES * SLOTS
     points = Keypoints(
@@ -75,7 +75,7 @@ def _draw(
     plan = plan_pairs(table.usable.numpy(), part.total, settings.same_image_fraction, nearby, seed)
     pairs = plan(0).take(part)
     planned = torch.from_numpy(np.stack([pairs.first, pairs.second, pairs.slot]))
-    pixels = _pixels()[torch.from_numpy(pairs.images)]
+    pixels = _make_pixels()[torch.from_numpy(pairs.images)]
     generator = torch.Generator().manual_seed(seed)
     source = PairSource(table, settings, propagated)
     augmentation = PLAIN_BACKEND.augmentation
@@ -90,7 +90,7 @@ def _decode(batch: PairBatch, xy: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 @pytest.mark.parametrize("seed", range(4))
 def test_points_move_with_the_image_content(seed: int) -> None:
-    table = _table()
+    table = _make_table()
     batch = _draw(table, None, ROUND, CONFIG, seed)
     for points, valid in ((batch.xy, batch.valid), (batch.target_xy, batch.target_valid)):
         position, image = _decode(batch, points)
@@ -104,7 +104,7 @@ def test_points_move_with_the_image_content(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_labels_match_the_image_and_its_flip(seed: int) -> None:
-    table = _table()
+    table = _make_table()
     batch = _draw(table, None, ROUND, CONFIG, seed)
     _, image = _decode(batch, batch.xy)
     flips = set()
@@ -113,18 +113,19 @@ def test_labels_match_the_image_and_its_flip(seed: int) -> None:
         # In a mirrored view, x and y of the source form a left-handed coordinate system.
         red = batch.images[view, 0, 62:66, 62:66]
         green = batch.images[view, 1, 62:66, 62:66]
-        orientation = (red[0, 3] - red[0, 0]) * (green[3, 0] - green[0, 0]) - (red[3, 0] - red[0, 0]) * (
-            green[0, 3] - green[0, 0]
-        )
-        flipped = bool(orientation < 0)
-        flips.add(flipped)
-        expected = table.mirrored_label[number] if flipped else table.label[number]
+        # Changes of the source's x (red) and y (green) along a row and along a column of the view.
+        x_along_row, x_along_column = red[0, 3] - red[0, 0], red[3, 0] - red[0, 0]
+        y_along_row, y_along_column = green[0, 3] - green[0, 0], green[3, 0] - green[0, 0]
+        determinant = x_along_row * y_along_column - x_along_column * y_along_row
+        is_flipped = bool(determinant < 0)
+        flips.add(is_flipped)
+        expected = table.mirrored_label[number] if is_flipped else table.label[number]
         assert batch.label[view].tolist() == expected.tolist()
     assert flips == {True, False}
 
 
 def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
-    table = _table()
+    table = _make_table()
     batch = _draw(table, None, warmup_pair_settings(CONFIG), CONFIG, 0)
     _, image = _decode(batch, batch.xy)
     first, second = image.chunk(2)
@@ -146,16 +147,16 @@ def test_warmup_flips_views_and_keeps_labels_if_landmarks_are_their_own_partners
     both_valid = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
     assert (first - second)[both_valid].abs().max() < 0.3
     # Red is x of the original: if it decreases to the right, the view is mirrored.
-    mirrored = batch.images[:, 0, 64, 72] < batch.images[:, 0, 64, 56]
-    first_mirrored, second_mirrored = mirrored.chunk(2)
-    assert set((first_mirrored == second_mirrored).tolist()) == {True, False}
+    is_mirrored = batch.images[:, 0, 64, 72] < batch.images[:, 0, 64, 56]
+    is_first_mirrored, is_second_mirrored = is_mirrored.chunk(2)
+    assert set((is_first_mirrored == is_second_mirrored).tolist()) == {True, False}
 
 
 def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_sides() -> None:
     config = replace(CONFIG, correspondence=replace(CONFIG.correspondence, mode="equivariance"))
     settings = round_pair_settings(config, has_mirrored_labels=True)
     assert settings == PairSettings(same_image_fraction=1.0, flip=True, flip_together=True)
-    batch = _draw(_table(), None, settings, config, 0)
+    batch = _draw(_make_table(), None, settings, config, 0)
     assert torch.equal(*batch.label.chunk(2))
 
 
@@ -168,7 +169,7 @@ def test_no_flips_without_mirrored_labels_or_when_switched_off() -> None:
 def test_same_image_pairs_occur_with_the_given_fraction() -> None:
     config = replace(CONFIG, runtime=replace(CONFIG.runtime, batch=400))
     settings = PairSettings(same_image_fraction=0.5, flip=False, flip_together=False)
-    batch = _draw(_table(), None, settings, config, 0)
+    batch = _draw(_make_table(), None, settings, config, 0)
     _, image = _decode(batch, torch.full((800, 1, 2), 63.5))
     same = (image[:400] == image[400:]).float().mean()
     # By chance, one in six of the other pairs also consists of a single image.
@@ -176,7 +177,7 @@ def test_same_image_pairs_occur_with_the_given_fraction() -> None:
 
 
 def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
-    table = _table()
+    table = _make_table()
     neighbor = torch.tensor([[1], [0], [3], [2], [5], [4]])
     propagated = PropagatedPoints(
         torch.zeros(IMAGES, dtype=torch.int64),
@@ -190,10 +191,9 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
     batch = _draw(table, propagated, settings, always, 0)
     position, image = _decode(batch, batch.xy)
     target_position, target_image = _decode(batch, batch.target_xy)
-    num_pairs, num_temporal = len(image) // 2, 0
+    num_pairs = len(image) // 2
     for pair in range(num_pairs):
         first, second = int(image[pair, 1]), int(image[num_pairs + pair, 1])
-        num_temporal += 1
         assert second == int(neighbor[first, 0])
         valid = batch.valid[num_pairs + pair]
         assert not valid[0]
@@ -203,13 +203,13 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
         assert (target_image[num_pairs + pair] == second).all()
         target_valid = batch.target_valid[num_pairs + pair]
         assert (target_position[num_pairs + pair] - table.xy[second])[target_valid].abs().max() < 0.3
-        slots = list(range(SLOTS))
+        slots = list(range(SLOTS))  # each point is labeled by its slot
         assert batch.label[pair].tolist() == batch.label[num_pairs + pair].tolist() == slots
-    assert num_temporal == num_pairs
+    assert num_pairs == always.runtime.batch
 
 
 def test_two_processes_together_build_the_batch_of_one_process() -> None:
-    table, config = _table(), replace(CONFIG, augment=Augment())
+    table, config = _make_table(), replace(CONFIG, augment=Augment())
     whole = _draw(table, None, ROUND, config, 0)
     parts = [_draw(table, None, ROUND, config, 0, ProcessGroup(rank, 2)) for rank in range(2)]
     for field in fields(PairBatch):

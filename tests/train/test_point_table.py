@@ -18,9 +18,9 @@ def test_rows_contain_the_flat_points_in_order() -> None:
     table = build_point_table(labeled, 4, 2, torch.device("cpu"))
     assert table.xy.shape == (4, 3, 2)
     for image in range(4):
-        rows = [p for p in range(6) if IMAGES[p] == image]
-        assert table.valid[image].tolist() == [slot < len(rows) for slot in range(3)]
-        for slot, point in enumerate(rows):
+        points = [point for point in range(6) if IMAGES[point] == image]
+        assert table.valid[image].tolist() == [slot < len(points) for slot in range(3)]
+        for slot, point in enumerate(points):
             assert torch.equal(table.xy[image, slot], POINTS.xy[point])
             assert table.label[image, slot] == labeled.label[point]
             assert table.mirrored_label[image, slot] == labeled.mirrored_label[point]

@@ -115,9 +115,8 @@ def test_more_landmarks_than_points_are_rejected_with_advice(
     text = read_error_line(capsys)
     found = int(re.search(r"K=60 is more than the (\d+) points that 'selfmark' found in any image", text)[1])
     assert f"use -k {found} or less, or" in text
-    limit = (
-        40  # the preset's keypoints.max_points; the advice to raise it appears only if images come near it
-    )
+    # The advice to raise keypoints.max_points, 40 in this preset, appears only if images come near it.
+    limit = 40
     assert ("raise keypoints.max_points" in text) == (found >= round(0.6 * limit))
     assert "--features efficientnet-lite0" in text
     assert not (tmp_path / "run").exists()

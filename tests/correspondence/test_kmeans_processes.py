@@ -100,7 +100,7 @@ def test_the_clusters_are_the_same(
     for results in several:
         centroids = results[f"{name}, {uneven=}"]
         torch.testing.assert_close(centroids, expected, atol=1e-5, rtol=0)
-        if name != "two values":  # its equal centroids are all nearest
+        if name != "two values":  # there, several equal centroids are nearest
             clusters = nearest_centroid(vectors, centroids).cluster
             assert torch.equal(clusters, nearest_centroid(vectors, expected).cluster)
 

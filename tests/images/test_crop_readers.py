@@ -26,7 +26,7 @@ needs_processes = pytest.mark.skipif(
 
 @dataclass
 class Processes:
-    """Processes that were started."""
+    """A record of the processes that were started."""
 
     started: list[subprocess.Popen[bytes]]
 
@@ -62,6 +62,7 @@ def refs(tmp_path: Path) -> list[ImageRef]:
             path.write_bytes(path.read_bytes()[:60])
         boxes = [(3.5, 2.0, 11.0, 20.0), (500.0, 0.0, 5.0, 5.0), (0.0, 0.0, 9.0, 9.0)]
         refs += [ImageRef(path, box=box) for box in boxes] if number % 4 == 3 else [ImageRef(path)]
+    # More boxes of one image than fit into the shared memory of a process.
     many = [(float(x), 0.0, 8.0, 8.0) for x in range(reading_process.CAPACITY + 3)]
     refs += [ImageRef(tmp_path / "00.png", box=box) for box in many]
     return [*refs, ImageRef(tmp_path / "missing.png"), *refs[10:20], ImageRef(tmp_path / "20.png")]
@@ -76,7 +77,7 @@ def _assert_equal(store: ImageStore, expected: ImageStore) -> None:
 
 @pytest.fixture
 def expected(refs: list[ImageRef]) -> ImageStore:
-    """The store that threads read, because it is made before `processes`."""
+    """The store as threads read it; tests request this fixture before `processes`."""
     return load_store(refs, IMAGES, 1.0, None)
 
 
@@ -93,13 +94,13 @@ def test_processes_read_the_same_as_threads(
 def test_images_of_a_killed_process_are_read_in_threads(
     refs: list[ImageRef], expected: ImageStore, processes: Processes
 ) -> None:
-    def kill_first(parts: Iterator[ImageStore]) -> Iterator[ImageStore]:
+    def kill_processes(parts: Iterator[ImageStore]) -> Iterator[ImageStore]:
         for part in parts:
             for process in processes.started:
                 process.send_signal(signal.SIGKILL)
             yield part
 
-    parts = list(kill_first(iterate_crops(refs, IMAGES, 1)))
+    parts = list(kill_processes(iterate_crops(refs, IMAGES, 1)))
     assert tuple(ref for part in parts for ref in part.refs) == expected.refs
     np.testing.assert_array_equal(np.concatenate([part.pixels for part in parts]), expected.pixels)
     assert {process.returncode for process in processes.started} == {-signal.SIGKILL}
@@ -114,13 +115,13 @@ def test_processes_end_if_reading_stops_early_or_the_main_process_dies(
         next(parts)
     assert processes.started
     for process in processes.started:
-        process.send_signal(signal.SIGINT)  # Ctrl-C reaches them too, but only the main process acts on it.
+        process.send_signal(signal.SIGINT)  # Ctrl-C also reaches these processes, but they must ignore it
     parts.close()
     assert {process.returncode for process in processes.started} == {0}
-    lonely = reading_process.ReadingProcess(IMAGES)
-    lonely._connection.close()  # as when the main process is killed
+    orphan = reading_process.ReadingProcess(IMAGES)
+    orphan._connection.close()  # as when the main process is killed
     assert processes.started[-1].wait(20) == 0
-    os.close(lonely._memory)
+    os.close(orphan._memory)
 
 
 @needs_processes

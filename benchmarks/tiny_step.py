@@ -52,9 +52,9 @@ def main() -> None:
     rows = [_summarize(stage, turns) for stage in STAGES]
     record = {
         "script": "benchmarks/tiny_step.py",
-        "hardware": f"{arguments.threads} of {provenance.processor()}",
+        "hardware": f"{arguments.threads} of {provenance.describe_processor()}",
         "versions": {"python": platform.python_version(), "torch": turns["current"][0]["torch"]},
-        "commit": provenance.commit(),
+        "commit": provenance.read_commit(),
         "baseline": str(arguments.baseline),
         "seed": 0,
         "rows": rows,

@@ -160,7 +160,7 @@ def _write_datasets(folder: Path) -> None:
     face_miniatures.make_mtfl(folder / "MTFL")
     face_miniatures.make_cub(folder / "CUB_200_2011")
     names = [f"{number:06d}.jpg" for number in range(1, 17)]
-    points = [face_miniatures.sixty_eight_points(-60) for _ in names]
+    points = [face_miniatures.make_sixty_eight_points(-60) for _ in names]
     np.savez(folder / "points68.npz", names=np.array(names), xy=np.stack(points))
     face_miniatures.write_lines(
         folder / "faces.csv", ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]

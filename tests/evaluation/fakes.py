@@ -31,8 +31,8 @@ def draw_blobs(count: int, seed: int = 0) -> BlobImages:
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0.2, 0.8, (4, count, 2)) * (SIZE - 1)
     centers[2, :, 0], centers[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob on each side
-    grid = np.arange(SIZE)
-    profiles = np.exp(-((grid - centers[..., None]) ** 2) / (2 * 3.0**2))  # [4, N, 2, S], along x and y
+    sigma, grid = 3.0, np.arange(SIZE)  # pixels
+    profiles = np.exp(-((grid - centers[..., None]) ** 2) / (2 * sigma**2))  # [4, N, 2, S], along x and y
     blobs = profiles[:, :, 1, :, None] * profiles[:, :, 0, None, :]
     channels = np.stack([blobs[0], blobs[1], np.maximum(blobs[2], blobs[3])], axis=1)
     pixels = torch.from_numpy((255 * channels).round().astype(np.uint8))
@@ -40,7 +40,7 @@ def draw_blobs(count: int, seed: int = 0) -> BlobImages:
 
 
 class BlobNetwork(Psi):
-    """Replacement for a trained network that finds the blobs by color, or fails in a known way."""
+    """Replacement for a trained network; each landmark finds a blob by its color or fails in a known way."""
 
     def forward(self, images: Tensor) -> Tensor:
         red, green, blue = torch.nn.functional.avg_pool2d(images, 4).unbind(1)
@@ -53,7 +53,7 @@ class BlobNetwork(Psi):
         return torch.stack([red, green, center, torch.rand_like(red), leftmost, green], dim=1)
 
 
-def blob_detector(**changes: Any) -> Detector:
+def build_blob_detector(**changes: Any) -> Detector:
     network = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
     settings: dict[str, Any] = {
         "names": ("red", "green", "center", "random", "leftmost", "rare"),

@@ -1,4 +1,4 @@
-"""Advice in words."""
+"""The advice that follows from the label-free checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECKS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "images", "expected"),
+    ("changes", "num_images", "expected"),
     [
         ({}, 30, []),
         ({"duplicates": [[1, 2]]}, 30, ["landmarks 1 and 2 mark the same place: lower -k to about 15"]),
@@ -71,5 +71,5 @@ CHECKS: dict[str, Any] = {
         ({"upright_accuracy": None, "kind_separation": None, "found": [None] * 16}, 500, []),
     ],
 )
-def test_each_sentence_has_its_reason(changes: dict[str, Any], images: int, expected: list[str]) -> None:
-    assert advise(CHECKS | changes, images, Config()) == expected
+def test_each_problem_gives_its_advice(changes: dict[str, Any], num_images: int, expected: list[str]) -> None:
+    assert advise(CHECKS | changes, num_images, Config()) == expected

@@ -15,27 +15,27 @@ from tests.features.random_images import random_images
 from tests.features.tiny_encoder import TinyEncoder
 
 
-def _descriptors(parts: list[list[int]], noise: float = 0.05) -> np.ndarray:
-    """Return descriptors [N, K, D] of landmarks that lie on the given parts of N images."""
+def _make_descriptors(parts: list[list[int]], noise: float = 0.05) -> np.ndarray:
+    """Return descriptors [N, K, D] of landmarks; parts[n][k] is the part that landmark k marks in image n."""
     random = np.random.default_rng(0)
     vectors = random.normal(size=(10, 16))[np.array(parts)]
-    described: np.ndarray = vectors + random.normal(0, noise, vectors.shape)
-    return described
+    descriptors: np.ndarray = vectors + random.normal(0, noise, vectors.shape)
+    return descriptors
 
 
-def test_landmarks_on_one_part_each_are_pure() -> None:
-    assert measure_purity(_descriptors([[0, 1, 2]] * 12), []).tolist() == [1, 1, 1]
+def test_a_landmark_that_stays_on_one_part_is_pure() -> None:
+    assert measure_purity(_make_descriptors([[0, 1, 2]] * 12), []).tolist() == [1, 1, 1]
 
 
-def test_a_landmark_that_is_the_head_of_one_and_the_tail_of_the_next_is_not_pure() -> None:
+def test_a_landmark_on_different_parts_in_different_images_is_not_pure() -> None:
     # Landmark 1 is on part 1 in 8 of 12 images, and on the part of landmark 2 in the others.
-    purity = measure_purity(_descriptors([[0, 1, 2]] * 8 + [[0, 2, 2]] * 4), [])
+    purity = measure_purity(_make_descriptors([[0, 1, 2]] * 8 + [[0, 2, 2]] * 4), [])
     assert purity.tolist() == pytest.approx([1, 8 / 12, 1])
 
 
-def test_agreement_with_a_naive_loop() -> None:
-    described = _descriptors([[0, 1, 2], [0, 2, 1], [1, 1, 2], [0, 0, 0], [2, 1, 2]], noise=1.0)
-    centered = described - described.reshape(-1, 16).mean(axis=0)
+def test_purity_agrees_with_a_naive_loop() -> None:
+    descriptors = _make_descriptors([[0, 1, 2], [0, 2, 1], [1, 1, 2], [0, 0, 0], [2, 1, 2]], noise=1.0)
+    centered = descriptors - descriptors.reshape(-1, 16).mean(axis=0)
     expected = np.zeros(3)
     for image in range(5):
         for landmark in range(3):
@@ -47,17 +47,17 @@ def test_agreement_with_a_naive_loop() -> None:
             ]
             cosine = [centered[image, landmark] @ mean / np.linalg.norm(mean) for mean in means]
             expected[landmark] += int(np.argmax(cosine) == landmark) / 5
-    assert measure_purity(described, []).tolist() == pytest.approx(expected.tolist())
+    assert measure_purity(descriptors, []).tolist() == pytest.approx(expected.tolist())
 
 
-def test_two_numbers_on_one_place_count_as_one() -> None:
-    described = _descriptors([[0, 1, 1]] * 40, noise=0.5)
-    assert measure_purity(described, [])[1:].max() < 0.9
-    assert measure_purity(described, [[1, 2]]).tolist() == [1, 1, 1]
+def test_duplicate_landmarks_count_as_one() -> None:
+    descriptors = _make_descriptors([[0, 1, 1]] * 40, noise=0.5)
+    assert measure_purity(descriptors, [])[1:].max() < 0.9
+    assert measure_purity(descriptors, [[1, 2]]).tolist() == [1, 1, 1]
 
 
-def test_one_image_shows_nothing() -> None:
-    assert np.isnan(measure_purity(_descriptors([[0, 1]]), [])).all()
+def test_purity_of_a_single_image_is_unknown() -> None:
+    assert np.isnan(measure_purity(_make_descriptors([[0, 1]]), [])).all()
 
 
 def test_descriptors_are_the_features_at_the_landmarks() -> None:

@@ -24,7 +24,7 @@ def test_a_landmark_that_follows_the_animal_is_not_on_the_background() -> None:
     noisy = np.clip(pixels + rng.normal(0, 3, pixels.shape), 0, 255).astype(np.uint8)
     sliding = np.stack([np.linspace(2, 60, FRAMES), np.full(FRAMES, 2)], axis=-1)
     xy = np.stack([animal, np.full((FRAMES, 2), 2.0), sliding], axis=1).astype(np.float64)
-    rates = measure_background(torch.from_numpy(noisy).permute(0, 3, 1, 2), xy, 2, 8.0)
+    rates = measure_background(torch.from_numpy(noisy).permute(0, 3, 1, 2), xy, radius=2, max_difference=8.0)
     assert rates[0] == 0.0
     assert rates[1:].tolist() == [1.0, 1.0]
 

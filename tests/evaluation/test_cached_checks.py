@@ -1,4 +1,4 @@
-"""Label-free checks, and what a report shows, are computed once, and again when anything changes."""
+"""Label-free checks and the placements of a report are cached, and computed again when anything changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def models(quick_run: Path, tmp_path: Path) -> RunModels:
     return RunModels.open(Run.open(Path(shutil.copytree(quick_run, tmp_path / "run", ignore=ignore))), "cpu")
 
 
-def _counted(result: Any) -> tuple[Callable[[], Any], list[None]]:
+def _count_calls(result: Any) -> tuple[Callable[[], Any], list[None]]:
+    """Return a function that returns `result`, and a list that has one entry for each of its calls."""
     calls: list[None] = []
 
     def compute() -> Any:
@@ -41,12 +42,12 @@ def test_checks_are_made_again_if_settings_second_run_images_or_file_change(
     models: RunModels, photos: Path
 ) -> None:
     refs, settings = list_images([photos]), Evaluation()
-    compute, calls = _counted(CHECKS)
+    compute, calls = _count_calls(CHECKS)
     for _ in range(2):
         assert load_or_check(models, refs, settings, None, compute) == CHECKS
     assert len(calls) == 1
     (file,) = (models.run.path / "predictions").iterdir()
-    file.write_text(file.read_text().replace("0.25", "0.75"))
+    file.write_text(file.read_text().replace("0.25", "0.75"))  # edited, so its checksum is wrong
     assert load_or_check(models, refs, settings, None, compute) == CHECKS
     file.write_text("[]")
     assert load_or_check(models, refs, settings, None, compute) == CHECKS
@@ -56,13 +57,13 @@ def test_checks_are_made_again_if_settings_second_run_images_or_file_change(
         (refs, settings, {"backward_shares": [0.5]}),
         (refs[:-1], settings, None),
     )
-    for number, (images, changed, second_run) in enumerate(changes, start=4):
+    for num_calls, (images, changed, second_run) in enumerate(changes, start=4):
         load_or_check(models, images, changed, second_run, compute)
-        assert len(calls) == number
+        assert len(calls) == num_calls
 
 
 def test_checks_without_pretrained_features_are_not_cached(models: RunModels, photos: Path) -> None:
-    compute, calls = _counted(CHECKS | {"appearance_error": [None, None]})
+    compute, calls = _count_calls(CHECKS | {"appearance_error": [None, None]})
     for _ in range(2):
         load_or_check(models, list_images([photos]), Evaluation(), None, compute)
     assert len(calls) == 2
@@ -79,7 +80,7 @@ def test_placements_of_a_report_are_computed_again_if_weights_or_file_change(
         rng.random((5, 2)),
         np.arange(5) % num_landmarks,
     )
-    compute, calls = _counted(placed)
+    compute, calls = _count_calls(placed)
     for _ in range(2):
         cached = load_or_place(models.run, models.card, refs, 3, compute)
         for name, array in vars(placed).items():

@@ -98,7 +98,7 @@ def test_changed_weights_settings_or_images_invalidate_the_cache(
     _predict(folder, refs)
     assert len(prediction_calls) == 4
 
-    os.utime(refs[3].path, ns=(1, 1))
+    os.utime(refs[3].path, ns=(1, 1))  # an image with another time of modification counts as changed
     _predict(folder, refs)
     assert len(prediction_calls) == 5
 

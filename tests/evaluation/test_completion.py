@@ -1,3 +1,5 @@
+"""Completion of landmarks with gaps: by singular value thresholding, and by the mean."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,10 +18,10 @@ from selfmark.evaluation.completion import (
 )
 
 
-def low_rank_landmarks(
+def make_low_rank_landmarks(
     seed: int, images: int = 200, K: int = 12, rank: int = 3, missing: float = 0.3
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Landmarks whose motion has rank `rank`, complete and with gaps."""
+    """Return landmarks whose motion has rank `rank`, [images, K, 2]: complete, and with NaN in the gaps."""
     rng = np.random.default_rng(seed)
     motion = rng.normal(0, 8, (images, rank)) @ rng.normal(size=(rank, 2 * K)) / np.sqrt(rank)
     complete = (motion + rng.uniform(40, 200, 2 * K)).reshape(images, K, 2)
@@ -27,31 +29,32 @@ def low_rank_landmarks(
     return complete, gaps
 
 
-def rms(values: np.ndarray) -> float:
+def compute_rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(values**2)))
 
 
-def plain_shrink(matrix: np.ndarray, tau: float) -> np.ndarray:
+def shrink_with_svd(matrix: np.ndarray, tau: float) -> np.ndarray:
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     return u @ np.diag(np.maximum(s - tau, 0)) @ vt
 
 
 @pytest.mark.parametrize(("missing", "factor"), [(0.3, 20), (0.6, 3)])
 def test_gaps_of_low_rank_motion_are_recovered(missing: float, factor: float) -> None:
-    complete, gaps = low_rank_landmarks(0, missing=missing)
+    complete, gaps = make_low_rank_landmarks(0, missing=missing)
     filled = complete_landmarks(gaps, 300)
     is_missing = np.isnan(gaps)
-    baseline = rms((fill_with_mean(gaps, mean_landmarks(gaps)) - complete)[is_missing])
+    baseline = compute_rms((fill_with_mean(gaps, mean_landmarks(gaps)) - complete)[is_missing])
     assert baseline > 6.0
-    assert rms((filled - complete)[is_missing]) < baseline / factor
+    assert compute_rms((filled - complete)[is_missing]) < baseline / factor
     assert filled[~is_missing].tobytes() == gaps[~is_missing].tobytes()
 
 
 def test_more_iterations_reduce_the_error() -> None:
-    complete, gaps = low_rank_landmarks(1)
+    complete, gaps = make_low_rank_landmarks(1)
     is_missing = np.isnan(gaps)
     errors = [
-        rms((complete_landmarks(gaps, iterations) - complete)[is_missing]) for iterations in (5, 30, 150)
+        compute_rms((complete_landmarks(gaps, iterations) - complete)[is_missing])
+        for iterations in (5, 30, 150)
     ]
     assert errors[0] > errors[1] > errors[2]
 
@@ -59,17 +62,18 @@ def test_more_iterations_reduce_the_error() -> None:
 def test_the_first_dual_exceeds_the_threshold() -> None:
     matrix = np.random.default_rng(0).normal(size=(8, 30))
     low_rank, _ = threshold_singular_values(matrix, np.ones(matrix.shape, bool), 0)
-    assert np.linalg.norm(low_rank) > 0.0  # it is zero unless a singular value of the dual exceeds tau
+    # The result is zero unless a singular value of the dual exceeds tau.
+    assert np.linalg.norm(low_rank) > 0.0
 
 
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6), (12, 12)])
 @pytest.mark.parametrize("tau", [0.0, 2.0, 5.0, 1e3])
 def test_shrinkage_equals_that_of_a_plain_svd(shape: tuple[int, int], tau: float) -> None:
     matrix = np.random.default_rng(0).normal(size=shape)
-    np.testing.assert_allclose(shrink_singular_values(matrix, tau), plain_shrink(matrix, tau), atol=1e-10)
+    np.testing.assert_allclose(shrink_singular_values(matrix, tau), shrink_with_svd(matrix, tau), atol=1e-10)
 
 
-def test_the_result_is_optimal() -> None:
+def test_the_thresholding_result_is_optimal() -> None:
     # The problem is min tau |X|_* + |X|_F^2 / 2 with X = M on the observed entries. X is optimal if it is
     # feasible and there is a Y, zero on the other entries, such that Y - X is in tau times the
     # subdifferential of the nuclear norm at X.
@@ -78,7 +82,7 @@ def test_the_result_is_optimal() -> None:
     observed = rng.random(matrix.shape) < 0.8
     x, y = threshold_singular_values(matrix, observed, 20_000)
     tau = 5 * np.sqrt(matrix.size)  # the threshold of Cai et al.
-    assert rms((x - matrix)[observed]) <= 1e-4 * rms(matrix[observed])
+    assert compute_rms((x - matrix)[observed]) <= 1e-4 * compute_rms(matrix[observed])
     assert np.all(y[~observed] == 0.0)
     u, s, vt = np.linalg.svd(x, full_matrices=False)
     rank = int((s > 1e-8 * s[0]).sum())
@@ -94,7 +98,7 @@ def test_the_result_is_optimal() -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
 def test_unit_and_origin_of_the_coordinates_do_not_matter(scale: float, shift: float) -> None:
-    _, gaps = low_rank_landmarks(3, images=40, K=6, rank=2)
+    _, gaps = make_low_rank_landmarks(3, images=40, K=6, rank=2)
     np.testing.assert_allclose(
         complete_landmarks(gaps * scale + shift, 60),
         complete_landmarks(gaps, 60) * scale + shift,
@@ -104,22 +108,22 @@ def test_unit_and_origin_of_the_coordinates_do_not_matter(scale: float, shift: f
 
 def test_completion_converges_with_many_gaps() -> None:
     # With 85 % missing, the step of Cai et al. is 8, four times the proven limit, and their method diverges.
-    complete, gaps = low_rank_landmarks(4, rank=2, missing=0.85)
+    complete, gaps = make_low_rank_landmarks(4, rank=2, missing=0.85)
     is_missing = np.isnan(gaps)
-    assert rms((complete_landmarks(gaps, 300) - complete)[is_missing]) < rms(
+    assert compute_rms((complete_landmarks(gaps, 300) - complete)[is_missing]) < compute_rms(
         (fill_with_mean(gaps, mean_landmarks(gaps)) - complete)[is_missing]
     )
 
 
 def test_without_gaps_nothing_changes() -> None:
-    complete, _ = low_rank_landmarks(5, images=20)
+    complete, _ = make_low_rank_landmarks(5, images=20)
     filled = complete_landmarks(complete, 10)
     assert filled.tobytes() == complete.tobytes()
     assert filled is not complete
 
 
 def test_landmarks_never_found_and_empty_images_get_the_mean() -> None:
-    _, gaps = low_rank_landmarks(6, images=60, K=5)
+    _, gaps = make_low_rank_landmarks(6, images=60, K=5)
     gaps[:, 3] = np.nan
     gaps[7] = np.nan
     filled = complete_landmarks(gaps, 100)
@@ -137,7 +141,7 @@ def test_landmarks_that_never_move_stay_in_place() -> None:
     assert complete_landmarks(gaps, 10).tolist() == fixed.tolist()
 
 
-def test_small_example_of_filling_and_counting() -> None:
+def test_gaps_are_filled_with_the_mean_and_found_points_are_counted() -> None:
     gaps = np.array([[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]])
     assert mean_landmarks(gaps).tolist() == [[2.0, 3.0], [5.0, 6.0]]
     filled = fill_with_mean(gaps, np.array([[9.0, 9.0], [7.0, 8.0]]))

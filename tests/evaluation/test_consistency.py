@@ -19,7 +19,7 @@ from selfmark.evaluation.consistency import (
     measure_deformation_errors,
     measure_mirror_errors,
 )
-from tests.evaluation.fakes import CENTER, GREEN, RED, SIZE, blob_detector, draw_blobs
+from tests.evaluation.fakes import CENTER, GREEN, RED, SIZE, build_blob_detector, draw_blobs
 
 NO_COLOR_CHANGE = Augment(
     contrast=(1, 1), brightness=(1, 1), noise=0.0, blur_fraction=0.0, color_fraction=0.0
@@ -27,13 +27,13 @@ NO_COLOR_CHANGE = Augment(
 SEED = 3
 
 
-def _generator() -> torch.Generator:
+def _make_generator() -> torch.Generator:
     return torch.Generator().manual_seed(SEED)
 
 
 def test_a_landmark_that_follows_its_blob_has_no_error() -> None:
     deformed = measure_deformation_errors(
-        blob_detector(), draw_blobs(12).pixels, 3, NO_COLOR_CHANGE, _generator(), batch=5
+        build_blob_detector(), draw_blobs(12).pixels, 3, NO_COLOR_CHANGE, _make_generator(), batch=5
     )
     assert deformed.error.shape == deformed.moved.shape == (36, 6)
     error = deformed.error[:, [RED, GREEN]]
@@ -46,13 +46,13 @@ def test_deformed_images_also_get_noise() -> None:
     """Heavy noise moves the maximum of the red channel although the geometry does not change."""
     noisy = replace(NO_COLOR_CHANGE, rotation=0.0, scale=(1, 1), shift=0.0, noise=3.0)
     deformed = measure_deformation_errors(
-        blob_detector(), draw_blobs(12).pixels, 2, noisy, _generator(), batch=12
+        build_blob_detector(), draw_blobs(12).pixels, 2, noisy, _make_generator(), batch=12
     )
     assert deformed.moved.max() < 1e-6
     assert np.median(deformed.error[:, RED]) > 0.02
 
 
-def test_errors_of_known_shifts_in_image_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_known_shifts_are_in_image_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row n * 2 + d is deformation d of image n: here a shift by (n + 10 d, 0) pixels."""
     # Ranges of shifts: deformations 0 and 1 of images 0 and 1 (first batch), then of image 2 (second batch).
     shifts: Iterator[tuple[int, int]] = iter([(0, 2), (10, 12), (2, 3), (12, 13)])
@@ -64,7 +64,7 @@ def test_errors_of_known_shifts_in_image_order(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(consistency, "random_affine", shift)
     deformed = measure_deformation_errors(
-        blob_detector(), draw_blobs(3).pixels, 2, NO_COLOR_CHANGE, _generator(), batch=2
+        build_blob_detector(), draw_blobs(3).pixels, 2, NO_COLOR_CHANGE, _make_generator(), batch=2
     )
     expected = np.array([0, 10, 1, 11, 2, 12]) / SIZE
     np.testing.assert_allclose(deformed.moved[:, CENTER], expected, atol=1e-6)
@@ -77,7 +77,7 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
     matrix[:, 0, 2] = SIZE / 3
     monkeypatch.setattr(consistency, "random_affine", lambda *_: matrix)
     deformed = measure_deformation_errors(
-        blob_detector(), blobs.pixels, 1, NO_COLOR_CHANGE, _generator(), batch=8
+        build_blob_detector(), blobs.pixels, 1, NO_COLOR_CHANGE, _make_generator(), batch=8
     )
     outside = blobs.red[:, 0] + SIZE / 3 > SIZE - 0.5
     assert 0 < outside.sum() < 8
@@ -89,11 +89,11 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
 def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
     """Red and green are their own mirror partners, so errors are large if they are swapped."""
     blobs = draw_blobs(7)
-    right = measure_mirror_errors(blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
+    right = measure_mirror_errors(build_blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
     assert right.shape == (7, 6)
     assert right[:, [RED, GREEN, CENTER]].max() < 0.02
 
-    swapped = blob_detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
+    swapped = build_blob_detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
     wrong = measure_mirror_errors(swapped, blobs.pixels, batch=3)
     distance = np.linalg.norm(blobs.red - blobs.green, axis=1) / SIZE
     np.testing.assert_allclose(wrong[:, RED], distance, atol=0.02)
@@ -101,7 +101,7 @@ def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
     assert swapped.card.flip_test == flip_test
 
 
-def test_small_example_of_detection_rates() -> None:
+def test_detection_rates_count_the_scores_above_the_threshold() -> None:
     score = np.array([[0.9, 0.5, 0.0], [0.7, 0.6, 0.0]])
     assert compute_detection_rates(score, 0.5).tolist() == [1.0, 0.5, 0.0]
 
@@ -118,8 +118,9 @@ def test_separation_agrees_with_a_loop(seed: int, points: int) -> None:
     for landmark in range(5):
         silhouettes = []
         for vector in vectors[label == landmark]:
-            a = float(np.linalg.norm(vector - centroids[landmark]))
-            b = min(float(np.linalg.norm(vector - centroids[k])) for k in range(5) if k != landmark)
-            silhouettes.append((b - a) / max(a, b))
+            distances = [float(np.linalg.norm(vector - centroid)) for centroid in centroids]
+            own = distances.pop(landmark)
+            nearest_other = min(distances)
+            silhouettes.append((nearest_other - own) / max(own, nearest_other))
         expected.append(sum(silhouettes) / len(silhouettes) if silhouettes else np.nan)
     np.testing.assert_allclose(compute_cluster_separation(vectors, label, centroids), expected, atol=1e-9)

@@ -16,21 +16,21 @@ SHAPE = np.array([[0, 0], [10, 0], [12, 7], [3, 9], [-6, 4], [-4, -8]], dtype=fl
 IMAGES = 40
 
 
-def _individuals(noise: float = 0.0, mirrored: bool = True) -> npt.NDArray[np.float64]:
+def _place_individuals(noise: float = 0.0, mirrored: bool = True) -> npt.NDArray[np.float64]:
     """Return the shape at random places, in random sizes and directions, half of them mirrored."""
     random = np.random.default_rng(0)
     xy = []
     for index in range(IMAGES):
         angle, scale = random.uniform(0, 2 * np.pi), random.uniform(0.5, 2)
-        turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        side = np.diag([-1.0 if mirrored and index % 2 else 1.0, 1.0])
+        rotation = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        mirror = np.diag([-1.0 if mirrored and index % 2 else 1.0, 1.0])
         noisy = SHAPE + random.normal(0, noise, SHAPE.shape) if noise else SHAPE
-        xy.append(noisy @ side @ turn.T + random.uniform(-100, 100, 2))
+        xy.append(noisy @ mirror @ rotation.T + random.uniform(-100, 100, 2))
     return np.stack(xy)
 
 
 def test_individuals_of_one_shape_fit_exactly() -> None:
-    fitted = fit_constellations(_individuals())
+    fitted = fit_constellations(_place_individuals())
     assert fitted.residual.max() < 1e-6
     distances, expected = (
         np.linalg.norm(shape[:, None] - shape[None], axis=-1) for shape in (fitted.shape, SHAPE)
@@ -40,9 +40,9 @@ def test_individuals_of_one_shape_fit_exactly() -> None:
 
 
 def test_a_landmark_that_jumps_leaves_the_shape_and_the_others_stay() -> None:
-    xy = _individuals(noise=0.1)
+    xy = _place_individuals(noise=0.1)
     jumps = np.arange(IMAGES) % 3 == 0
-    xy[jumps, 4] = xy[jumps, 1]  # the tail of one animal is the head of the next
+    xy[jumps, 4] = xy[jumps, 1]  # for example, landmark 4 is on the head instead of the tail
     residual = fit_constellations(xy).residual
     assert (residual[jumps, 4] > 0.5).all()
     assert (residual[~jumps] < 0.1).mean() > 0.95
@@ -50,12 +50,12 @@ def test_a_landmark_that_jumps_leaves_the_shape_and_the_others_stay() -> None:
 
 
 def test_unrelated_points_do_not_fit() -> None:
-    random = np.random.default_rng(1).uniform(0, 100, (IMAGES, 8, 2))
-    assert np.median(fit_constellations(random).residual) > 0.3
-    assert np.median(fit_constellations(_individuals(noise=0.3)).residual) < 0.05
+    unrelated = np.random.default_rng(1).uniform(0, 100, (IMAGES, 8, 2))
+    assert np.median(fit_constellations(unrelated).residual) > 0.3
+    assert np.median(fit_constellations(_place_individuals(noise=0.3)).residual) < 0.05
 
 
-def test_points_at_one_place_have_no_shape() -> None:
+def test_coinciding_points_have_finite_residuals_and_one_landmark_is_an_error() -> None:
     fitted = fit_constellations(np.zeros((5, 3, 2)))
     assert np.isfinite(fitted.residual).all()
     with pytest.raises(ValueError, match="at least 2 landmarks"):
@@ -63,7 +63,7 @@ def test_points_at_one_place_have_no_shape() -> None:
 
 
 def test_duplicates_are_close_in_most_images() -> None:
-    xy = _individuals()
+    xy = _place_individuals()
     xy = np.concatenate([xy, xy[:, 2:3] + 0.2, xy[:, 5:6]], axis=1)
     xy[:8, 7] += 50  # in a fifth of the images the copy is elsewhere
     assert group_duplicates(xy, 0.5) == [[2, 6], [5, 7]]
@@ -80,5 +80,6 @@ def test_landmarks_that_follow_from_the_others_are_explained() -> None:
     errors = measure_unexplained_by_others(xy, group_duplicates(xy, 1.0))
     assert errors[2] < 0.1
     assert (errors[3:] > 0.9).all()
-    assert (measure_unexplained_by_others(xy, [])[3:] < 0.1).all()  # the copy predicts it
+    # If the copies do not count as duplicates, each predicts the other.
+    assert (measure_unexplained_by_others(xy, [])[3:] < 0.1).all()
     assert np.isnan(measure_unexplained_by_others(xy[:, 3:], [[0, 1]])).all()

@@ -1,4 +1,8 @@
+"""Errors by landmark, cumulative error curves and the area under them."""
+
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from selfmark.evaluation.curves import (
 )
 
 
-def errors_with_nan(seed: int = 0) -> np.ndarray:
+def draw_errors_with_nan(seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     errors = rng.gamma(2.0, 3.0, (40, 9))
     errors[rng.random(errors.shape) < 0.3] = np.nan
@@ -21,17 +25,18 @@ def errors_with_nan(seed: int = 0) -> np.ndarray:
 
 
 def test_landmark_errors_agree_with_a_naive_loop() -> None:
-    errors = errors_with_nan()
+    errors = draw_errors_with_nan()
     ours = landmark_errors(errors)
     for point in range(9):
-        finite = [value for value in errors[:, point] if value == value]
-        assert ours[point] == pytest.approx(sum(finite) / len(finite)) if finite else np.isnan(ours[point])
+        finite = [value for value in errors[:, point] if not math.isnan(value)]
+        expected = sum(finite) / len(finite) if finite else math.nan
+        assert ours[point] == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_curve_is_the_mean_of_the_best_landmarks() -> None:
-    errors = landmark_errors(errors_with_nan())
+    errors = landmark_errors(draw_errors_with_nan())
     curve = cumulative_by_landmark(errors)
-    best = sorted(value for value in errors if value == value)
+    best = sorted(value for value in errors if not math.isnan(value))
     assert len(curve) == len(best) == 8
     for n in range(1, 9):
         assert curve[n - 1] == pytest.approx(sum(best[:n]) / n)
@@ -39,10 +44,10 @@ def test_the_curve_is_the_mean_of_the_best_landmarks() -> None:
 
 
 def test_fractions_agree_with_counting() -> None:
-    errors, thresholds = errors_with_nan(), np.linspace(0, 20, 41)
+    errors, thresholds = draw_errors_with_nan(), np.linspace(0, 20, 41)
     errors[0, 0] = thresholds[7]  # an error at the threshold counts
     fractions = cumulative_by_threshold(errors, thresholds)
-    finite = [value for value in errors.reshape(-1) if value == value]
+    finite = [value for value in errors.reshape(-1) if not math.isnan(value)]
     expected = [sum(value <= threshold for value in finite) / len(finite) for threshold in thresholds]
     np.testing.assert_allclose(fractions, expected, rtol=1e-12)
     assert np.isnan(cumulative_by_threshold(np.full((2, 2), np.nan), thresholds)).all()
@@ -50,7 +55,7 @@ def test_fractions_agree_with_counting() -> None:
 
 def test_area_agrees_with_scikit_learn_on_uneven_thresholds() -> None:
     thresholds = np.sort(np.random.default_rng(1).uniform(1, 15, 30))
-    fractions = cumulative_by_threshold(errors_with_nan(), thresholds)
+    fractions = cumulative_by_threshold(draw_errors_with_nan(), thresholds)
     expected = auc(thresholds, fractions) / (thresholds[-1] - thresholds[0])
     assert area_under_curve(fractions, thresholds) == pytest.approx(expected)
     assert area_under_curve(np.ones(30), thresholds) == pytest.approx(1.0)

@@ -24,7 +24,7 @@ IMAGES = [
 REFS = [ImageRef(Path("/project", *image)) for image in IMAGES]
 
 
-def _columns(individuals: list[str], coordinates: tuple[str, ...] = ("x", "y")) -> Any:
+def _make_columns(individuals: list[str], coordinates: tuple[str, ...] = ("x", "y")) -> Any:
     if not individuals:
         return pandas.MultiIndex.from_product(
             [["Ann"], PARTS, coordinates], names=["scorer", "bodyparts", "coords"]
@@ -34,13 +34,14 @@ def _columns(individuals: list[str], coordinates: tuple[str, ...] = ("x", "y")) 
     )
 
 
-def _values(columns: int) -> Any:
+def _draw_values(columns: int) -> Any:
     values = np.random.default_rng(0).uniform(0, 60, (len(IMAGES), columns))
     values[1, 2:4] = np.nan  # the second point of the second image is not labeled
     return values
 
 
 def _save(frame: Any, folder: Path, kind: str) -> Path:
+    """Write the table; its rows are indexed by folders and file name in columns, or by one path."""
     path = folder / "CollectedData_Ann.csv"
     if kind == "paths":  # as in Lightning Pose and DeepLabCut before 2.2.1
         frame = frame.set_axis(["/".join(index) for index in frame.index])
@@ -48,17 +49,17 @@ def _save(frame: Any, folder: Path, kind: str) -> Path:
     return path
 
 
-KINDS = pytest.mark.parametrize("kind", ["folders", "paths"])
+EACH_KIND_OF_INDEX = pytest.mark.parametrize("kind", ["folders", "paths"])
 
 
 def _read(path: Path, **more: int) -> AnnotatedObjects:
     return label_files.read_ground_truth(path, REFS, **more)
 
 
-@KINDS
+@EACH_KIND_OF_INDEX
 def test_points_names_and_images_are_read(kind: str, tmp_path: Path) -> None:
-    values = _values(6)
-    frame = pandas.DataFrame(values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_columns([]))
+    values = _draw_values(6)
+    frame = pandas.DataFrame(values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_make_columns([]))
     truth = _read(_save(frame, tmp_path, kind))
     assert truth.names == tuple(PARTS)
     assert truth.refs == tuple(REFS)
@@ -67,13 +68,13 @@ def test_points_names_and_images_are_read(kind: str, tmp_path: Path) -> None:
     assert np.isnan(truth.boxes).all()
 
 
-@KINDS
+@EACH_KIND_OF_INDEX
 def test_each_individual_is_an_object(kind: str, tmp_path: Path) -> None:
     values = np.random.default_rng(1).uniform(0, 60, (3, 12))
     values[1, 6:] = np.nan  # the second image has one animal
-    values[2] = np.nan  # and the third none
+    values[2] = np.nan  # the third image has none
     frame = pandas.DataFrame(
-        values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_columns(["a", "b"])
+        values, index=pandas.MultiIndex.from_tuples(IMAGES), columns=_make_columns(["a", "b"])
     )
     points = values.reshape(3, 2, 3, 2)
     # Boxes are measured from pixel corners, points from pixel centers.
@@ -85,18 +86,18 @@ def test_each_individual_is_an_object(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(truth.boxes[:2], boxes, atol=1e-9)
 
 
-@KINDS
+@EACH_KIND_OF_INDEX
 def test_likelihood_is_ignored_and_visibility_is_read(kind: str, tmp_path: Path) -> None:
     index = pandas.MultiIndex.from_tuples(IMAGES)
     values = np.random.default_rng(2).uniform(0, 60, (3, 3, 3))
     values[..., 2] = 1e-3
-    with_likelihood = _columns([], ("x", "y", "likelihood"))
+    with_likelihood = _make_columns([], ("x", "y", "likelihood"))
     truth = _read(
         _save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=with_likelihood), tmp_path, kind)
     )
     np.testing.assert_allclose(truth.xy, values[..., :2])
     values[..., 2] = [2, 1, 0]
-    with_visibility = _columns([], ("x", "y", "visible"))
+    with_visibility = _make_columns([], ("x", "y", "visible"))
     path = _save(pandas.DataFrame(values.reshape(3, 9), index=index, columns=with_visibility), tmp_path, kind)
     assert _read(path).visible.tolist() == [[True, True, False]] * 3
     assert _read(path, min_visibility=2).visible.tolist() == [[True, False, False]] * 3

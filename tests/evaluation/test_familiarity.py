@@ -1,4 +1,4 @@
-"""Familiar and unfamiliar images: the distance by hand, and `predict` after a run with features."""
+"""Familiar and unfamiliar images: a hand-computed distance, and the warning about unfamiliar images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from selfmark.images.store import iterate_crops
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 
 
-def test_the_distance_by_hand() -> None:
+def test_the_distance_of_a_hand_computed_case() -> None:
     """The halves are at 0 and 2 on the first axis, so each is at a squared distance of 4 from the other."""
     first, second = torch.zeros(4, 3), torch.tensor([[2.0, 0, 0]]).repeat(4, 1)
     familiarity = fit_familiarity(torch.cat([first, second]))
@@ -35,12 +35,12 @@ def test_the_distance_by_hand() -> None:
     assert measure_unfamiliarity(familiarity, torch.tensor([[1.0, 4, 0]])) == pytest.approx(4)
 
 
-def test_other_images_cause_a_warning(photos: Path, tmp_path: Path) -> None:
+def test_unfamiliar_images_cause_a_warning(photos: Path, tmp_path: Path) -> None:
     detector, guards = Detector.load(TOY_DETECTOR), Guards()
     images = list_images([photos])
     (store,) = iterate_crops(images[:12], detector.card.images, 12)
     save_familiarity(detector, store.pixels, tmp_path, guards)
-    assert not (tmp_path / FILE).exists(), "a detector without features does not know"
+    assert not (tmp_path / FILE).exists(), "a detector without features has no familiarity file"
     assert warn_of_unfamiliar_images(tmp_path, detector, images, guards) is None
     detector.psi.encoder = load_encoder("efficientnet-lite0", torch.device("cpu"))  # type: ignore[assignment]
     save_familiarity(detector, store.pixels, tmp_path, guards)

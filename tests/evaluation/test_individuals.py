@@ -21,14 +21,14 @@ BODY = np.array([[-30, 0], [30, 4], [4, -22], [0, 20]], dtype=float)  # head, ta
 
 
 def _draw_animals() -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
-    """Return pictures of animals [N, 3, S, S] that face any direction, and their parts [N, 4, 2]."""
+    """Return pictures [N, 3, S, S] of animals that face any direction, and their parts' places [N, 4, 2]."""
     random = np.random.default_rng(0)
     pixels = np.full((IMAGES, SIDE, SIDE, 3), 128, dtype=np.uint8)
     places = np.empty((IMAGES, 4, 2))
     for index in range(IMAGES):
         angle = random.uniform(0, 2 * np.pi)
-        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        places[index] = BODY @ turn.T + 63.5 + random.uniform(-8, 8, 2)
+        rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        places[index] = BODY @ rotation.T + 63.5 + random.uniform(-8, 8, 2)
         for (x, y), color in zip(places[index].round().astype(int), PARTS.values(), strict=True):
             pixels[index, y - 8 : y + 9, x - 8 : x + 9] = color
     return torch.from_numpy(pixels).permute(0, 3, 1, 2), places
@@ -43,7 +43,7 @@ def _check(
     return check_individuals(xy, pixels, override(preset("tiny"), settings), torch.device("cpu"))
 
 
-def test_landmarks_on_the_same_part_pass_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landmarks_that_stay_on_one_part_pass_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, places = _draw_animals()
     result = _check(monkeypatch, places, pixels)
     assert (result.purity == 1).all()
@@ -56,7 +56,7 @@ def test_landmarks_on_the_same_part_pass_every_check(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_the_head_of_one_animal_and_the_tail_of_the_next_is_found_out(
+def test_a_landmark_that_switches_between_head_and_tail_is_worse_in_every_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pixels, places = _draw_animals()
@@ -72,7 +72,7 @@ def test_the_head_of_one_animal_and_the_tail_of_the_next_is_found_out(
     assert (result.constellation[1:] > 0.9).all()
 
 
-def test_two_numbers_on_one_place_are_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_landmarks_on_one_place_are_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, places = _draw_animals()
     result = _check(monkeypatch, np.concatenate([places, places[:, 2:3] + 1], axis=1), pixels)
     assert result.duplicates == [[2, 4]]

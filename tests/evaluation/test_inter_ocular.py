@@ -15,7 +15,7 @@ from selfmark.points import FloatArray
 from tests.evaluation.test_normalizers import make_objects
 
 
-def _face(missing: tuple[int, ...] = ()) -> Any:
+def _make_face(missing: tuple[int, ...] = ()) -> Any:
     """Return 68 points with y = 10; the centers of the eyes are 60 apart, points 41 and 46 are 70 apart."""
     xy = np.full((68, 2), 10.0)
     xy[36:42, 0] = [10, 20, 30, 40, 30, 20]  # the mean is 25, and point 41 is at 20
@@ -38,7 +38,7 @@ def _measure(faces: list[Any], regions: FloatArray, size: int) -> dict[str, Any]
 
 def test_lengths_of_both_definitions_in_network_pixels() -> None:
     regions = np.array([[0.0, 0.0, 200.0, 200.0], [5.0, 5.0, 100.0, 100.0]])
-    measured = _measure([_face(), _face()], regions, 100)
+    measured = _measure([_make_face(), _make_face()], regions, 100)
     assert list(measured) == ["eye_centers", "points_41_46"]
     assert measured["eye_centers"]["lengths"] == pytest.approx([30.0, 60.0])
     assert measured["points_41_46"]["lengths"] == pytest.approx([35.0, 70.0])
@@ -49,10 +49,12 @@ def test_lengths_of_both_definitions_in_network_pixels() -> None:
 def test_only_images_with_both_distances_are_used() -> None:
     """Without point 41, the center of the eye is still known, but the authors' distance is not."""
     regions = np.tile([0.0, 0.0, 100.0, 100.0], (3, 1))
-    measured = _measure([_face(missing=(41,)), _face(), _face(missing=tuple(range(42, 48)))], regions, 100)
+    measured = _measure(
+        [_make_face(missing=(41,)), _make_face(), _make_face(missing=tuple(range(42, 48)))], regions, 100
+    )
     assert [entry["rows"] for entry in measured.values()] == [[1], [1]]
     assert {entry["test_images_used"] for entry in measured.values()} == {1}
-    assert _measure([_face(missing=(46,))], regions[:1], 100) == {}
+    assert _measure([_make_face(missing=(46,))], regions[:1], 100) == {}
 
 
 @pytest.mark.parametrize(
@@ -60,5 +62,5 @@ def test_only_images_with_both_distances_are_used() -> None:
     [FIVE, SIXTY_EIGHT[:67], (*SIXTY_EIGHT[1:], "jaw_0"), tuple(f"point_{n}" for n in range(68))],
     ids=["five points", "67 points", "another order", "no names"],
 )
-def test_other_points_have_one_definition(names: tuple[str, ...]) -> None:
+def test_other_point_sets_have_no_second_definition(names: tuple[str, ...]) -> None:
     assert list_inter_ocular_specs(names) == {}

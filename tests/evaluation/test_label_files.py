@@ -28,8 +28,8 @@ DATA = Path(__file__).parents[3] / "shared" / "data"  # beside the repository; t
 POINTS = ["left_eye", "right_eye", "nose"]
 
 
-def valid_content() -> dict[str, Any]:
-    """Three images with one object each; the last point of the second is not annotated."""
+def make_valid_content() -> dict[str, Any]:
+    """Return three images with one object each; the last point of the second object is not annotated."""
     return {
         "images": [{"id": n, "file_name": f"train/{n}.jpg", "width": 64, "height": 48} for n in (1, 2, 3)],
         "annotations": [
@@ -68,7 +68,7 @@ def read(folder: Path, content: Any, images: list[ImageRef] | None = None, **mor
 
 
 def test_points_boxes_and_names_are_read(tmp_path: Path) -> None:
-    truth = read(tmp_path, valid_content())
+    truth = read(tmp_path, make_valid_content())
     path = tmp_path / "test.json"
     assert len(truth) == 3
     assert truth.source == path
@@ -85,13 +85,13 @@ def test_points_boxes_and_names_are_read(tmp_path: Path) -> None:
 
 
 def test_min_visibility_excludes_hidden_points(tmp_path: Path) -> None:
-    truth = read(tmp_path, valid_content(), min_visibility=2)
+    truth = read(tmp_path, make_valid_content(), min_visibility=2)
     assert truth.visible[0].tolist() == [True, False, True]
     assert np.isnan(truth.xy[0, 1]).all()
 
 
 def test_fields_come_from_annotations_then_images(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["annotations"][0] |= {"pose": 3, "track": [1], "odd": None}
     content["annotations"][1] |= {"pose": 1, "huge": 10**400, "blurred": True}
     content["images"][0] |= {"person": "Ada", "pose": 9, "odd": 0.5, "license": {"id": 1}}
@@ -106,7 +106,7 @@ def test_fields_come_from_annotations_then_images(tmp_path: Path) -> None:
 
 
 def test_objects_without_points_and_crowds_are_left_out_and_noted(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["annotations"][0] = {"id": 11, "image_id": 1, "iscrowd": 1}
     content["annotations"][2]["keypoints"] = [math.nan, math.inf, 0] * 3
     truth = read(tmp_path, content)
@@ -120,7 +120,7 @@ def test_objects_without_points_and_crowds_are_left_out_and_noted(tmp_path: Path
 
 
 def test_without_categories_points_are_numbered(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["categories"] = []
     truth = read(tmp_path, content)
     assert truth.names == ("point_0", "point_1", "point_2")
@@ -128,7 +128,7 @@ def test_without_categories_points_are_numbered(tmp_path: Path) -> None:
 
 
 def test_ids_boxes_and_category_ids_are_optional(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     for annotation in content["annotations"]:
         for key in ("id", "category_id", "bbox", "iscrowd"):
             del annotation[key]
@@ -140,7 +140,7 @@ def test_ids_boxes_and_category_ids_are_optional(tmp_path: Path) -> None:
 
 
 def test_the_category_of_the_annotations_is_used(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["categories"][:0] = [{"id": 1, "name": "cup"}, {"id": 2, "name": "dog", "keypoints": ["tail"]}]
     assert read(tmp_path, content).names == tuple(POINTS)
 
@@ -160,14 +160,14 @@ def test_the_category_of_the_annotations_is_used(tmp_path: Path) -> None:
     ],
 )
 def test_the_declared_normalizer_becomes_a_spec(tmp_path: Path, declared: dict[str, Any], spec: str) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["categories"][0] |= declared
     truth = read(tmp_path, content)
     assert (truth.normalizer, truth.notes) == (spec, ())
 
 
 def test_an_unknown_normalizer_is_ignored_with_a_note(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["categories"][0]["normaliser"] = "furlongs"
     truth = read(tmp_path, content)
     assert truth.normalizer == ""
@@ -179,7 +179,7 @@ def test_an_unknown_normalizer_is_ignored_with_a_note(tmp_path: Path) -> None:
 
 
 def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     for number, annotation in enumerate(content["annotations"]):
         annotation["pose"] = number
     truth = read(tmp_path, content)
@@ -195,8 +195,8 @@ def test_select_by_index_and_by_mask(tmp_path: Path) -> None:
     assert len(truth.select(np.zeros(0, int))) == 0
 
 
-def test_points_are_reordered_with_their_partners(tmp_path: Path) -> None:
-    truth = read(tmp_path, valid_content())
+def test_points_are_reordered_with_their_mirror_partners(tmp_path: Path) -> None:
+    truth = read(tmp_path, make_valid_content())
     reordered = truth.select_points(["nose", "right_eye", "left_eye"])
     assert reordered.mirror == (0, 2, 1)
     np.testing.assert_array_equal(reordered.xy, truth.xy[:, ::-1])
@@ -208,8 +208,8 @@ def test_points_are_reordered_with_their_partners(tmp_path: Path) -> None:
 
 
 def test_common_points_have_the_order_of_the_second_file(tmp_path: Path) -> None:
-    first = read(tmp_path, valid_content())
-    content = valid_content()
+    first = read(tmp_path, make_valid_content())
+    content = make_valid_content()
     content["categories"][0]["keypoints"] = ["nose", "chin", "left_eye"]
     second = read_ground_truth(write(tmp_path, content, "second.json"), TRAIN)
     assert find_common_points(first, second) == ("nose", "left_eye")
@@ -226,7 +226,7 @@ def test_common_points_have_the_order_of_the_second_file(tmp_path: Path) -> None
 @pytest.mark.parametrize("prefix", ["", "train/", "./train/", "old/machine/train/", "/abs/old/train/"])
 @pytest.mark.parametrize("folder", ["images/train", "pics", "a/b/c/train"])
 def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: str, folder: str) -> None:
-    content = valid_content()
+    content = make_valid_content()
     for image in content["images"]:
         image["file_name"] = prefix + Path(image["file_name"]).name
     given_images = [ImageRef(tmp_path / folder / f"{n}.jpg") for n in (3, 1, 2)]
@@ -238,7 +238,7 @@ def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: 
 
 def test_the_folder_decides_between_files_of_the_same_name(tmp_path: Path) -> None:
     both = [*make_refs("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
-    truth = read(tmp_path, valid_content(), both)
+    truth = read(tmp_path, make_valid_content(), both)
     assert truth.refs == tuple(TRAIN)
     assert truth.notes == ()
 
@@ -254,11 +254,11 @@ def test_links_may_rename_folders_and_files(tmp_path: Path) -> None:
         (tmp_path / "images" / "train" / f"{n}.jpg").symlink_to(tmp_path / "store" / "x" / f"hash{n}")
     given_images = list_images([tmp_path / "images" / "linked"])
     assert len(given_images) == 3
-    assert read(tmp_path, valid_content(), given_images).refs == tuple(given_images)
+    assert read(tmp_path, make_valid_content(), given_images).refs == tuple(given_images)
 
 
 def test_a_bare_name_means_the_file_beside_the_labels(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     for image in content["images"]:
         image["file_name"] = Path(image["file_name"]).name
     names = [f"{folder}{n}.jpg" for folder in ("", "thumbs/") for n in (1, 2, 3)]
@@ -278,12 +278,12 @@ def test_an_equal_name_in_another_split_does_not_match(tmp_path: Path) -> None:
         for n in (1, 2, 3):
             (tmp_path / "images" / folder / f"{n}.jpg").write_bytes(byte)
     with pytest.raises(InputError, match=r"images\[0\] 'train/1.jpg' is not among the 3 images given"):
-        read(tmp_path, valid_content(), list_images([tmp_path / "images" / "test"]))
-    assert len(read(tmp_path, valid_content(), list_images([tmp_path / "images" / "pics"]))) == 3
+        read(tmp_path, make_valid_content(), list_images([tmp_path / "images" / "test"]))
+    assert len(read(tmp_path, make_valid_content(), list_images([tmp_path / "images" / "pics"]))) == 3
 
 
 def test_a_missing_image_is_an_error_if_it_is_annotated(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     with pytest.raises(InputError, match=r"test\.json: images\[2\] 'train/3.jpg' is not among the 2 images"):
         read(tmp_path, content, TRAIN[:2])
     del content["annotations"][2]
@@ -301,14 +301,14 @@ def test_a_missing_image_is_an_error_if_it_is_annotated(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_file_names_are_errors(tmp_path: Path, folder: str, message: str) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["images"][0]["file_name"] = f"{folder}/1.jpg"
     with pytest.raises(InputError, match=message):
         read(tmp_path, content, [*TRAIN, *make_refs("test/1.jpg")])
 
 
 def test_two_names_cannot_match_one_file(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["images"][1]["file_name"] = "test/1.jpg"
     with pytest.raises(
         InputError, match=r"images\[1\] 'test/1.jpg' and .*images\[0\] 'train/1.jpg' both match"
@@ -316,8 +316,8 @@ def test_two_names_cannot_match_one_file(tmp_path: Path) -> None:
         read(tmp_path, content)
 
 
-def test_frames_of_a_video(tmp_path: Path) -> None:
-    content = valid_content()
+def test_labels_match_the_frames_of_a_video(tmp_path: Path) -> None:
+    content = make_valid_content()
     for image, frame in zip(content["images"], (4, 0, 2), strict=True):
         image |= {"file_name": "fly.mp4", "frame": frame}
     frames = [ImageRef(Path("/data/fly.mp4"), frame) for frame in range(0, 6, 2)]
@@ -332,7 +332,7 @@ def test_frames_of_a_video(tmp_path: Path) -> None:
 
 
 def test_many_files_with_one_name_are_matched_quickly(tmp_path: Path) -> None:
-    """Comparing all files with the same name would take minutes."""
+    """Matching takes seconds; comparing all files with the same name would take minutes."""
     names = [f"{n}/img.jpg" for n in range(20_000)]
     content = {
         "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
@@ -349,24 +349,24 @@ def test_many_files_with_one_name_are_matched_quickly(tmp_path: Path) -> None:
 # --- matching objects ------------------------------------------------------------------------------
 
 
-def two_objects() -> dict[str, Any]:
-    content = valid_content()
+def make_two_objects() -> dict[str, Any]:
+    content = make_valid_content()
     content["annotations"][1] |= {"image_id": 1, "bbox": [100, 6, 20, 40]}
     del content["annotations"][2]
     return content
 
 
-def refs_with_boxes(*boxes: tuple[float, float, float, float]) -> list[ImageRef]:
+def make_refs_with_boxes(*boxes: tuple[float, float, float, float]) -> list[ImageRef]:
     return [ImageRef(TRAIN[0].path, box=box) for box in boxes]
 
 
 def test_objects_in_one_image_are_distinguished_by_their_boxes(tmp_path: Path) -> None:
-    given_images = refs_with_boxes((102, 6, 20, 40), (5, 6, 10, 30))
-    assert read(tmp_path, two_objects(), given_images).refs == (given_images[1], given_images[0])
+    given_images = make_refs_with_boxes((102, 6, 20, 40), (5, 6, 10, 30))
+    assert read(tmp_path, make_two_objects(), given_images).refs == (given_images[1], given_images[0])
 
 
 def test_a_coco_file_can_be_given_as_the_images(tmp_path: Path) -> None:
-    content = two_objects()
+    content = make_two_objects()
     content["annotations"][1]["bbox"] = [9, 9, 0, 0]  # without area, as in real files
     (tmp_path / "train").mkdir()
     for n in (1, 2, 3):
@@ -383,34 +383,34 @@ def test_a_coco_file_can_be_given_as_the_images(tmp_path: Path) -> None:
             TRAIN[:1],
             r"annotations\[1\] and .*annotations\[0\] annotate one image .* boxes.*COCO file",
         ),
-        (refs_with_boxes((5, 6, 10, 40)), r"annotations\[1\]: its 'bbox' overlaps too little"),
+        (make_refs_with_boxes((5, 6, 10, 40)), r"annotations\[1\]: its 'bbox' overlaps too little"),
         (
-            refs_with_boxes((5, 6, 10, 40), (111, 6, 20, 40)),
+            make_refs_with_boxes((5, 6, 10, 40), (111, 6, 20, 40)),
             r"annotations\[1\]: its 'bbox' overlaps too little",
         ),
     ],
 )
-def test_objects_that_cannot_be_distinguished(
+def test_objects_that_cannot_be_distinguished_are_errors(
     tmp_path: Path, given_images: list[ImageRef], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        read(tmp_path, two_objects(), given_images)
+        read(tmp_path, make_two_objects(), given_images)
 
 
 def test_an_object_annotated_twice_is_an_error(tmp_path: Path) -> None:
-    content = two_objects()
+    content = make_two_objects()
     content["annotations"][1]["bbox"] = [5, 6, 10, 38]
     with pytest.raises(InputError, match=r"annotations\[1\] and .*annotations\[0\] annotate the same object"):
-        read(tmp_path, content, refs_with_boxes((5, 6, 10, 40), (100, 6, 20, 40)))
+        read(tmp_path, content, make_refs_with_boxes((5, 6, 10, 40), (100, 6, 20, 40)))
 
 
 def test_an_annotation_without_a_box_matches_a_single_object(tmp_path: Path) -> None:
-    content = two_objects()
+    content = make_two_objects()
     del content["annotations"][0]["bbox"]
     with pytest.raises(InputError, match=r"annotations\[0\] needs a 'bbox'"):
-        read(tmp_path, content, refs_with_boxes((5, 6, 10, 40), (100, 6, 20, 40)))
+        read(tmp_path, content, make_refs_with_boxes((5, 6, 10, 40), (100, 6, 20, 40)))
     del content["annotations"][1]
-    one_object = refs_with_boxes((5, 6, 10, 40))
+    one_object = make_refs_with_boxes((5, 6, 10, 40))
     assert read(tmp_path, content, one_object).refs == tuple(one_object)
 
 
@@ -497,7 +497,7 @@ def set_keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
 def test_invalid_entries_are_errors(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
 ) -> None:
-    content = valid_content()
+    content = make_valid_content()
     change(content)
     with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, content)
@@ -515,7 +515,7 @@ def test_invalid_entries_are_errors(
         ('{"images": [{"id": ' + "9" * 5000 + "}]}", "not valid JSON"),
     ],
 )
-def test_files_that_are_not_label_files(tmp_path: Path, text: str, message: str) -> None:
+def test_files_that_are_not_label_files_are_errors(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, text)
     with pytest.raises(InputError, match="cannot read"):
@@ -523,7 +523,7 @@ def test_files_that_are_not_label_files(tmp_path: Path, text: str, message: str)
 
 
 def test_two_categories_cannot_be_mixed(tmp_path: Path) -> None:
-    content = valid_content()
+    content = make_valid_content()
     content["categories"].append({"id": 8, "name": "dog", "keypoints": ["a", "b", "c"]})
     content["annotations"][2]["category_id"] = 8
     with pytest.raises(InputError, match=r"annotations\[2\] has a different category"):
@@ -533,22 +533,25 @@ def test_two_categories_cannot_be_mixed(tmp_path: Path) -> None:
         read(tmp_path, content)
 
 
-def test_annotations_without_any_visible_point(tmp_path: Path) -> None:
-    content = valid_content()
+def test_annotations_without_any_visible_point_are_an_error(tmp_path: Path) -> None:
+    content = make_valid_content()
     for annotation in content["annotations"]:
         annotation["keypoints"][2::3] = [0, 0, 0]
     with pytest.raises(InputError, match="no annotation has a visible point"):
         read(tmp_path, content)
 
 
-def all_keys(content: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def list_key_paths(content: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of keys to every value inside a JSON value."""
     inner: Any = ()
     if isinstance(content, dict):
         inner = content.items()
     elif isinstance(content, list):
         inner = enumerate(content)
-    return [(*before, key) for key, _ in inner] + [p for k, v in inner for p in all_keys(v, (*before, k))]
+    paths = [(*before, key) for key, _ in inner]
+    for key, value in inner:
+        paths += list_key_paths(value, (*before, key))
+    return paths
 
 
 JUNK = st.recursive(
@@ -564,13 +567,15 @@ JUNK = st.recursive(
     ),
     max_leaves=4,
 )
-FULL = valid_content()  # with every optional entry that is read
+FULL = make_valid_content()  # with every optional entry that is read
 FULL["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
 FULL["annotations"][0]["pose"] = 3
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(all_keys(FULL)), JUNK, st.booleans()), min_size=1, max_size=4))
+@given(
+    st.lists(st.tuples(st.sampled_from(list_key_paths(FULL)), JUNK, st.booleans()), min_size=1, max_size=4)
+)
 def test_a_damaged_file_is_read_or_raises_an_input_error(
     tmp_path: Path, changes: list[tuple[tuple[Any, ...], Any, bool]]
 ) -> None:
@@ -608,7 +613,7 @@ def test_a_damaged_file_is_read_or_raises_an_input_error(
         ("birds-cub", 4660, 15, "bbox", {"cub_id", "class_id", "class_name", "seabird", "padded"}),
     ],
 )
-def test_real_files(
+def test_real_label_files_are_read_completely(
     tmp_path: Path, name: str, images: int, points: int, normalizer: str, fields: set[str]
 ) -> None:
     archive = DATA / f"{name}.zip"

@@ -1,4 +1,4 @@
-"""Labels of other images and lengths that cannot be measured are noticed before anything is predicted."""
+"""Labels of other images, and normalizers that cannot be measured, are reported before any prediction."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_objects_without_a_measurable_normalizer_are_left_out_and_counted(
         keep_measurable(truth, "torsos")
 
 
-def test_a_large_file_of_bodies_of_which_many_have_no_torso(tmp_path: Path) -> None:
-    """2,500 bodies, 720 of which lack a shoulder, a hip or both."""
+def test_bodies_without_a_torso_are_left_out_of_a_large_file(tmp_path: Path) -> None:
+    """The file has 2,500 bodies; the first 720 lack a shoulder, a hip or both."""
     cv2.imwrite(str(tmp_path / "first.png"), np.zeros((64, 64, 3), np.uint8))
     names = ["left_shoulder", "right_hip", "head"]
     images, annotations = [], []
@@ -128,7 +128,7 @@ def test_everything_is_checked_before_anything_is_predicted(
             evaluate_run(quick_run, inputs, EvaluationOptions(**options), tmp_path / "out", "cpu")
 
 
-def test_the_command_counts_what_it_leaves_out(
+def test_the_command_reports_how_many_annotations_it_leaves_out(
     quick_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     points = [*[INSIDE] * 10, *[[10, 10, 2, 0, 0, 0]] * 2]

@@ -16,16 +16,16 @@ from selfmark.errors import InputError
 from selfmark.evaluation import label_files
 from selfmark.export.label_studio import write_label_studio
 from selfmark.image_ref import ImageRef
-from tests.export.fakes import CARD, NAMES, STILLS, TWO_OBJECTS, expected_objects, make_predictions
+from tests.export.fakes import CARD, NAMES, STILLS, TWO_OBJECTS, iterate_expected_objects, make_predictions
 
 
-def _point(name: str, x: float, y: float, **more: Any) -> dict[str, Any]:
+def _make_point(name: str, x: float, y: float, **more: Any) -> dict[str, Any]:
     size = {"original_width": 200, "original_height": 50}
     value = {"x": x, "y": y, "width": 0.4, "keypointlabels": [name]}
     return {"type": "keypointlabels", "id": name, "value": value, **size, **more}
 
 
-def _box(**more: Any) -> dict[str, Any]:
+def _make_box(**more: Any) -> dict[str, Any]:
     value = {
         "x": 10,
         "y": 20,
@@ -44,7 +44,7 @@ def _box(**more: Any) -> dict[str, Any]:
     }
 
 
-def _task(*regions: dict[str, Any], image: str = "/data/local-files/?d=photos/a.jpg") -> dict[str, Any]:
+def _make_task(*regions: dict[str, Any], image: str = "/data/local-files/?d=photos/a.jpg") -> dict[str, Any]:
     return {"id": 1, "data": {"image": image}, "annotations": [{"result": list(regions)}]}
 
 
@@ -55,7 +55,7 @@ def _read(folder: Path, content: Any, *images: ImageRef) -> AnnotatedObjects:
 
 
 def test_percentages_become_pixels(tmp_path: Path) -> None:
-    truth = _read(tmp_path, [_task(_point("nose", 50, 50), _point("ear", 0.25, 99))])
+    truth = _read(tmp_path, [_make_task(_make_point("nose", 50, 50), _make_point("ear", 0.25, 99))])
     assert truth.names == ("nose", "ear")
     # Half of 200 pixels is the border between pixels 99 and 100; pixel centers are whole numbers.
     np.testing.assert_allclose(truth.xy[0], [[99.5, 24.5], [0, 49]], atol=1e-12)
@@ -63,14 +63,14 @@ def test_percentages_become_pixels(tmp_path: Path) -> None:
 
 
 def test_points_in_a_rectangle_form_an_object(tmp_path: Path) -> None:
-    regions = [_point("nose", 50, 50, parentID="box"), _box(), _point("nose", 1, 2)]
+    regions = [_make_point("nose", 50, 50, parentID="box"), _make_box(), _make_point("nose", 1, 2)]
     images = [ImageRef(Path("photos/a.jpg"), None, box) for box in ((20, 10, 100, 20), (0, 0, 5, 5))]
     with pytest.raises(InputError, match=r"result\[2\] needs a 'bbox'"):
-        _read(tmp_path, [_task(*regions)], *images)
-    truth = _read(tmp_path, [_task(*regions[:2])], *images)
+        _read(tmp_path, [_make_task(*regions)], *images)
+    truth = _read(tmp_path, [_make_task(*regions[:2])], *images)
     assert truth.refs == (images[0],)
     np.testing.assert_allclose(truth.boxes, [[20, 10, 100, 20]])
-    rotated = _read(tmp_path, [_task(regions[0], _box(rotation=30))])
+    rotated = _read(tmp_path, [_make_task(regions[0], _make_box(rotation=30))])
     assert np.isnan(rotated.boxes).all()
 
 
@@ -84,16 +84,16 @@ def test_points_in_a_rectangle_form_an_object(tmp_path: Path) -> None:
         "photos/a é+b.jpg",
     ],
 )
-def test_every_kind_of_image_address(address: str, tmp_path: Path) -> None:
+def test_an_image_is_found_by_every_kind_of_address(address: str, tmp_path: Path) -> None:
     ref = ImageRef(Path("/home/me/photos/a é+b.jpg"))
-    assert _read(tmp_path, [_task(_point("nose", 1, 2), image=address)], ref).refs == (ref,)
+    assert _read(tmp_path, [_make_task(_make_point("nose", 1, 2), image=address)], ref).refs == (ref,)
 
 
 def test_tasks_without_annotations_are_ignored(tmp_path: Path) -> None:
-    untouched = {"data": {"image": "photos/b.jpg"}, "predictions": [{"result": [_point("nose", 1, 2)]}]}
-    canceled = _task(_point("nose", 1, 2), image="photos/c.jpg")
+    untouched = {"data": {"image": "photos/b.jpg"}, "predictions": [{"result": [_make_point("nose", 1, 2)]}]}
+    canceled = _make_task(_make_point("nose", 1, 2), image="photos/c.jpg")
     canceled["annotations"][0]["was_canceled"] = True
-    assert len(_read(tmp_path, [untouched, canceled, _task(_point("nose", 1, 2))])) == 1
+    assert len(_read(tmp_path, [untouched, canceled, _make_task(_make_point("nose", 1, 2))])) == 1
     with pytest.raises(InputError, match="annotates no objects"):
         _read(tmp_path, [untouched, canceled])
 
@@ -103,20 +103,20 @@ def test_accepted_predictions_are_read_back(tmp_path: Path) -> None:
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
     for task in tasks:
         task["annotations"] = task.pop("predictions")
-    objects = list(expected_objects(batches))
+    objects = list(iterate_expected_objects(batches))
     truth = _read(tmp_path, tasks, *(item.ref for item in objects))
     assert truth.names == NAMES
     assert truth.refs == tuple(item.ref for item in objects)
     np.testing.assert_allclose(truth.xy, [item.xy for item in objects], atol=6e-4)
 
 
-def _change(change: Callable[[dict[str, Any]], Any]) -> list[Any]:
-    task = _task(_point("nose", 50, 50, parentID="box"), _box())
+def _make_changed_task(change: Callable[[dict[str, Any]], Any]) -> list[Any]:
+    task = _make_task(_make_point("nose", 50, 50, parentID="box"), _make_box())
     change(task)
     return [task]
 
 
-def _region(task: dict[str, Any], number: int = 0) -> dict[str, Any]:
+def _get_region(task: dict[str, Any], number: int = 0) -> dict[str, Any]:
     region: dict[str, Any] = task["annotations"][0]["result"][number]
     return region
 
@@ -124,22 +124,43 @@ def _region(task: dict[str, Any], number: int = 0) -> dict[str, Any]:
 INVALID: dict[str, tuple[Any, str]] = {
     "broken": ("[", "is not valid JSON"),
     "a number": ([3], r"tasks\[0\] is not a task"),
-    "no result": (_change(lambda t: t["annotations"][0].pop("result")), "list of regions under 'result'"),
+    "no result": (
+        _make_changed_task(lambda t: t["annotations"][0].pop("result")),
+        "list of regions under 'result'",
+    ),
     "two annotators": (
-        _change(lambda t: t["annotations"].append(copy.deepcopy(t["annotations"][0]))),
+        _make_changed_task(lambda t: t["annotations"].append(copy.deepcopy(t["annotations"][0]))),
         "annotated 2 times",
     ),
-    "no image": (_change(lambda t: t.update(data={})), "address of its image"),
-    "no size": (_change(lambda t: _region(t).pop("original_width")), "'original_width' must be a number"),
-    "a word": (_change(lambda t: _region(t)["value"].update(x="5")), "'x' must be a number, not '5'"),
-    "true": (_change(lambda t: _region(t)["value"].update(x=True)), "'x' must be a number"),
-    "nan": (_change(lambda t: _region(t)["value"].update(x=float("nan"))), "'x' must be a number"),
-    "no value": (_change(lambda t: _region(t).pop("value")), r"result\[0\] needs a 'value'"),
-    "no value of a box": (_change(lambda t: _region(t, 1).pop("value")), r"result\[1\] needs a 'value'"),
-    "no name": (_change(lambda t: _region(t)["value"].pop("keypointlabels")), "must list names"),
-    "twice": ([_task(_point("nose", 1, 2), _point("nose", 3, 4))], "'nose' occurs twice"),
-    "a negative box": (_change(lambda t: _region(t, 1)["value"].update(width=-1)), "w and h not negative"),
-    "other images": ([_task(_point("nose", 1, 2), image="b.jpg")], "is not among the 1 images"),
+    "no image": (_make_changed_task(lambda t: t.update(data={})), "address of its image"),
+    "no size": (
+        _make_changed_task(lambda t: _get_region(t).pop("original_width")),
+        "'original_width' must be a number",
+    ),
+    "a word": (
+        _make_changed_task(lambda t: _get_region(t)["value"].update(x="5")),
+        "'x' must be a number, not '5'",
+    ),
+    "true": (_make_changed_task(lambda t: _get_region(t)["value"].update(x=True)), "'x' must be a number"),
+    "nan": (
+        _make_changed_task(lambda t: _get_region(t)["value"].update(x=float("nan"))),
+        "'x' must be a number",
+    ),
+    "no value": (_make_changed_task(lambda t: _get_region(t).pop("value")), r"result\[0\] needs a 'value'"),
+    "no value of a box": (
+        _make_changed_task(lambda t: _get_region(t, 1).pop("value")),
+        r"result\[1\] needs a 'value'",
+    ),
+    "no name": (
+        _make_changed_task(lambda t: _get_region(t)["value"].pop("keypointlabels")),
+        "must list names",
+    ),
+    "twice": ([_make_task(_make_point("nose", 1, 2), _make_point("nose", 3, 4))], "'nose' occurs twice"),
+    "a negative box": (
+        _make_changed_task(lambda t: _get_region(t, 1)["value"].update(width=-1)),
+        "w and h not negative",
+    ),
+    "other images": ([_make_task(_make_point("nose", 1, 2), image="b.jpg")], "is not among the 1 images"),
 }
 
 

@@ -1,3 +1,5 @@
+"""Assignment of landmarks to annotated points, and how often a landmark hits its point."""
+
 from __future__ import annotations
 
 import itertools
@@ -17,7 +19,7 @@ from selfmark.evaluation.landmark_matching import (
 
 
 def make_scene(seed: int = 0, N: int = 12, K: int = 4, L: int = 3) -> tuple[np.ndarray, ...]:
-    """Landmarks with gaps, annotated points that are NaN where hidden, and normalizers."""
+    """Return landmarks [N, K, 2] with gaps, annotated points [N, L, 2], visibility [N, L] and lengths [N]."""
     rng = np.random.default_rng(seed)
     landmarks = rng.uniform(0, 50, (N, K, 2))
     landmarks[rng.random((N, K)) < 0.2] = np.nan
@@ -32,16 +34,17 @@ def test_distances_agree_with_a_naive_loop() -> None:
     normalizer[2], normalizer[5] = np.nan, 0.0  # these images do not count
     ours = compute_mean_distances(landmarks, truth, visible, normalizer)
     for k, point in itertools.product(range(4), range(3)):
-        pairs = [
+        distances = [
             math.dist(landmarks[i, k], truth[i, point]) / normalizer[i]
             for i in range(12)
             if visible[i, point] and not np.isnan(landmarks[i, k, 0]) and i not in (2, 5)
         ]
-        assert ours[k, point] == pytest.approx(sum(pairs) / len(pairs)) if pairs else np.isnan(ours[k, point])
+        expected = sum(distances) / len(distances) if distances else math.nan
+        assert ours[k, point] == pytest.approx(expected, nan_ok=True)
 
 
-def minimum_cost(cost: np.ndarray) -> float:
-    """Minimum total cost over all one-to-one assignments, by exhaustive search."""
+def find_minimum_cost(cost: np.ndarray) -> float:
+    """Return the minimum total cost of all one-to-one assignments, by exhaustive search."""
     wide = cost if cost.shape[0] <= cost.shape[1] else cost.T
     return min(
         sum(wide[row, column] for row, column in enumerate(order))
@@ -51,12 +54,14 @@ def minimum_cost(cost: np.ndarray) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10_000))
-def test_no_assignment_is_cheaper(K: int, L: int, seed: int) -> None:
+def test_the_assignment_has_minimum_cost(K: int, L: int, seed: int) -> None:
     cost = np.random.default_rng(seed).uniform(0, 1, (K, L))
     matched = match_landmarks(cost)
     used = matched[matched >= 0]
     assert len(used) == len(set(used.tolist())) == min(K, L)
-    assert sum(cost[matched[p], p] for p in range(L) if matched[p] >= 0) == pytest.approx(minimum_cost(cost))
+    assert sum(cost[matched[p], p] for p in range(L) if matched[p] >= 0) == pytest.approx(
+        find_minimum_cost(cost)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,12 +72,13 @@ def test_unknown_pairs_are_used_last_and_reported_as_unmatched(K: int, L: int, s
     matched = match_landmarks(cost)
     pairs = [(int(matched[p]), p) for p in range(L) if matched[p] >= 0]
     assert not any(np.isnan(cost[pair]) for pair in pairs)
-    # Exhaustive search: as many known pairs as possible, and among these the minimum cost.
-    best = (0, 0.0)
+    # Exhaustive search: as many known pairs as possible, and among these the minimum cost. -1 is no landmark.
+    max_pairs, min_cost = 0, 0.0
     for order in itertools.permutations([*range(K), *[-1] * L], L):
         known = [cost[k, p] for p, k in enumerate(order) if k >= 0 and not np.isnan(cost[k, p])]
-        best = min(best, (-len(known), sum(known)))
-    assert (len(pairs), sum(cost[pair] for pair in pairs)) == pytest.approx((-best[0], best[1]))
+        if len(known) > max_pairs or (len(known) == max_pairs and sum(known) < min_cost):
+            max_pairs, min_cost = len(known), sum(known)
+    assert (len(pairs), sum(cost[pair] for pair in pairs)) == pytest.approx((max_pairs, min_cost))
 
 
 def test_the_assignment_is_not_greedy() -> None:
@@ -82,7 +88,7 @@ def test_the_assignment_is_not_greedy() -> None:
     assert match_landmarks(np.full((2, 2), np.nan)).tolist() == [-1, -1]
 
 
-def test_small_example_of_hits() -> None:
+def test_hit_rates_of_a_hand_computed_case() -> None:
     landmarks = np.array(
         [[[0.0, 0.0], [10.0, 0.0]], [[0.0, 0.0], [10.0, 0.0]], [[np.nan, np.nan], [10.0, 0.0]]]
     )
@@ -118,7 +124,7 @@ def test_hits_agree_with_a_naive_loop() -> None:
         assert ours[point] == pytest.approx(sum(hits) / len(hits))
 
 
-def test_group_means() -> None:
+def test_group_means_ignore_unknown_rates() -> None:
     rates = np.array([0.5, 0.7, np.nan, 0.1])
     means = group_means(rates, {"eyes": (0, 1), "mouth": (2, 3), "ear": (2,)})
     assert means["eyes"] == pytest.approx(0.6)

@@ -1,3 +1,5 @@
+"""Forward, backward and guessing errors, compared with naive loops and scikit-learn."""
+
 from __future__ import annotations
 
 import math
@@ -37,8 +39,8 @@ K, L = 5, 7  # landmarks and annotated points
 TRAIN, TEST = 50, 20  # images
 
 
-def examples(scene: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
-    """Return train and test examples of the protocol; training images need no normalizer."""
+def make_examples(scene: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
+    """Return train and test make_examples of the protocol; training images need no normalizer."""
     train = [scene[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
     test = [scene[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
     return (
@@ -47,7 +49,9 @@ def examples(scene: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
     )
 
 
-def naive_nme(predicted: np.ndarray, truth: np.ndarray, visible: np.ndarray, normalizer: np.ndarray) -> float:
+def compute_naive_nme(
+    predicted: np.ndarray, truth: np.ndarray, visible: np.ndarray, normalizer: np.ndarray
+) -> float:
     images = []
     for image in range(len(truth)):
         errors = [
@@ -83,12 +87,13 @@ def scene() -> dict[str, np.ndarray]:
     }
 
 
-def ridge_alpha(x: np.ndarray, ridge: float) -> float:
+def compute_ridge_alpha(x: np.ndarray, ridge: float) -> float:
+    """Return the penalty of scikit-learn that corresponds to our relative `ridge`."""
     centered = x - x.mean(axis=0)
     return float(ridge * (centered.T @ centered).max())
 
 
-def test_small_example() -> None:
+def test_nme_of_a_hand_computed_case() -> None:
     truth = np.zeros((2, 2, 2))
     predicted = np.array([[[3.0, 4.0], [0.0, 1.0]], [[0.0, 2.0], [6.0, 8.0]]])
     # Image 1: (5 + 1) / 2 / 10 = 0.3; image 2, second point hidden: 2 / 20 = 0.1; mean 0.2.
@@ -96,11 +101,11 @@ def test_small_example() -> None:
     assert nme(predicted, truth, visible, np.array([10.0, 20.0])) == pytest.approx(20.0)
 
 
-def test_agrees_with_a_naive_loop(scene: dict[str, np.ndarray]) -> None:
+def test_nme_agrees_with_a_naive_loop(scene: dict[str, np.ndarray]) -> None:
     truth, visible, normalizer = scene["test_truth"], scene["test_visible"], scene["normalizer"]
     predicted = np.nan_to_num(truth) + np.random.default_rng(1).normal(0, 5.0, truth.shape)
     assert nme(predicted, truth, visible, normalizer) == pytest.approx(
-        naive_nme(predicted, truth, visible, normalizer), rel=1e-12
+        compute_naive_nme(predicted, truth, visible, normalizer), rel=1e-12
     )
 
 
@@ -109,40 +114,42 @@ def test_forward_is_one_ridge_per_annotated_point(scene: dict[str, np.ndarray]) 
     for point in range(L):
         rows = [image for image in range(TRAIN) if scene["train_visible"][image, point]]
         x = scene["train_landmarks"][rows].reshape(len(rows), -1)
-        model = Ridge(alpha=ridge_alpha(x, 0.01), solver="cholesky").fit(x, scene["train_truth"][rows, point])
+        model = Ridge(alpha=compute_ridge_alpha(x, 0.01), solver="cholesky").fit(
+            x, scene["train_truth"][rows, point]
+        )
         predicted[:, point] = model.predict(scene["test_landmarks"].reshape(TEST, -1))
-    expected = naive_nme(predicted, scene["test_truth"], scene["test_visible"], scene["normalizer"])
-    errors = forward_errors(*examples(scene), partial(fit_ridge, ridge=0.01))
+    expected = compute_naive_nme(predicted, scene["test_truth"], scene["test_visible"], scene["normalizer"])
+    errors = forward_errors(*make_examples(scene), partial(fit_ridge, ridge=0.01))
     assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
 def test_backward_fills_hidden_annotations_with_their_training_mean(scene: dict[str, np.ndarray]) -> None:
     mean = np.nanmean(scene["train_truth"], axis=0)
 
-    def filled(truth: np.ndarray) -> np.ndarray:
+    def fill(truth: np.ndarray) -> np.ndarray:
         return np.where(np.isnan(truth), mean, truth).reshape(len(truth), -1)
 
-    x = filled(scene["train_truth"])
-    model = Ridge(alpha=ridge_alpha(x, 0.1), solver="cholesky").fit(
+    x = fill(scene["train_truth"])
+    model = Ridge(alpha=compute_ridge_alpha(x, 0.1), solver="cholesky").fit(
         x, scene["train_landmarks"].reshape(TRAIN, -1)
     )
-    predicted = model.predict(filled(scene["test_truth"])).reshape(TEST, K, 2)
+    predicted = model.predict(fill(scene["test_truth"])).reshape(TEST, K, 2)
     all_visible = np.ones((TEST, K), bool)
-    expected = naive_nme(predicted, scene["test_landmarks"], all_visible, scene["normalizer"])
-    errors = backward_errors(*examples(scene), partial(fit_ridge, ridge=0.1))
+    expected = compute_naive_nme(predicted, scene["test_landmarks"], all_visible, scene["normalizer"])
+    errors = backward_errors(*make_examples(scene), partial(fit_ridge, ridge=0.1))
     assert mean_error(errors) == pytest.approx(expected, rel=1e-8)
 
 
-def test_mean_shape_baseline(scene: dict[str, np.ndarray]) -> None:
+def test_guessing_predicts_the_mean_shape(scene: dict[str, np.ndarray]) -> None:
     mean = np.nanmean(scene["train_truth"], axis=0)
     np.testing.assert_allclose(mean_shape(scene["train_truth"], scene["train_visible"]), mean, rtol=1e-12)
     predicted = np.stack([mean] * TEST)
-    expected = naive_nme(predicted, scene["test_truth"], scene["test_visible"], scene["normalizer"])
-    measured = mean_shape_errors(*examples(scene))
+    expected = compute_naive_nme(predicted, scene["test_truth"], scene["test_visible"], scene["normalizer"])
+    measured = mean_shape_errors(*make_examples(scene))
     assert measured["forward"] == pytest.approx(expected, rel=1e-12)
     predicted = np.stack([scene["train_landmarks"].mean(axis=0)] * TEST)
     all_visible = np.ones((TEST, K), bool)
-    expected = naive_nme(predicted, scene["test_landmarks"], all_visible, scene["normalizer"])
+    expected = compute_naive_nme(predicted, scene["test_landmarks"], all_visible, scene["normalizer"])
     assert measured["backward"] == pytest.approx(expected, rel=1e-12)
 
 
@@ -166,7 +173,7 @@ def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
     for landmark in (0, 1, 3, 4):
         rows = [row for row in range(TRAIN) if np.isfinite(scene["train_landmarks"][row, landmark, 0])]
         known = scene["train_landmarks"][rows, landmark]
-        model = Ridge(alpha=ridge_alpha(x[rows], 0.1), solver="cholesky").fit(x[rows], known)
+        model = Ridge(alpha=compute_ridge_alpha(x[rows], 0.1), solver="cholesky").fit(x[rows], known)
         for image in range(TEST):
             found = scene["test_landmarks"][image, landmark]
             if np.isfinite(found[0]):
@@ -178,26 +185,28 @@ def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
     expected, expected_guess = (
         np.mean([np.mean(image) for image in table if image]) for table in (errors, guesses)
     )
-    measured = stage1_errors(*examples(scene), Evaluation(ridges=(0.1,), completion_iterations=50))
+    measured = stage1_errors(*make_examples(scene), Evaluation(ridges=(0.1,), completion_iterations=50))
     assert measured["errors"][1]["backward_found"] == pytest.approx(expected, rel=1e-8)
     assert measured["guessing"]["backward_found"] == pytest.approx(expected_guess, rel=1e-12)
-    # A landmark that is filled in with its mean is easy to predict.
+    # A landmark that is fill in with its mean is easy to predict.
     assert measured["guessing"]["backward"] < measured["guessing"]["backward_found"]
 
 
 def test_stage1_errors_are_the_same_if_every_landmark_was_found(scene: dict[str, np.ndarray]) -> None:
-    train, test = examples(scene)
+    train, test = make_examples(scene)
     measured = stage1_errors(train, test, Evaluation())
     for row in measured["errors"]:
         assert row["backward_found"] == row["backward"]
     assert measured["guessing"]["backward_found"] == measured["guessing"]["backward"]
     assert measured["guessing"]["backward"] == pytest.approx(mean_shape_errors(train, test)["backward"])
     nothing = scene | {"test_landmarks": np.full_like(scene["test_landmarks"], np.nan)}
-    assert stage1_errors(*examples(nothing), Evaluation())["errors"][0]["backward_found"] is None
+    assert stage1_errors(*make_examples(nothing), Evaluation())["errors"][0]["backward_found"] is None
 
 
-def test_guessing_of_each_landmark_and_its_curve(scene: dict[str, np.ndarray]) -> None:
-    backward = headline_errors(*examples(scene), Evaluation())["backward"]
+def test_guessing_errors_of_each_landmark_and_their_curve_agree_with_a_loop(
+    scene: dict[str, np.ndarray],
+) -> None:
+    backward = headline_errors(*make_examples(scene), Evaluation())["backward"]
     mean = scene["train_landmarks"].mean(axis=0)
     expected = [
         np.mean(
@@ -213,12 +222,12 @@ def test_guessing_of_each_landmark_and_its_curve(scene: dict[str, np.ndarray]) -
     assert backward["guessing_by_point"] == pytest.approx(expected)
     best = sorted(expected)
     assert backward["guessing_cumulative"] == pytest.approx([np.mean(best[: n + 1]) for n in range(K)])
-    assert backward["guessing"] == pytest.approx(mean_shape_errors(*examples(scene))["backward"])
+    assert backward["guessing"] == pytest.approx(mean_shape_errors(*make_examples(scene))["backward"])
 
 
 def test_curves_are_means_over_draws(scene: dict[str, np.ndarray]) -> None:
-    """The draws are those of the table of errors by number of images."""
-    train, test = examples(scene)
+    """The curves use the same draws as the table of errors by number of images."""
+    train, test = make_examples(scene)
     settings = Evaluation(fit_images=(30, 1_000), draws=4, ridges=(0.01,))
     by_num_images = errors_by_num_images(train, test, settings)
     (entry,) = by_num_images.curves
@@ -243,15 +252,15 @@ def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_error_of_th
     visible = np.ones((40, 4), bool)
     annotated = {"train_truth": truth[:40], "test_truth": truth[40:], "normalizer": np.full(40, 30.0)}
     annotated |= {"train_visible": visible, "test_visible": visible}
-    perfect = examples(annotated | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
+    perfect = make_examples(annotated | {"train_landmarks": truth[:40], "test_landmarks": truth[40:]})
     assert mean_error(forward_errors(*perfect, partial(fit_ridge, ridge=1e-9))) < 1e-4
     fixed = np.full((40, 3, 2), 5.0)
-    useless = examples(annotated | {"train_landmarks": fixed, "test_landmarks": fixed})
+    useless = make_examples(annotated | {"train_landmarks": fixed, "test_landmarks": fixed})
     error = mean_error(forward_errors(*useless, partial(fit_ridge, ridge=0.1)))
     assert error == pytest.approx(mean_shape_errors(*useless)["forward"])
 
 
-def test_box_normalizer() -> None:
+def test_box_normalizer_is_the_root_of_the_area_around_visible_points() -> None:
     truth = np.array([[[0.0, 0.0], [8.0, 2.0], [100.0, 100.0]], [[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]]])
     visible = np.array([[True, True, False], [False, False, False]])
     assert box_normalizer(truth, visible).tolist() == [4.0, 0.0]
@@ -275,11 +284,11 @@ def test_a_point_annotated_in_no_training_image_does_not_count(scene: dict[str, 
     untrained = {**scene, "train_visible": scene["train_visible"] & (np.arange(L) != 2)}
     untested = {**untrained, "test_visible": untrained["test_visible"] & (np.arange(L) != 2)}
     fit = partial(fit_ridge, ridge=0.1)
-    errors = forward_errors(*examples(untrained), fit)
+    errors = forward_errors(*make_examples(untrained), fit)
     assert np.isnan(errors[:, 2]).all()
-    assert mean_error(errors) == pytest.approx(mean_error(forward_errors(*examples(untested), fit)))
-    assert mean_shape_errors(*examples(untrained))["forward"] == pytest.approx(
-        mean_shape_errors(*examples(untested))["forward"]
+    assert mean_error(errors) == pytest.approx(mean_error(forward_errors(*make_examples(untested), fit)))
+    assert mean_shape_errors(*make_examples(untrained))["forward"] == pytest.approx(
+        mean_shape_errors(*make_examples(untested))["forward"]
     )
 
 
@@ -294,14 +303,14 @@ def test_point_errors_are_percentages_and_nan_where_unknown() -> None:
     assert np.isnan(mean_error(errors[2:]))
 
 
-def prediction_arguments(scene: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+def select_prediction_arguments(scene: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(
         scene[name] for name in ("train_landmarks", "train_truth", "train_visible", "test_landmarks")
     )
 
 
 def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarray]) -> None:
-    landmarks, truth, visible, test = prediction_arguments(scene)
+    landmarks, truth, visible, test = select_prediction_arguments(scene)
     visible[:, 3] = visible[:, 5] = visible[:, 0]
     visible[:, 6] = False
     truth = np.where(visible[..., None], np.nan_to_num(truth, nan=7.0), np.nan)
@@ -323,7 +332,7 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
 
 
 def test_a_joint_fit_equals_separate_fits(scene: dict[str, np.ndarray]) -> None:
-    landmarks, truth, visible, test = prediction_arguments(scene)
+    landmarks, truth, visible, test = select_prediction_arguments(scene)
     truth, visible = np.nan_to_num(truth, nan=50.0), np.ones_like(visible)
     fit = partial(fit_ridge, ridge=0.01)
     joint = forward_prediction(landmarks, truth, visible, test, fit)
@@ -334,18 +343,18 @@ def test_a_joint_fit_equals_separate_fits(scene: dict[str, np.ndarray]) -> None:
 
 
 def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarray]) -> None:
-    landmarks, truth, visible, _ = prediction_arguments(scene)
+    landmarks, truth, visible, _ = select_prediction_arguments(scene)
     mean = np.nanmean(truth, axis=0)
 
-    def filled(points: np.ndarray) -> np.ndarray:
+    def fill(points: np.ndarray) -> np.ndarray:
         return np.where(np.isnan(points), mean, points).reshape(len(points), -1)
 
-    model = LinearRegression(fit_intercept=False).fit(filled(truth), landmarks.reshape(TRAIN, -1))
+    model = LinearRegression(fit_intercept=False).fit(fill(truth), landmarks.reshape(TRAIN, -1))
     predicted = backward_prediction(
         landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fit_without_bias
     )
     np.testing.assert_allclose(
-        predicted.reshape(TEST, -1), model.predict(filled(scene["test_truth"])), atol=1e-8
+        predicted.reshape(TEST, -1), model.predict(fill(scene["test_truth"])), atol=1e-8
     )
 
 
@@ -403,7 +412,7 @@ def test_draws_without_a_measurable_point_are_left_out() -> None:
         measure_over_draws(measure, 5, 0, 1, np.random.default_rng(0))
 
 
-def test_small_example_of_groups() -> None:
+def test_group_errors_average_the_known_errors_of_each_group() -> None:
     errors = np.array([1.0, 2.0, np.nan, 6.0, np.nan])
     grouped = group_errors(errors, [30, 60, 60, 30, 90])
     assert grouped == {30: (3.5, 2), 60: (2.0, 1)}

@@ -27,7 +27,7 @@ BODY = ("left_eye", "right_eye", "left_shoulder", "right_shoulder", "right_hip")
 
 
 def make_objects(xy: Any, names: tuple[str, ...] = BODY, missing: Any = (), **more: Any) -> AnnotatedObjects:
-    """Objects whose points are annotated except the (object, point) pairs in `missing`."""
+    """Return objects with all points annotated except the (object, point) pairs in `missing`."""
     points = np.array(xy, np.float64)
     count = len(points)
     visible = np.ones(points.shape[:2], bool)
@@ -64,7 +64,7 @@ REGIONS = np.array([[5.0, 5.0, 50.0, 50.0]])
         ("points:left_eye,2", 10.0),
     ],
 )
-def test_small_example_of_each_length(spec: str, length: float) -> None:
+def test_each_spec_measures_its_length(spec: str, length: float) -> None:
     assert measure_lengths(make_objects(ONE_OBJECT), spec, REGIONS).tolist() == pytest.approx([length])
     assert is_available(make_objects(ONE_OBJECT), spec)
 
@@ -140,7 +140,9 @@ def test_a_wrong_shape_is_a_value_error() -> None:
         (("l_eye", "x", "l_shoulder", "y", "z"), "", "box"),
     ],
 )
-def test_the_default_is_declared_or_based_on_names(names: Any, declared: str, spec: str) -> None:
+def test_the_default_is_the_declared_spec_or_follows_from_the_names(
+    names: Any, declared: str, spec: str
+) -> None:
     assert choose_normalizer(make_objects(ONE_OBJECT, names, normalizer=declared)) == spec
 
 
@@ -175,7 +177,7 @@ def test_any_points_spec_is_measured_or_raises_an_input_error(text: str) -> None
         ("œilGauche", "œil_gauche"),
     ],
 )
-def test_spellings_of_one_name(spellings: str, name: str) -> None:
+def test_all_spellings_have_one_canonical_name(spellings: str, name: str) -> None:
     assert {canonicalize_name(spelling) for spelling in spellings.split(",")} == {name}
 
 

@@ -1,3 +1,5 @@
+"""Object keypoint similarity, average precision and recall, compared with COCO's own programs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -25,8 +27,8 @@ SIGMAS = np.array([0.025, 0.079, 0.05, 0.107, 0.062])
 Scene = dict[str, np.ndarray]
 
 
-def crowded_scene(seed: int, images: int = 25) -> Scene:
-    """Several objects and detections per image, with misses, false detections, hidden objects and crowds."""
+def make_crowded_scene(seed: int, images: int = 25) -> Scene:
+    """Draw several objects and detections per image, some missed, false, repeated, hidden or crowds."""
     rng = np.random.default_rng(seed)
     objects = rng.integers(0, 4, images)
     gt_image = rng.permutation(np.repeat(np.arange(images), objects))
@@ -37,10 +39,11 @@ def crowded_scene(seed: int, images: int = 25) -> Scene:
     detected = np.flatnonzero(rng.random(count) < 0.85)  # the others are missed
     repeated = rng.choice(detected, 12)  # detected twice
     source = np.concatenate([detected, repeated])
-    det_image = np.concatenate([gt_image[source], rng.integers(0, images, 10)])  # and 10 false ones
+    num_false = 10  # detections without an object
+    det_image = np.concatenate([gt_image[source], rng.integers(0, images, num_false)])
     spread = rng.choice([1.0, 4.0, 9.0], (len(source), 1, 1))
     true_xy = gt_xy[source] + rng.normal(0, spread, (len(source), L, 2))
-    det_xy = np.concatenate([true_xy, rng.uniform(0, 120, (10, L, 2))])
+    det_xy = np.concatenate([true_xy, rng.uniform(0, 120, (num_false, L, 2))])
     shuffled = rng.permutation(len(det_image))
     return {
         "det_image": det_image[shuffled],
@@ -55,8 +58,8 @@ def crowded_scene(seed: int, images: int = 25) -> Scene:
     }
 
 
-def single_object_scene(seed: int, images: int = 40) -> Scene:
-    """One object and one detection in every image, all points visible: the paper's setting."""
+def make_single_object_scene(seed: int, images: int = 40) -> Scene:
+    """Draw one object and one detection in every image, all points visible: the paper's setting."""
     rng = np.random.default_rng(seed)
     gt_xy = rng.uniform(0, 128, (images, L, 2))
     return {
@@ -72,9 +75,9 @@ def single_object_scene(seed: int, images: int = 40) -> Scene:
     }
 
 
-def many_detections(seed: int) -> Scene:
-    """More detections per image than COCO counts."""
-    scene = single_object_scene(seed, images=3)
+def make_many_detections(seed: int) -> Scene:
+    """Draw 30 detections per image; COCO counts only 20."""
+    scene = make_single_object_scene(seed, images=3)
     rng = np.random.default_rng(seed)
     det_image = np.repeat(np.arange(3), 30)
     return {
@@ -93,9 +96,12 @@ def measure(scene: Scene) -> PrecisionRecall:
     return average_precision(detections, targets, SIGMAS, THRESHOLDS)
 
 
-def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
-    def flat(xy: np.ndarray, visible: np.ndarray) -> list[float]:
-        return [float(v) for (x, y), seen in zip(xy, visible, strict=True) for v in (x, y, 2 if seen else 0)]
+def convert_to_coco(scene: Scene) -> tuple[dict, list[dict]]:
+    """Return the objects as the content of a COCO file, and the detections as a list of COCO results."""
+
+    def list_keypoints(xy: np.ndarray, visible: np.ndarray) -> list[float]:
+        triples = np.column_stack([xy, np.where(visible, 2.0, 0.0)])  # x, y, v of each point
+        return [float(value) for value in triples.ravel()]
 
     images = sorted({*scene["gt_image"].tolist(), *scene["det_image"].tolist()})
     truth = {
@@ -107,7 +113,7 @@ def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
                 "id": g + 1,
                 "image_id": int(scene["gt_image"][g]) + 1,
                 "category_id": 1,
-                "keypoints": flat(scene["gt_xy"][g], scene["gt_visible"][g]),
+                "keypoints": list_keypoints(scene["gt_xy"][g], scene["gt_visible"][g]),
                 "num_keypoints": int(scene["gt_visible"][g].sum()),
                 "area": float(scene["gt_area"][g]),
                 "bbox": scene["gt_box"][g].tolist(),
@@ -120,7 +126,7 @@ def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
         {
             "image_id": int(scene["det_image"][d]) + 1,
             "category_id": 1,
-            "keypoints": flat(scene["det_xy"][d], np.ones(L, bool)),
+            "keypoints": list_keypoints(scene["det_xy"][d], np.ones(L, bool)),
             "score": float(scene["det_score"][d]),
         }
         for d in range(len(scene["det_image"]))
@@ -128,15 +134,15 @@ def as_coco(scene: Scene) -> tuple[dict, list[dict]]:
     return truth, detections
 
 
-def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall of objects of all sizes, by COCO's own program or its faster reimplementation."""
+def measure_with_coco(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
+    """Return precision and recall per threshold, by COCO's own program or its faster reimplementation."""
     if library == "pycocotools":
         coco = pytest.importorskip("pycocotools.coco").COCO
         evaluator = pytest.importorskip("pycocotools.cocoeval").COCOeval
     else:
         faster = pytest.importorskip("faster_coco_eval")
         coco, evaluator = faster.COCO, faster.COCOeval_faster
-    truth, detections = as_coco(scene)
+    truth, detections = convert_to_coco(scene)
     with contextlib.redirect_stdout(io.StringIO()):
         annotated = coco()
         annotated.dataset = truth
@@ -154,15 +160,15 @@ def reference(library: str, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("make", "seed"),
     [
-        *((crowded_scene, seed) for seed in range(6)),
-        (single_object_scene, 0),
-        (single_object_scene, 1),
-        (many_detections, 0),
+        *((make_crowded_scene, seed) for seed in range(6)),
+        (make_single_object_scene, 0),
+        (make_single_object_scene, 1),
+        (make_many_detections, 0),
     ],
 )
-def test_agrees_with_coco(library: str, make, seed: int) -> None:
+def test_precision_and_recall_agree_with_coco(library: str, make, seed: int) -> None:
     scene = make(seed)
-    ap, ar = reference(library, scene)
+    ap, ar = measure_with_coco(library, scene)
     ours = measure(scene)
     np.testing.assert_allclose(ours.ap, ap, atol=1e-6)
     np.testing.assert_allclose(ours.ar, ar, atol=1e-6)
@@ -170,23 +176,23 @@ def test_agrees_with_coco(library: str, make, seed: int) -> None:
 
 
 def test_equal_scores_are_ordered_as_in_coco() -> None:
-    scene = crowded_scene(7)
+    scene = make_crowded_scene(7)
     scene["det_score"] = np.round(scene["det_score"], 1)
-    ap, ar = reference("pycocotools", scene)
+    ap, ar = measure_with_coco("pycocotools", scene)
     ours = measure(scene)
     np.testing.assert_allclose(ours.ap, ap, atol=1e-9)
     np.testing.assert_allclose(ours.ar, ar, atol=1e-9)
 
 
 def test_coordinates_of_hidden_points_do_not_matter() -> None:
-    scene = crowded_scene(3)
+    scene = make_crowded_scene(3)
     hidden = np.where(scene["gt_visible"][..., None], scene["gt_xy"], np.nan)
     plain = measure(scene)
     ours = measure({**scene, "gt_xy": hidden})
     assert ours.ap.tolist() == plain.ap.tolist()
 
 
-def test_small_example() -> None:
+def test_average_precision_of_a_hand_computed_case() -> None:
     # Two objects; the detection with the highest score is wrong, the next two are exact or nearly exact.
     xy = np.array([[[0.0, 0.0]], [[50.0, 0.0]]])
     result = average_precision(
@@ -226,8 +232,8 @@ def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
     assert with_box.ap.tolist() == pytest.approx([1 / 3])
 
 
-def test_no_detections_and_no_visible_objects() -> None:
-    scene = single_object_scene(0)
+def test_no_detection_scores_zero_and_no_visible_object_is_an_error() -> None:
+    scene = make_single_object_scene(0)
     no_detections = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
     result = measure({**scene, **no_detections})
     assert result.ap.tolist() == result.ar.tolist() == [0.0] * len(THRESHOLDS)
@@ -236,7 +242,7 @@ def test_no_detections_and_no_visible_objects() -> None:
         measure(hidden)
 
 
-def test_similarity_agrees_with_a_loop() -> None:
+def test_similarity_agrees_with_a_naive_loop() -> None:
     rng = np.random.default_rng(0)
     truth, predicted = rng.uniform(0, 100, (2, 30, L, 2))
     predicted = truth + (predicted - truth) * 0.05
@@ -262,7 +268,7 @@ def test_similarity_agrees_with_a_loop() -> None:
             assert np.isnan(ours[image])
 
 
-def test_small_example_of_similarity() -> None:
+def test_similarity_of_a_hand_computed_case() -> None:
     # One exact point, one whose d^2 is exactly 8 area sigma^2: (1 + 1/e) / 2.
     predicted = np.array([[[0.0, 0.0], [np.sqrt(8 * 100) * 0.1, 0.0]]])
     ours = object_keypoint_similarity(
@@ -271,7 +277,7 @@ def test_small_example_of_similarity() -> None:
     assert ours[0] == pytest.approx((1 + math.exp(-1)) / 2)
 
 
-def test_sigmas_of_parts_in_any_spelling() -> None:
+def test_sigmas_are_known_for_parts_in_any_spelling() -> None:
     names = [
         "nose",
         "left_eye",

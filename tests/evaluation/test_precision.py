@@ -1,3 +1,5 @@
+"""Precision of keypoints, compared with a naive loop and a search tree."""
+
 from __future__ import annotations
 
 import math
@@ -12,18 +14,19 @@ from selfmark.evaluation.precision import keypoint_precision
 
 
 def make_scene(seed: int, images: int = 20, points: int = 400) -> tuple[np.ndarray, ...]:
+    """Return keypoints, their images, annotated points, visibility, and the radius of a hit in each image."""
     rng = np.random.default_rng(seed)
     visible = rng.random((images, 6)) < 0.5
-    visible[3] = False
+    visible[3] = False  # so keypoints of image 3 do not count
     truth = rng.uniform(0, 100, (images, 6, 2))
     truth[:, :3][~visible[:, :3]] = np.nan  # hidden points may have any coordinates
     radius = rng.uniform(3, 20, images)
-    radius[5] = np.nan
+    radius[5] = np.nan  # so keypoints of image 5 do not count
     return rng.uniform(0, 100, (points, 2)), rng.integers(0, images, points), truth, visible, radius
 
 
 @pytest.mark.parametrize("chunk", [7, 8192])
-def test_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "CHUNK", chunk)
     xy, image, truth, visible, radius = make_scene(0)
     hits = []
@@ -35,7 +38,7 @@ def test_agrees_with_a_naive_loop(chunk: int, monkeypatch: pytest.MonkeyPatch) -
     assert keypoint_precision(xy, image, truth, visible, radius) == pytest.approx(sum(hits) / len(hits))
 
 
-def test_agrees_with_a_search_tree() -> None:
+def test_precision_agrees_with_a_search_tree() -> None:
     xy, image, truth, visible, radius = make_scene(1, points=3000)
     hits = total = 0
     for i in range(len(truth)):

@@ -1,3 +1,5 @@
+"""Linear regression with a ridge or without a bias, compared with scikit-learn and small examples."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +21,7 @@ def make_data(
 
 @pytest.mark.parametrize("ridge", [1e-3, 1e-2, 0.1, 1.0])
 @pytest.mark.parametrize("images", [8, 60])  # fewer and more images than inputs
-def test_agrees_with_scikit_learn(ridge: float, images: int) -> None:
+def test_ridge_agrees_with_scikit_learn(ridge: float, images: int) -> None:
     x, y = make_data(1, images)
     centered = x - x.mean(axis=0)
     largest = max(centered[:, i] @ centered[:, j] for i in range(x.shape[1]) for j in range(x.shape[1]))
@@ -31,7 +33,7 @@ def test_agrees_with_scikit_learn(ridge: float, images: int) -> None:
 
 
 @pytest.mark.parametrize("images", [1, 8, 60])  # fewer and more images than inputs
-def test_without_bias_it_is_least_squares_without_intercept(images: int) -> None:
+def test_without_bias_agrees_with_least_squares_without_intercept(images: int) -> None:
     x, y = make_data(1, images)
     reference = LinearRegression(fit_intercept=False).fit(x, y)
     ours = fit_without_bias(x, y)
@@ -55,7 +57,7 @@ def test_one_image_gives_the_minimum_norm_solution() -> None:
 
 
 @pytest.mark.parametrize("images", [8, 60])
-def test_without_ridge_it_is_least_squares_with_intercept(images: int) -> None:
+def test_ridge_zero_agrees_with_least_squares_with_intercept(images: int) -> None:
     x, y = make_data(6, images)
     reference = LinearRegression().fit(x, y)
     new_inputs, _ = make_data(7)
@@ -64,14 +66,14 @@ def test_without_ridge_it_is_least_squares_with_intercept(images: int) -> None:
     )
 
 
-def test_without_ridge_an_exact_linear_relation_is_recovered() -> None:
+def test_ridge_zero_recovers_an_exact_linear_relation() -> None:
     x, _ = make_data(3)
     weights = np.random.default_rng(0).normal(size=(x.shape[1], 4))
     regressor = fit_ridge(x, x @ weights + 5.0, ridge=0.0)
     np.testing.assert_allclose(regressor.weights, weights, atol=1e-8)
 
 
-def test_small_example_with_one_input() -> None:
+def test_ridge_with_one_input_agrees_with_hand_computation() -> None:
     # Centered x = (-1, 0, 1), y = (-2, 0, 2): X'X = 2, lambda = 0.5 * 2, weight = 4 / (2 + 1).
     regressor = fit_ridge(np.array([[1.0], [2.0], [3.0]]), np.array([[0.0], [2.0], [4.0]]), ridge=0.5)
     assert regressor.weights[0, 0] == pytest.approx(4 / 3)

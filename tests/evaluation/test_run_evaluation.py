@@ -23,7 +23,7 @@ from selfmark.evaluation import run_evaluation
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from tests.conftest import QUICK
 
-SIDE = 64  # of images and network images, so that their pixels are the same
+SIDE = 64  # pixels; images and network images have the same side, so that their coordinates are the same
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def known_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Detector, "locate", locate)
 
 
-def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
+def _write_images_and_labels(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
     """Write images and their COCO file, and return the path of the file.
 
     Each row describes an image: its first pixel has the value row["landmark"], point a is at (row["a"], 40),
@@ -82,10 +82,10 @@ def _write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     """Training and test images in which point a is at 1.5 times the x of landmark 0."""
-    _write(
+    _write_images_and_labels(
         tmp_path, "train", [{"landmark": 10, "a": 15}, {"landmark": 20, "a": 30}, {"landmark": 30, "a": 45}]
     )
-    _write(
+    _write_images_and_labels(
         tmp_path,
         "test",
         [{"landmark": 24, "a": 36, "pose": "left"}, {"landmark": 16, "a": 24, "b": False, "pose": "right"}],
@@ -108,7 +108,7 @@ def _errors_by_regressor(metrics: dict[str, Any]) -> dict[str, Any]:
     return {row["regressor"]: row for row in metrics["errors"] if row["all"]}
 
 
-def test_small_example(run: Path, toy: Path, known_landmarks: None) -> None:
+def test_every_figure_of_a_hand_computed_case(run: Path, toy: Path, known_landmarks: None) -> None:
     """Errors are percentages of the side of 64 pixels.
 
     Forward: in the training images, x of landmark 0 has mean 20 and that of a has mean 30. With centered
@@ -156,11 +156,11 @@ def test_errors_are_divided_by_the_normalizer(run: Path, toy: Path, known_landma
     assert bbox == pytest.approx(2 * side)  # the annotated boxes have half the side of the image
 
 
-def test_errors_by_field(run: Path, toy: Path, known_landmarks: None) -> None:
+def test_errors_are_averaged_by_field(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(run, toy, "--normalizer", "side", "--by", "pose", "--by", "angle")
     error = 100 * (6 - 6 / 1.01) / 64
-    # As in test_small_example, the backward error is half of 4 - 4 / 1.01, a third of the error of a.
-    # Guessing misses a by 6, and landmark 0 by 4.
+    # The backward error is half of 4 - 4 / 1.01 pixels, a third of the error of a: see the hand-computed case
+    # above. Guessing misses a by 6 pixels, and landmark 0 by 4.
     guess = 100 * 6 / 64
     assert metrics["by"]["pose"] == {
         name: {
@@ -209,7 +209,7 @@ def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_pa
         evaluate_run(run, EvaluationInputs(photos), EvaluationOptions(by=["pose"]), tmp_path, "cpu")
 
 
-def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> None:
+def test_mirroring_at_test_time_can_be_switched_off(run: Path, toy: Path, tmp_path: Path) -> None:
     """The result equals that of a detector that never flips, and differs from one that does."""
     with_flip = _evaluate(run, toy, "--normalizer", "side")
     without_flip = _evaluate(run, toy, "--normalizer", "side", "--set", "flip=never")
@@ -224,7 +224,7 @@ def test_without_flipping_at_test_time(run: Path, toy: Path, tmp_path: Path) -> 
     assert without_flip["stage1"] == with_flip["stage1"]
 
 
-def test_random_draws_of_images_and_detector_precision(run: Path, toy: Path, known_landmarks: None) -> None:
+def test_random_draws_and_detector_precision_are_listed(run: Path, toy: Path, known_landmarks: None) -> None:
     metrics = _evaluate(
         run, toy, "--normalizer", "side", "--set", "fit_images=[2]", "--set", "draws=4", "--detectors", "orb"
     )

@@ -11,8 +11,8 @@ from selfmark.points import FloatArray
 SIZE = 100
 
 
-def _landmarks(rng: np.random.Generator, num_images: int) -> PairedLandmarks:
-    """Two detectors of a moving square: the first has a landmark that jumps, number 4."""
+def _draw_landmarks(rng: np.random.Generator, num_images: int) -> PairedLandmarks:
+    """Return the landmarks of two detectors on a moving square; landmark 4 of the first detector jumps."""
     corners = np.array([[0.0, 0.0], [20.0, 0.0], [0.0, 20.0], [20.0, 20.0]])
     place, scale = rng.uniform(20, 60, (num_images, 1, 2)), rng.uniform(0.5, 1.5, (num_images, 1, 1))
     moved = place + scale * corners
@@ -22,15 +22,15 @@ def _landmarks(rng: np.random.Generator, num_images: int) -> PairedLandmarks:
 
 def test_a_landmark_that_jumps_is_not_confirmed_by_the_other_detector() -> None:
     rng = np.random.default_rng(0)
-    errors = compare_detectors(_landmarks(rng, 400), _landmarks(rng, 100), SIZE, ridge=1e-6)
+    errors = compare_detectors(_draw_landmarks(rng, 400), _draw_landmarks(rng, 100), SIZE, ridge=1e-6)
     assert errors.images == 100
     assert (errors.backward_shares[:4] < 0.01).all()
     assert errors.backward_shares[4] == pytest.approx(1.0, abs=0.05)
 
 
-def test_errors_are_those_of_least_squares_in_percent_of_the_side() -> None:
+def test_errors_agree_with_least_squares_in_percent_of_the_side() -> None:
     rng = np.random.default_rng(1)
-    fit, test = _landmarks(rng, 50), _landmarks(rng, 30)
+    fit, test = _draw_landmarks(rng, 50), _draw_landmarks(rng, 30)
     errors = compare_detectors(fit, test, SIZE, ridge=0.0)
     inputs = np.column_stack([fit.second.reshape(50, -1), np.ones(50)])
     weights = np.linalg.lstsq(inputs, fit.first.reshape(50, -1), rcond=None)[0]

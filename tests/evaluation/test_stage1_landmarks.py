@@ -1,4 +1,4 @@
-"""Stage 1 and zero-shot landmarks on their training images must be those that the run stored."""
+"""Landmarks that Stage 1 or a zero-shot run finds, compared with the stored points and with naive loops."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def landmarks(stage1: Stage1, pixels: torch.Tensor) -> Stage1Landmarks:
     return find_stage1_landmarks(stage1, pixels)
 
 
-def _stored_points(run: Run) -> dict[str, Any]:
-    """The labeled points that the run wrote."""
+def _read_stored_points(run: Run) -> dict[str, Any]:
+    """Return the labeled points that the run stored."""
     tensors = load_file(run.path / "points" / "landmarks.safetensors")
     chosen = tensors["label"] >= 0
     return {name: tensors[name][chosen].numpy() for name in ("xy", "image_index", "label")}
 
 
 def test_training_images_have_the_landmarks_of_the_run(run: Run, landmarks: Stage1Landmarks) -> None:
-    expected = _stored_points(run)
+    expected = _read_stored_points(run)
     assert len(expected["label"]) > 24, "the run found too little to compare"
     np.testing.assert_array_equal(landmarks.image, expected["image_index"])
     np.testing.assert_array_equal(landmarks.label, expected["label"])
@@ -115,7 +115,7 @@ def test_the_assignment_setting_is_used(stage1: Stage1, pixels: torch.Tensor) ->
     assert not find_stage1_landmarks(stage1, pixels).found.all()
 
 
-def test_images_without_any_point(stage1: Stage1, pixels: torch.Tensor) -> None:
+def test_images_without_any_point_have_no_landmarks(stage1: Stage1, pixels: torch.Tensor) -> None:
     without_points = replace(stage1, config=override(stage1.config, {"heatmaps.threshold": 2.0}))
     landmarks = find_stage1_landmarks(without_points, pixels[:3])
     assert np.isnan(landmarks.xy).all()
@@ -167,19 +167,20 @@ def test_a_random_state_of_another_device_does_not_matter(run_copy: Run, stage1:
 
 
 @given(seed=st.integers(0, 2**32 - 1), points=st.integers(0, 12), clusters=st.integers(2, 5))
-def test_margins_agree_with_a_loop(seed: int, points: int, clusters: int) -> None:
+def test_margins_agree_with_a_naive_loop(seed: int, points: int, clusters: int) -> None:
     rng = np.random.default_rng(seed)
     vectors, centroids = rng.normal(size=(points, 3)), rng.normal(size=(clusters, 3))
     label = rng.integers(0, clusters, points)
     expected = []
     for vector, own in zip(vectors, label, strict=True):
         distances = [float(np.linalg.norm(vector - centroid)) for centroid in centroids]
-        a = distances.pop(own)
-        expected.append((min(distances) - a) / max(a, min(distances)))
+        own_distance = distances.pop(own)
+        nearest_other = min(distances)
+        expected.append((nearest_other - own_distance) / max(own_distance, nearest_other))
     np.testing.assert_allclose(compute_silhouette_margins(vectors, label, centroids), expected, atol=1e-9)
 
 
-def test_margins_of_special_cases() -> None:
+def test_margins_without_a_rival_are_unknown_and_of_equal_centroids_zero() -> None:
     point = np.zeros((1, 2))
     assert np.isnan(compute_silhouette_margins(point, np.array([0]), point)).all(), (
         "a single centroid has no rival"
@@ -212,33 +213,33 @@ def feature_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         "landmarks", torch.device("cpu"), lambda: LabeledPoints(points, label, label.clone(), 3, centroids)
     )
     run.model_folder.mkdir()
-    _write_source(run, "zero-shot")
+    _write_card_with_source(run, "zero-shot")
     return run
 
 
-def _write_source(run: Run, source: str) -> None:
+def _write_card_with_source(run: Run, source: str) -> None:
     card = build_card(run, LandmarkPartners.identity(3), 5)
     card.provenance["landmarks"] = source
     write_card(card, run.model_folder)
 
 
 @pytest.mark.parametrize("source", ["zero-shot", "features"])
-def test_runs_on_zero_shot_landmarks_start_with_these(source: str, feature_run: Run) -> None:
-    _write_source(feature_run, source)
+def test_runs_from_zero_shot_landmarks_use_the_zero_shot_finder(source: str, feature_run: Run) -> None:
+    _write_card_with_source(feature_run, source)
     assert isinstance(load_stage1_finder(feature_run, "cpu"), ZeroShotStage1)
 
 
-def test_runs_on_landmarks_of_keypoints_start_with_stage_1(
+def test_runs_from_keypoints_use_the_stage_1_finder(
     feature_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _write_source(feature_run, "keypoints")
+    _write_card_with_source(feature_run, "keypoints")
     loaded: list[Run] = []
     monkeypatch.setattr(Stage1, "load", lambda run, device: loaded.append(run))
     load_stage1_finder(feature_run, "cpu")
     assert loaded == [feature_run]
 
 
-def test_runs_without_features_start_with_stage_1(run: Run) -> None:
+def test_runs_without_features_use_the_stage_1_finder(run: Run) -> None:
     assert read_card(run.model_folder).architecture == "hourglass"
     assert isinstance(load_stage1_finder(run, "cpu"), Stage1)
 
@@ -256,7 +257,7 @@ def test_zero_shot_landmarks_are_those_of_the_pipeline(feature_run: Run) -> None
 
 
 def test_descriptors_are_the_features_around_a_zero_shot_landmark(feature_run: Run) -> None:
-    """A bilinear interpolation of the four nearest cells, by hand."""
+    """Compare with a naive bilinear interpolation of the four nearest cells."""
     landmarks = find_stage1_landmarks(load_stage1_finder(feature_run, "cpu"), IMAGES)
     with torch.no_grad():
         cells = TinyEncoder().describe(IMAGES.float() / 255).numpy()

@@ -1,4 +1,4 @@
-"""Trust in landmarks, checked by hand, and the failures that an earlier trust did not notice."""
+"""Trust in landmarks: hand-computed values, and stability on a detector that is broken in known ways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfmark.evaluation.consistency import (
 from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
 from selfmark.evaluation.verdict import judge_run
 from selfmark.points import FloatArray
-from tests.evaluation.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RED, blob_detector, draw_blobs
+from tests.evaluation.fakes import CENTER, GREEN, LEFTMOST, RANDOM, RED, build_blob_detector, draw_blobs
 
 SETTINGS = Evaluation(
     error_weights=(0.1, 0.3, 0.6), verified_error_weights=(0.1, 0.2, 0.4, 0.3), full_found_rate=0.5
@@ -29,7 +29,7 @@ IMAGES = 60
 MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # affine maps, contrast and brightness
 
 
-def _evidence(stable: list[float], appearance_error: list[float], **changes: Any) -> TrustEvidence:
+def _make_evidence(stable: list[float], appearance_error: list[float], **changes: Any) -> TrustEvidence:
     count = len(stable)
     values: dict[str, FloatArray] = {
         "stable": np.array(stable),
@@ -45,7 +45,7 @@ def deformed() -> DeformationErrors:
     torch.manual_seed(0)  # for the landmark at random positions
     generator = torch.Generator().manual_seed(1)
     return measure_deformation_errors(
-        blob_detector(), draw_blobs(IMAGES).pixels, 2, MILD, generator, batch=32
+        build_blob_detector(), draw_blobs(IMAGES).pixels, 2, MILD, generator, batch=32
     )
 
 
@@ -57,19 +57,19 @@ def test_landmarks_that_follow_nothing_are_not_stable(deformed: DeformationError
 
 
 def test_the_error_alone_does_not_reveal_a_fixed_landmark(deformed: DeformationErrors) -> None:
-    """Most deformations hardly move the center; only the others reveal that it is fixed."""
+    """Most deformations hardly move the center, so a landmark that is fixed there has a small error."""
     assert (deformed.error[:, CENTER] <= AGREEMENT_RADIUS).mean() > 0.6
 
 
 def test_a_landmark_that_confuses_left_and_right_does_not_agree_with_its_partner() -> None:
-    mirror = measure_mirror_errors(blob_detector(), draw_blobs(IMAGES).pixels, batch=32)
+    mirror = measure_mirror_errors(build_blob_detector(), draw_blobs(IMAGES).pixels, batch=32)
     symmetric = compute_agreeing_fraction(mirror, AGREEMENT_RADIUS, 6)
     assert symmetric[LEFTMOST] == 0.0
     assert symmetric[CENTER] == 1.0
     assert np.isnan(compute_agreeing_fraction(None, AGREEMENT_RADIUS, 6)).all()
 
 
-def test_fractions_of_a_small_example() -> None:
+def test_fractions_of_a_hand_computed_case() -> None:
     error = np.array([[0.01, 0.20], [0.03, np.nan], [0.01, 0.04], [0.09, 0.01]])
     moved = np.array([[0.30, 0.30], [0.01, 0.30], [0.30, 0.30], [0.30, 0.02]])
     np.testing.assert_allclose(compute_stable_fraction(DeformationErrors(error, moved), 0.05), [2 / 3, 1 / 2])
@@ -78,20 +78,20 @@ def test_fractions_of_a_small_example() -> None:
 
 
 def test_the_expected_error_is_a_weighted_sum() -> None:
-    trust = judge_landmarks(_evidence([1.0, 0.5], [0.2, 0.8]), SETTINGS)
+    trust = judge_landmarks(_make_evidence([1.0, 0.5], [0.2, 0.8]), SETTINGS)
     np.testing.assert_allclose(trust.expected_error, [0.1 + 0.6 * 0.2, 0.1 + 0.3 * 0.5 + 0.6 * 0.8])
     np.testing.assert_allclose(trust.trust, 1 - trust.expected_error)
     assert trust.order.tolist() == [0, 1]
 
 
 def test_a_stable_landmark_that_looks_different_everywhere_is_not_trusted() -> None:
-    trust = judge_landmarks(_evidence([1.0, 1.0], [0.99, 1.0]), SETTINGS)
+    trust = judge_landmarks(_make_evidence([1.0, 1.0], [0.99, 1.0]), SETTINGS)
     np.testing.assert_allclose(trust.expected_error, [0.1 + 0.6 * 0.99, 1])
     assert judge_run(np.ones(5), Evaluation()).verdict == "failed"
 
 
-def test_a_second_run_counts_if_there_is_one() -> None:
-    evidence = _evidence([1.0, 1.0], [0.2, 0.2], second_run_error=[0.1, 0.9])
+def test_the_error_of_a_second_run_counts_if_there_is_one() -> None:
+    evidence = _make_evidence([1.0, 1.0], [0.2, 0.2], second_run_error=[0.1, 0.9])
     trust = judge_landmarks(evidence, SETTINGS)
     np.testing.assert_allclose(
         trust.expected_error, [0.1 + 0.4 * 0.2 + 0.3 * 0.1, 0.1 + 0.4 * 0.2 + 0.3 * 0.9]
@@ -99,24 +99,24 @@ def test_a_second_run_counts_if_there_is_one() -> None:
 
 
 def test_checks_without_a_result_count_as_failed() -> None:
-    """Every deformation moves the first landmark out of the image; the second one was never seen again."""
-    trust = judge_landmarks(_evidence([np.nan, 1.0], [0.2, np.nan]), SETTINGS)
+    """The stability of the first landmark is unknown, and the appearance error of the second."""
+    trust = judge_landmarks(_make_evidence([np.nan, 1.0], [0.2, np.nan]), SETTINGS)
     np.testing.assert_allclose(trust.expected_error, [0.1 + 0.3 + 0.6 * 0.2, 0.1 + 0.6])
 
 
-def test_the_other_landmarks_replace_missing_features() -> None:
-    evidence = _evidence([1.0, 1.0], [np.nan, np.nan], unexplained=[0.1, 0.5])
+def test_without_features_the_error_unexplained_by_other_landmarks_is_used() -> None:
+    evidence = _make_evidence([1.0, 1.0], [np.nan, np.nan], unexplained=[0.1, 0.5])
     np.testing.assert_allclose(judge_landmarks(evidence, SETTINGS).expected_error, [0.16, 0.4])
 
 
 def test_trust_is_between_0_and_1() -> None:
-    trust = judge_landmarks(_evidence([0.0, 1.0], [7.0, 0.0]), Evaluation(error_weights=(0.2, 0.9, 0.9)))
+    trust = judge_landmarks(_make_evidence([0.0, 1.0], [7.0, 0.0]), Evaluation(error_weights=(0.2, 0.9, 0.9)))
     assert trust.trust.tolist() == [0.0, 0.8]
 
 
-def test_found_rates_are_absolute() -> None:
+def test_trust_depends_on_the_absolute_found_rate() -> None:
     """A landmark found in 39 % of the images is not fully trusted, even if no other is found more often."""
-    trust = judge_landmarks(_evidence([1.0] * 3, [0.0] * 3, found=[0.39, 0.0, 0.6]), SETTINGS)
+    trust = judge_landmarks(_make_evidence([1.0] * 3, [0.0] * 3, found=[0.39, 0.0, 0.6]), SETTINGS)
     np.testing.assert_allclose(trust.trust, [0.9 * 0.39 / 0.5, 0.0, 0.9])
 
 

@@ -1,4 +1,4 @@
-"""Runs whose trust was once wrong: what the trust of today says about them."""
+"""Landmarks and runs that an earlier version judged wrongly must be judged correctly."""
 
 from __future__ import annotations
 
@@ -30,10 +30,14 @@ Pictures = tuple[torch.Tensor, FloatArray]
 
 
 def _draw_animals(angles: FloatArray, rng: np.random.Generator, shift: float = 20) -> Pictures:
-    """Return pictures [N, 3, S, S] of animals that face the given directions, and their parts [N, 4, 2]."""
+    """Return pictures [N, 3, S, S] of animals that face `angles` [N], and their parts' places [N, 4, 2]."""
     pixels = np.full((len(angles), SIDE, SIDE, 3), 128, dtype=np.uint8)
-    turns = np.stack([np.cos(angles), -np.sin(angles), np.sin(angles), np.cos(angles)], -1).reshape(-1, 2, 2)
-    places = np.einsum("nij,kj->nki", turns, BODY) + 63.5 + rng.uniform(-shift, shift, (len(angles), 1, 2))
+    rotations = np.stack([np.cos(angles), -np.sin(angles), np.sin(angles), np.cos(angles)], -1).reshape(
+        -1, 2, 2
+    )
+    places = (
+        np.einsum("nij,kj->nki", rotations, BODY) + 63.5 + rng.uniform(-shift, shift, (len(angles), 1, 2))
+    )
     for picture, parts in zip(pixels, places, strict=True):
         for (x, y), color in zip(parts.round().astype(int), COLORS, strict=True):
             picture[max(y - 8, 0) : y + 9, max(x - 8, 0) : x + 9] = color
@@ -52,13 +56,13 @@ def _judge(
     return checks, judge_landmarks(evidence, config.evaluation)
 
 
-def test_the_head_of_one_bee_and_the_tail_of_the_next_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landmarks_that_confuse_head_and_tail_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bees face up or down, and the landmarks mark the upper and the lower end instead of head and tail."""
     rng = np.random.default_rng(0)
     angles = rng.choice([np.pi / 2, -np.pi / 2], IMAGES) + rng.normal(0, 0.4, IMAGES)
     pixels, parts = _draw_animals(angles, rng, shift=4)
-    _, honest = _judge(monkeypatch, parts, pixels)
-    assert honest.trust.min() > GOOD_TRUST
+    _, correct = _judge(monkeypatch, parts, pixels)
+    assert correct.trust.min() > GOOD_TRUST
     by_height = np.take_along_axis(parts, parts[:, :2, 1].argsort(axis=1)[..., None], axis=1)
     confused = np.concatenate([by_height[:, :1], by_height[:, 1:2], parts[:, 2:]], axis=1)
     _, trust = _judge(monkeypatch, confused, pixels)
@@ -71,14 +75,14 @@ def test_landmarks_that_slide_along_a_wheel_are_not_trusted(monkeypatch: pytest.
     row, column = np.mgrid[:SIDE, :SIDE]
     rim = np.abs(np.hypot(row - 63.5, column - 63.5) - 56) < 4
     pixels[:, :, torch.from_numpy(rim)] = 20
-    turn = rng.uniform(0, 2 * np.pi, (IMAGES, 2))
-    sliding = 63.5 + 56 * np.stack([np.cos(turn), np.sin(turn)], axis=-1)
+    angle = rng.uniform(0, 2 * np.pi, (IMAGES, 2))
+    sliding = 63.5 + 56 * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     _, trust = _judge(monkeypatch, np.concatenate([parts, sliding], axis=1), pixels)
-    assert trust.trust[4:].max() < 0.3  # their error is expected to be at least 0.7 of that of guessing
+    assert trust.trust[4:].max() < 0.3  # the expected error is more than 0.7 of that of guessing
     assert trust.trust[:4].min() > 0.8
 
 
-def test_seven_landmarks_on_two_places_are_named() -> None:
+def test_duplicates_are_listed_and_fewer_landmarks_are_advised() -> None:
     rng = np.random.default_rng(2)
     places = rng.uniform(20, 100, (IMAGES, 5, 2))
     crowded = np.concatenate([places, *[places[:, :1] + 0.5] * 3, *[places[:, 1:2] - 0.5] * 2], axis=1)
@@ -110,7 +114,7 @@ def recorded() -> list[dict[str, Any]]:
     return runs
 
 
-def test_the_published_table_and_the_weights_are_those_of_the_recorded_runs(
+def test_the_published_table_and_weights_follow_from_the_recorded_runs(
     recorded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("benchmarks", "benchmarks/trust"):
@@ -131,8 +135,10 @@ def _judge_recorded(run: dict[str, Any]) -> LandmarkTrust:
     )
 
 
-def test_good_runs_are_not_told_to_rely_on_nothing(recorded: list[dict[str, Any]]) -> None:
-    """A run with 0.23 of the error of guessing was once told not to rely on 14 of 20 landmarks."""
+def test_good_runs_do_not_fail_and_most_of_their_landmarks_are_trusted(
+    recorded: list[dict[str, Any]],
+) -> None:
+    """An earlier version distrusted 14 of 20 landmarks of a run with 0.23 of the error of guessing."""
     defaults = [run for run in recorded if run["variant"] == "default" and run["forward_share"] <= 0.3]
     assert len(defaults) >= 5
     for run in defaults:
@@ -142,7 +148,7 @@ def test_good_runs_are_not_told_to_rely_on_nothing(recorded: list[dict[str, Any]
 
 
 def test_no_failed_run_is_called_good(recorded: list[dict[str, Any]]) -> None:
-    """Bees were once called 13 of 16 trustworthy with an error worse than guessing."""
+    """An earlier version trusted 13 of 16 landmarks of a run on bees with an error worse than guessing."""
     settings = Evaluation()
     failed = [run for run in recorded if run["forward_share"] >= settings.failed_error]
     assert len(failed) >= 4

@@ -15,7 +15,7 @@ EDGES = ((0, 1), (0, 2), (3, 0))
 CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
 
 
-def random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
+def make_random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
     """Return random landmarks in images of one size."""
     rng = np.random.default_rng(seed)
     landmarks = Landmarks(

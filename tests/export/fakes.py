@@ -68,7 +68,7 @@ def make_predictions(objects: Sequence[tuple[ImageRef, tuple[int, int]]], batch:
     return batches
 
 
-def expected_objects(batches: Sequence[Prediction]) -> Iterator[ExpectedObject]:
+def iterate_expected_objects(batches: Sequence[Prediction]) -> Iterator[ExpectedObject]:
     """Yield every object of the batches."""
     counts: dict[tuple[Path, int | None], int] = {}
     for refs, sizes, landmarks in batches:

@@ -46,7 +46,7 @@ def _require_packages(write: Write) -> Write:
 
 @pytest.mark.parametrize("write", ALL)
 def test_an_unwritable_folder_is_an_error_before_predicting(write: Write, tmp_path: Path) -> None:
-    def never() -> Iterator[Prediction]:
+    def refuse_to_predict() -> Iterator[Prediction]:
         raise AssertionError("predicted first")
         yield  # makes this function a generator
 
@@ -54,17 +54,17 @@ def test_an_unwritable_folder_is_an_error_before_predicting(write: Write, tmp_pa
     blocked.touch()
     for folder in (blocked, tmp_path / "missing"):
         with pytest.raises(InputError, match=f"^cannot write to {folder}: [A-Z][a-z ]+$"):
-            _require_packages(write)(never(), CARD, folder)
+            _require_packages(write)(refuse_to_predict(), CARD, folder)
 
 
 @pytest.mark.parametrize("write", ALL)
 def test_no_files_are_left_when_predicting_fails(write: Write, tmp_path: Path) -> None:
-    def failing() -> Iterator[Prediction]:
+    def predict_and_fail() -> Iterator[Prediction]:
         yield from make_predictions(STILLS)
         raise InputError("the video is broken")
 
     with pytest.raises(InputError, match="broken"):
-        _require_packages(write)(failing(), CARD, tmp_path)
+        _require_packages(write)(predict_and_fail(), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,7 +92,7 @@ def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
     """Only the last batch is in memory when the next one is requested, so long videos fit."""
     references: list[weakref.ref[Any]] = []
 
-    def tracked() -> Iterator[Prediction]:
+    def predict_and_track() -> Iterator[Prediction]:
         for batch in make_predictions(STILLS, batch=1):
             # The list of batches keeps its own landmarks alive, so yield a copy that nothing else refers to.
             copy = batch._replace(landmarks=type(batch.landmarks)(*vars(batch.landmarks).values()))
@@ -102,12 +102,13 @@ def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
             yield copy
             del copy
 
-    _require_packages(write)(tracked(), CARD, tmp_path)
+    _require_packages(write)(predict_and_track(), CARD, tmp_path)
     assert len(references) == len(STILLS) == 3
 
 
 @pytest.mark.parametrize(
-    ("write", "package"), [(w, package) for w, needed in REQUIRED_PACKAGES.items() for package in needed]
+    ("write", "package"),
+    [(write, package) for write, packages in REQUIRED_PACKAGES.items() for package in packages],
 )
 def test_a_missing_package_is_a_clear_error(
     write: Write, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

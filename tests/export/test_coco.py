@@ -22,26 +22,26 @@ from tests.export.fakes import (
     NAMES,
     STILLS,
     TWO_OBJECTS,
-    expected_objects,
+    iterate_expected_objects,
     make_predictions,
 )
 
 EVERYTHING = [*STILLS, *TWO_OBJECTS, *FRAMES, *CROWD]
 
 
-def _pycocotools() -> tuple[Any, Any]:
+def _import_pycocotools() -> tuple[Any, Any]:
     coco = pytest.importorskip("pycocotools.coco")
     return coco.COCO, pytest.importorskip("pycocotools.cocoeval").COCOeval
 
 
-def _faster_coco_eval() -> tuple[Any, Any]:
+def _import_faster_coco_eval() -> tuple[Any, Any]:
     package = pytest.importorskip("faster_coco_eval")
     return package.COCO, package.COCOeval_faster
 
 
 READERS = [
-    pytest.param(_pycocotools, id="pycocotools"),
-    pytest.param(_faster_coco_eval, id="faster-coco-eval"),
+    pytest.param(_import_pycocotools, id="pycocotools"),
+    pytest.param(_import_faster_coco_eval, id="faster-coco-eval"),
 ]
 
 
@@ -59,7 +59,7 @@ def test_ground_truth_files_are_read_back(tools: Callable[[], Any], tmp_path: Pa
     assert category["keypoints"] == list(NAMES)
     assert category["skeleton"] == [[1, 2], [3, 4]], "COCO counts keypoints from 1"
     assert category["flip_idx"] == [0, 1, 3, 2]
-    expected = list(expected_objects(batches))
+    expected = list(iterate_expected_objects(batches))
     assert len(data.getImgIds()) == len({obj.ref.name for obj in expected}) == 11
     annotations = data.loadAnns(sorted(data.getAnnIds()))
     for annotation, obj in zip(annotations, expected, strict=True):
@@ -111,7 +111,7 @@ def test_results_refer_to_the_images_in_images_json(tmp_path: Path) -> None:
     companion = json.loads((tmp_path / "images.json").read_text())
     images = {image["id"]: image for image in companion["images"]}
     assert companion["categories"][0]["keypoints"] == list(NAMES)
-    for result, obj in zip(results, expected_objects(batches), strict=True):
+    for result, obj in zip(results, iterate_expected_objects(batches), strict=True):
         assert set(result) == {"image_id", "category_id", "keypoints", "score"}
         image = images[result["image_id"]]
         assert (image["file_name"], image.get("frame")) == (str(obj.ref.path), obj.ref.frame)

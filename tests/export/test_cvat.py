@@ -21,7 +21,7 @@ from tests.export.fakes import (
     NAMES,
     STILLS,
     TWO_OBJECTS,
-    expected_objects,
+    iterate_expected_objects,
     make_predictions,
 )
 
@@ -43,7 +43,7 @@ def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None
     assert category["keypoints"] == list(NAMES)
     assert category["skeleton"] == [[1, 2], [3, 4]]
     for annotation, obj in zip(
-        data.loadAnns(sorted(data.getAnnIds())), expected_objects(batches), strict=True
+        data.loadAnns(sorted(data.getAnnIds())), iterate_expected_objects(batches), strict=True
     ):
         (image,) = data.loadImgs(annotation["image_id"])
         assert (image["width"], image["height"]) == obj.size

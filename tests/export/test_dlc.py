@@ -24,7 +24,7 @@ from tests.export.fakes import (
     NAMES,
     STILLS,
     TWO_OBJECTS,
-    expected_objects,
+    iterate_expected_objects,
     make_predictions,
 )
 
@@ -33,17 +33,17 @@ pandas: Any = pytest.importorskip("pandas")
 SCORER = "DLC_selfmark"
 
 
-def _csv(batches: Sequence[Prediction], folder: Path) -> Path:
+def _write_csv(batches: Sequence[Prediction], folder: Path) -> Path:
     return write_dlc(batches, CARD, folder)
 
 
-def _h5(batches: Sequence[Prediction], folder: Path) -> Path:
+def _write_h5(batches: Sequence[Prediction], folder: Path) -> Path:
     pytest.importorskip("tables")
     return write_dlc_h5(batches, CARD, folder)
 
 
 def _read(path: Path, levels: int) -> Any:
-    """Read a table as DeepLabCut does."""
+    """Read a table as DeepLabCut does; its header has 4 levels with individuals and 3 without."""
     if path.suffix == ".h5":
         return pandas.read_hdf(path, "df_with_missing")
     with open(path, encoding="utf-8") as handle:
@@ -53,12 +53,12 @@ def _read(path: Path, levels: int) -> Any:
     return pandas.read_csv(path, header=list(range(levels)), index_col=0)
 
 
-BOTH = pytest.mark.parametrize("write", [_csv, _h5])
+BOTH_FORMATS = pytest.mark.parametrize("write", [_write_csv, _write_h5])
 Write = Callable[[Sequence[Prediction], Path], Path]
 
 
-@BOTH
-def test_a_video_with_one_object_per_frame(write: Write, tmp_path: Path) -> None:
+@BOTH_FORMATS
+def test_one_object_per_frame_needs_no_individuals(write: Write, tmp_path: Path) -> None:
     batches = make_predictions(FRAMES)
     path = write(batches, tmp_path)
     assert path.stem == "clipDLC_selfmark"
@@ -67,21 +67,21 @@ def test_a_video_with_one_object_per_frame(write: Write, tmp_path: Path) -> None
     assert table.columns.names == ["scorer", "bodyparts", "coords"]
     assert list(table.index) == [0, 2, 10]
     assert table.shape == (3, 3 * len(NAMES))
-    for obj in expected_objects(batches):
+    for obj in iterate_expected_objects(batches):
         for index, name in enumerate(NAMES):
             x, y, likelihood = (table.loc[obj.ref.frame, (SCORER, name, c)] for c in ("x", "y", "likelihood"))
             np.testing.assert_allclose([x, y], obj.xy[index], atol=1e-4)
             assert likelihood == pytest.approx(obj.score[index], abs=1e-4)
 
 
-@BOTH
+@BOTH_FORMATS
 def test_several_objects_add_the_level_individuals(write: Write, tmp_path: Path) -> None:
     batches = make_predictions(CROWD, batch=4)
     table = _read(write(batches, tmp_path), 4)
     assert table.columns.names == ["scorer", "individuals", "bodyparts", "coords"]
     assert list(table.columns.unique("individuals")) == ["individual1", "individual2", "individual3"]
     assert list(table.index) == [5, 6, 7]
-    for obj in expected_objects(batches):
+    for obj in iterate_expected_objects(batches):
         part = table.loc[obj.ref.frame, (SCORER, f"individual{obj.instance + 1}")]
         values = part.to_numpy(float).reshape(-1, 3)
         np.testing.assert_allclose(values[:, :2], obj.xy, atol=1e-4)
@@ -91,20 +91,20 @@ def test_several_objects_add_the_level_individuals(write: Write, tmp_path: Path)
     assert table.notna().to_numpy().sum() == len(CROWD) * 3 * len(NAMES)
 
 
-@BOTH
+@BOTH_FORMATS
 def test_images_share_a_table_with_their_paths_as_index(write: Write, tmp_path: Path) -> None:
     batches = make_predictions([*STILLS, *TWO_OBJECTS])
     table = _read(write(batches, tmp_path), 4)
-    paths = dict.fromkeys(str(obj.ref.path) for obj in expected_objects(batches))
+    paths = dict.fromkeys(str(obj.ref.path) for obj in iterate_expected_objects(batches))
     assert list(table.index) == list(paths)
-    for obj in expected_objects(batches):
+    for obj in iterate_expected_objects(batches):
         part = table.loc[str(obj.ref.path), (SCORER, f"individual{obj.instance + 1}")]
         values = part.to_numpy(float).reshape(-1, 3)
         np.testing.assert_allclose(values[:, :2], obj.xy, atol=1e-4)
         np.testing.assert_allclose(values[:, 2], obj.score, atol=1e-4)
 
 
-@BOTH
+@BOTH_FORMATS
 def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -> None:
     videos = ["a/day.mp4", "b/day.mp4", "b/day.avi", "b/images.mp4", "images.mov"]
     objects = [(ImageRef(Path(video), frame), (64, 48)) for video in videos for frame in range(2)]
@@ -115,7 +115,7 @@ def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -
     assert len(files) == len(stems)
 
 
-@BOTH
+@BOTH_FORMATS
 def test_long_tables_are_written_in_chunks(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +178,7 @@ def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
         for frame in labels.labeled_frames
         for number, instance in enumerate(frame.instances)
     }
-    expected = list(expected_objects(batches))
+    expected = list(iterate_expected_objects(batches))
     assert set(read) == {(str(obj.ref.path), obj.instance) for obj in expected}
     for obj in expected:
         points = read[str(obj.ref.path), obj.instance][[nodes.index(name) for name in NAMES]]

@@ -21,7 +21,7 @@ NAMES = ("nose", "tail, long")
 CARD = ModelCard(NAMES, (0, 1), ((0, 1),), Images(), Network(), "parabola", False, {})
 
 
-def _predictions() -> list[Prediction]:
+def _make_predictions() -> list[Prediction]:
     rng = np.random.default_rng(0)
 
     def predict(refs: list[ImageRef], size: tuple[int, int]) -> Prediction:
@@ -44,7 +44,7 @@ def _predictions() -> list[Prediction]:
 
 
 def test_csv_has_every_landmark_of_every_instance(tmp_path: Path) -> None:
-    predictions = _predictions()
+    predictions = _make_predictions()
     path = get_writer("csv")(predictions, CARD, tmp_path)
     with open(path, newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
@@ -67,7 +67,7 @@ def test_csv_has_every_landmark_of_every_instance(tmp_path: Path) -> None:
 
 
 def test_coco_follows_the_specification(tmp_path: Path) -> None:
-    predictions = _predictions()
+    predictions = _make_predictions()
     data = json.loads(get_writer("coco")(predictions, CARD, tmp_path).read_text())
     assert [(i["width"], i["height"]) for i in data["images"]] == [(640, 480)] * 2 + [(320, 200)] * 2
     assert len({i["id"] for i in data["images"]}) == 4

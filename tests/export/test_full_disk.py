@@ -38,7 +38,7 @@ def full_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def _known_videos(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make up what the formats ask about videos that do not exist."""
+    """Invent the number of frames and the times of videos that do not exist."""
     for module in (sleap, nwb):
         monkeypatch.setattr(module, "count_frames", lambda path: OBJECTS)
     info = SimpleNamespace(rate=25.0, seconds=np.arange(OBJECTS) / 25, frames=OBJECTS)
@@ -69,9 +69,11 @@ def test_no_labeled_video_is_left_on_a_full_disk(
     size, frames = (64, 64), 60
     pixels = np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
     info = SimpleNamespace(rate=25.0, seconds=np.arange(frames) / 25, frames=frames)
-    real = labeled_video.probe_video
+    probe_video = labeled_video.probe_video
     clip = Path("clip.mp4")
-    monkeypatch.setattr(labeled_video, "probe_video", lambda path: info if path == clip else real(path))
+    monkeypatch.setattr(
+        labeled_video, "probe_video", lambda path: info if path == clip else probe_video(path)
+    )
     monkeypatch.setattr(labeled_video, "read_frames", lambda path, numbers: ((i, pixels) for i in numbers))
     if writer == "OpenCV":
         monkeypatch.setattr(labeled_video, "open_video_writer", video_writer._OpenCVWriter)
@@ -86,7 +88,7 @@ def test_no_labeled_video_is_left_on_a_full_disk(
     assert not list(full_disk.glob("*.mp4"))
 
 
-def test_a_crash_of_the_hdf5_library_is_reported(tmp_path: Path) -> None:
+def test_crashes_and_unreadable_files_of_the_hdf5_library_are_reported(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="crashed \\(SIGKILL\\)"):
         save_hdf5(tmp_path / "a.h5", lambda path: os.kill(os.getpid(), 9))
     with pytest.raises(OSError, match="cannot read it back"):
@@ -95,7 +97,7 @@ def test_a_crash_of_the_hdf5_library_is_reported(tmp_path: Path) -> None:
         save_hdf5(tmp_path / "a.h5", lambda path: 1 / 0 and None)
 
 
-def test_a_child_that_does_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_child_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdf5_files, "_MAX_SILENT_SECONDS", 0.1)
     with pytest.raises(OSError, match="crashed"):
         save_hdf5(tmp_path / "a.h5", lambda path: time.sleep(60))

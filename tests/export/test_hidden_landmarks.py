@@ -70,7 +70,7 @@ def predictions(tmp_path: Path) -> list[Prediction]:
 Content = tuple[list[str], set[tuple[str, str]] | None, set[frozenset[str]] | None, list[float]]
 
 
-def _category(category: dict[str, object], x: list[float]) -> Content:
+def _read_category(category: dict[str, object], x: list[float]) -> Content:
     names, skeleton, flip = category["keypoints"], category["skeleton"], category["flip_idx"]
     assert isinstance(names, list)
     assert isinstance(skeleton, list)
@@ -79,43 +79,43 @@ def _category(category: dict[str, object], x: list[float]) -> Content:
     return names, edges, {frozenset({names[a], names[b]}) for a, b in enumerate(flip) if a != b}, x
 
 
-def _coco(path: Path) -> Content:
+def _read_coco(path: Path) -> Content:
     content = json.loads(path.read_text())
-    return _category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
+    return _read_category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
 
 
-def _coco_results(path: Path) -> Content:
+def _read_coco_results(path: Path) -> Content:
     companion = json.loads(path.with_name("images.json").read_text())
-    return _category(companion["categories"][0], json.loads(path.read_text())[0]["keypoints"][::3])
+    return _read_category(companion["categories"][0], json.loads(path.read_text())[0]["keypoints"][::3])
 
 
-def _cvat(path: Path) -> Content:
+def _read_cvat(path: Path) -> Content:
     with zipfile.ZipFile(path) as archive:
         content = json.loads(archive.read(archive.namelist()[0]))
-    return _category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
+    return _read_category(content["categories"][0], content["annotations"][0]["keypoints"][::3])
 
 
-def _csv(path: Path) -> Content:
+def _read_csv(path: Path) -> Content:
     with open(path, newline="") as handle:
         rows = list(csv.DictReader(handle))
     first = [row for row in rows if (row["image"], row["frame"]) == (rows[0]["image"], rows[0]["frame"])]
     return [row["landmark"] for row in first], None, None, [float(row["x"]) for row in first]
 
 
-def _parquet(path: Path) -> Content:
+def _read_parquet(path: Path) -> Content:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = parquet.read_table(path).to_pylist()[: len(KEPT)]
     return [row["landmark"] for row in rows], None, None, [row["x"] for row in rows]
 
 
-def _dlc(path: Path) -> Content:
+def _read_dlc(path: Path) -> Content:
     with open(path, newline="") as handle:
         rows = list(csv.reader(handle))
     columns = [column for column in range(1, len(rows[1])) if rows[2][column] == "x"]
     return [rows[1][column] for column in columns], None, None, [float(rows[3][column]) for column in columns]
 
 
-def _dlc_h5(path: Path) -> Content:
+def _read_dlc_h5(path: Path) -> Content:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("tables")
     table = pandas.read_hdf(path)
@@ -124,7 +124,7 @@ def _dlc_h5(path: Path) -> Content:
     return [column[1] for column in columns], None, None, x
 
 
-def _label_studio(path: Path) -> Content:
+def _read_label_studio(path: Path) -> Content:
     (task, *_) = json.loads(path.read_text())
     points = [region for region in task["predictions"][0]["result"] if region["type"] == "keypointlabels"]
     interface = ElementTree.parse(path.with_name("label_config.xml"))
@@ -136,7 +136,7 @@ def _label_studio(path: Path) -> Content:
     return [point["value"]["keypointlabels"][0] for point in points], None, None, x
 
 
-def _nwb(path: Path) -> Content:
+def _read_nwb(path: Path) -> Content:
     pynwb = pytest.importorskip("pynwb")
     pytest.importorskip("ndx_pose")
     with pynwb.NWBHDF5IO(path, "r", load_namespaces=True) as io:
@@ -157,7 +157,7 @@ def _find_series_name(pose: object, name: str) -> str:
     return str(series_name)
 
 
-def _sleap(path: Path) -> Content:
+def _read_sleap(path: Path) -> Content:
     sio = pytest.importorskip("sleap_io")
     labels = sio.load_slp(str(path), open_videos=False)
     skeleton = labels.skeletons[0]
@@ -166,7 +166,7 @@ def _sleap(path: Path) -> Content:
     return skeleton.node_names, edges, pairs, labels[0].instances[0].numpy()[:, 0].tolist()
 
 
-def _sleap_analysis(path: Path) -> Content:
+def _read_sleap_analysis(path: Path) -> Content:
     h5py = pytest.importorskip("h5py")
     with h5py.File(path) as file:
         names = [name.decode() for name in file["node_names"][:]]
@@ -177,7 +177,7 @@ def _sleap_analysis(path: Path) -> Content:
     return names, edges, None, first.tolist()
 
 
-def _ultralytics(path: Path) -> Content:
+def _read_ultralytics(path: Path) -> Content:
     values = yaml.safe_load(path.read_text())
     names = values["kpt_names"][0]
     assert values["kpt_shape"] == [len(names), 3]
@@ -185,23 +185,24 @@ def _ultralytics(path: Path) -> Content:
     pairs = {frozenset({names[a], names[b]}) for a, b in enumerate(values["flip_idx"]) if a != b}
     (label, *_) = sorted((path.parent / "train" / "labels").iterdir())
     numbers = np.array(label.read_text().split()[5:], float).reshape(-1, 3)
-    return names, edges, pairs, (numbers[:, 0] * 64 - 0.5).tolist()
+    image_width = 64  # of the first image
+    return names, edges, pairs, (numbers[:, 0] * image_width - 0.5).tolist()
 
 
 READERS: dict[str, Callable[[Path], Content]] = {
-    "csv": _csv,
-    "parquet": _parquet,
-    "coco": _coco,
-    "coco-results": _coco_results,
-    "cvat": _cvat,
-    "dlc": _dlc,
-    "dlc-h5": _dlc_h5,
-    "label-studio": _label_studio,
-    "lightning-pose": _dlc,
-    "nwb": _nwb,
-    "sleap": _sleap,
-    "sleap-analysis": _sleap_analysis,
-    "ultralytics": _ultralytics,
+    "csv": _read_csv,
+    "parquet": _read_parquet,
+    "coco": _read_coco,
+    "coco-results": _read_coco_results,
+    "cvat": _read_cvat,
+    "dlc": _read_dlc,
+    "dlc-h5": _read_dlc_h5,
+    "label-studio": _read_label_studio,
+    "lightning-pose": _read_dlc,
+    "nwb": _read_nwb,
+    "sleap": _read_sleap,
+    "sleap-analysis": _read_sleap_analysis,
+    "ultralytics": _read_ultralytics,
 }
 TESTED_WITH_STILLS = ("label-studio", "lightning-pose", "cvat")
 TESTED_WITH_VIDEO = ("sleap-analysis", "dlc", "dlc-h5", "nwb")

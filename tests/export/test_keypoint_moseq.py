@@ -19,12 +19,12 @@ from selfmark.export.dlc import write_dlc, write_dlc_h5
 from selfmark.export.nwb import write_nwb
 from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.image_ref import ImageRef
-from tests.export.fakes import CARD, NAMES, expected_objects, make_predictions
+from tests.export.fakes import CARD, NAMES, iterate_expected_objects, make_predictions
 
-# What the module of the loader imports but the loader does not use: JAX, its models, and a reader of videos.
+# Modules that keypoint_moseq.io imports but its loader does not use: JAX, its models, and a reader of videos.
 _UNUSED = ("jax", "jax.numpy", "jax_moseq", "jax_moseq.models", "jax_moseq.models.keypoint_slds")
 _UNUSED += ("jax_moseq.utils", "vidio", "vidio.read", "commentjson", "tabulate")
-TWO = [
+TWO_ANIMALS = [
     (ImageRef(Path("mice.mp4"), frame, (0, 0, 9, 9), track=track), (320, 200))
     for frame in range(5)
     for track in (0, 1)
@@ -78,7 +78,7 @@ def test_keypoint_moseq_loads_a_video(
     write(batches, CARD, tmp_path / "out")
     coordinates, confidences, bodyparts = loader.load_keypoints(str(tmp_path / "out"), format_name, extension)
     (name,) = coordinates
-    expected = list(expected_objects(batches))
+    expected = list(iterate_expected_objects(batches))
     order = [list(bodyparts).index(body) for body in NAMES]
     np.testing.assert_allclose(coordinates[name][:, order], [obj.xy for obj in expected], atol=1e-3)
     np.testing.assert_allclose(confidences[name][:, order], [obj.score for obj in expected], atol=1e-4)
@@ -86,12 +86,12 @@ def test_keypoint_moseq_loads_a_video(
 
 @pytest.mark.filterwarnings("ignore")
 def test_two_animals_become_two_recordings(loader: Any, tmp_path: Path) -> None:
-    batches = make_predictions(TWO)
+    batches = make_predictions(TWO_ANIMALS)
     write_dlc(batches, CARD, tmp_path)
     coordinates, _, bodyparts = loader.load_keypoints(str(tmp_path), "deeplabcut", ".csv")
     assert len(coordinates) == 2
     assert set(bodyparts) == set(NAMES)
-    expected = list(expected_objects(batches))
+    expected = list(iterate_expected_objects(batches))
     for track, recording in enumerate(sorted(coordinates)):
-        rows = [obj.xy for obj, (ref, _) in zip(expected, TWO, strict=True) if ref.track == track]
+        rows = [obj.xy for obj, (ref, _) in zip(expected, TWO_ANIMALS, strict=True) if ref.track == track]
         np.testing.assert_allclose(coordinates[recording], rows, atol=1e-3)

@@ -25,14 +25,14 @@ from tests.export.fakes import (
     STILLS,
     TWO_OBJECTS,
     ExpectedObject,
-    expected_objects,
+    iterate_expected_objects,
     make_predictions,
 )
 
 OBJECTS = [*STILLS, *TWO_OBJECTS]
 
 
-def _by_image(objects: list[ExpectedObject]) -> dict[str, list[ExpectedObject]]:
+def _group_by_image(objects: list[ExpectedObject]) -> dict[str, list[ExpectedObject]]:
     images: dict[str, list[ExpectedObject]] = {}
     for obj in objects:
         images.setdefault(str(obj.ref.path), []).append(obj)
@@ -42,7 +42,7 @@ def _by_image(objects: list[ExpectedObject]) -> dict[str, list[ExpectedObject]]:
 def test_coordinates_are_percent_of_the_image_size(tmp_path: Path) -> None:
     batches = make_predictions(OBJECTS)
     tasks = json.loads(write_label_studio(batches, CARD, tmp_path).read_text())
-    images = _by_image(list(expected_objects(batches)))
+    images = _group_by_image(list(iterate_expected_objects(batches)))
     assert len(tasks) == len(images) == 5
     for task, (path, expected) in zip(tasks, images.items(), strict=True):
         url = urlparse(task["data"]["image"])
@@ -99,7 +99,7 @@ def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[ExpectedOb
     tool = converter.Converter(str(tmp_path / "label_config.xml"), str(tmp_path), download_resources=False)
     convert = {"coco": tool.convert_to_coco, "yolo": tool.convert_to_yolo}[format]
     convert(str(exported), str(output), is_dir=False)
-    return list(expected_objects(batches)), output
+    return list(iterate_expected_objects(batches)), output
 
 
 def test_the_coco_converter_keeps_the_order_of_landmarks(tmp_path: Path) -> None:

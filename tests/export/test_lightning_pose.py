@@ -17,7 +17,7 @@ from tests.export.fakes import (
     NAMES,
     STILLS,
     TWO_OBJECTS,
-    expected_objects,
+    iterate_expected_objects,
     make_predictions,
 )
 
@@ -28,7 +28,7 @@ def test_lightning_pose_reads_the_labels(tmp_path: Path) -> None:
     batches = make_predictions(STILLS)
     path = write_lightning_pose(batches, CARD, tmp_path)
     labels = io.parse_label_csv(str(path))
-    expected = list(expected_objects(batches))
+    expected = list(iterate_expected_objects(batches))
     assert labels.keypoint_names == list(NAMES)
     assert labels.image_names == [str(obj.ref.path) for obj in expected]
     np.testing.assert_allclose(labels.keypoints.numpy(), [obj.xy for obj in expected], atol=6e-4)
@@ -39,11 +39,11 @@ def test_pandas_reads_the_labels(tmp_path: Path) -> None:
     pandas: Any = pytest.importorskip("pandas")
     batches = make_predictions(STILLS)
     path = write_lightning_pose(batches, CARD, tmp_path)
-    assert path.name == "CollectedData.csv", "the name its configuration expects"
+    assert path.name == "CollectedData.csv", "the name that Lightning Pose expects"
     table = pandas.read_csv(path, header=[0, 1, 2], index_col=0)
     assert table.columns.names == ["scorer", "bodyparts", "coords"]
     assert list(table.columns) == [("selfmark", name, c) for name in NAMES for c in "xy"]
-    for obj in expected_objects(batches):
+    for obj in iterate_expected_objects(batches):
         values = table.loc[str(obj.ref.path)].to_numpy(float).reshape(-1, 2)
         np.testing.assert_allclose(values, obj.xy, atol=6e-4)
 
@@ -56,7 +56,7 @@ def test_each_object_of_an_image_has_its_own_file(tmp_path: Path) -> None:
         "CollectedData_individual1.csv",
         "CollectedData_individual2.csv",
     }
-    for obj in expected_objects(batches):
+    for obj in iterate_expected_objects(batches):
         path = tmp_path / f"CollectedData_individual{obj.instance + 1}.csv"
         table = pandas.read_csv(path, header=[0, 1, 2], index_col=0)
         values = table.loc[str(obj.ref.path)].to_numpy(float).reshape(-1, 2)

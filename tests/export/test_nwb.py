@@ -20,13 +20,13 @@ from selfmark.images.sources import list_images
 from selfmark.images.video import VideoInfo
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
-from tests.export.eared_animal import CARD, EDGES, NAMES, random_prediction
+from tests.export.eared_animal import CARD, EDGES, NAMES, make_random_prediction
 
 pynwb = pytest.importorskip("pynwb")
 pytest.importorskip("ndx_pose")
 
 
-def _clip(path: Path, frames: int, rate: float) -> Path:
+def _write_clip(path: Path, frames: int, rate: float) -> Path:
     video = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), rate, (48, 32))
     for _ in range(frames):
         video.write(np.zeros((32, 48, 3), np.uint8))
@@ -47,8 +47,8 @@ def _assert_equal(pose: Any, prediction: Prediction, rows: list[int], times: lis
 
 
 def test_every_second_frame_of_a_video_is_stored(tmp_path: Path) -> None:
-    clip = _clip(tmp_path / "clip.avi", 7, 12.5)
-    prediction = random_prediction(list_images([clip], every=2), (48, 32), 0)
+    clip = _write_clip(tmp_path / "clip.avi", 7, 12.5)
+    prediction = make_random_prediction(list_images([clip], every=2), (48, 32), 0)
     path = write_nwb([prediction], CARD, tmp_path)
     assert path == tmp_path / "landmarks.nwb"
     assert not list(tmp_path.glob("*.part*"))
@@ -65,13 +65,13 @@ def test_every_second_frame_of_a_video_is_stored(tmp_path: Path) -> None:
 
 
 def test_objects_videos_and_image_sizes_are_stored_separately(tmp_path: Path) -> None:
-    clip = _clip(tmp_path / "a:b.avi", 4, 10.0)
+    clip = _write_clip(tmp_path / "a:b.avi", 4, 10.0)
     frames = [ImageRef(clip, 0), ImageRef(clip, 2), ImageRef(clip, 2, (1, 1, 9, 9)), ImageRef(clip, 3)]
     stills = [ImageRef(Path("x.png")), ImageRef(Path("y.png"))]
     first, small, large = (
-        random_prediction(frames, (48, 32), 1),
-        random_prediction(stills, (40, 30), 2),
-        random_prediction([ImageRef(Path("z.png"))], (64, 50), 3),
+        make_random_prediction(frames, (48, 32), 1),
+        make_random_prediction(stills, (40, 30), 2),
+        make_random_prediction([ImageRef(Path("z.png"))], (64, 50), 3),
     )
     path = write_nwb([first, small, large], CARD, tmp_path)
     assert not pynwb.validate(path=str(path))
@@ -105,7 +105,7 @@ def test_one_landmark_without_edges_is_stored(tmp_path: Path) -> None:
 
 
 def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prediction = random_prediction([ImageRef(Path("x.png"))], (40, 30), 0)
+    prediction = make_random_prediction([ImageRef(Path("x.png"))], (40, 30), 0)
     with pytest.raises(InputError, match="nothing to write"):
         write_nwb([], CARD, tmp_path)
     same_names = ModelCard(
@@ -118,12 +118,14 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     without_rate = VideoInfo(1, 0.0, (40, 30), np.zeros(1))
     monkeypatch.setattr(nwb, "probe_video", lambda path: without_rate)
     with pytest.raises(InputError, match="does not state its frame rate"):
-        write_nwb([random_prediction([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path)
+        write_nwb(
+            [make_random_prediction([ImageRef(tmp_path / "still.avi", 0)], (40, 30), 0)], CARD, tmp_path
+        )
 
-    def not_installed(package: str) -> None:
+    def raise_not_installed(package: str) -> None:
         raise ModuleNotFoundError(package)
 
-    monkeypatch.setattr(errors_module.importlib, "import_module", not_installed)
+    monkeypatch.setattr(errors_module.importlib, "import_module", raise_not_installed)
     with pytest.raises(InputError, match="pynwb, which is not installed: pip install pynwb ndx-pose"):
         write_nwb([prediction], CARD, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -44,7 +44,7 @@ CARD = ModelCard(
 )
 
 
-def _network(settings: Network, landmarks: int, seed: int = 0) -> Psi:
+def _build_network(settings: Network, landmarks: int, seed: int = 0) -> Psi:
     """Return a network with random weights; some scales of its norms are negative."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -57,7 +57,7 @@ def _network(settings: Network, landmarks: int, seed: int = 0) -> Psi:
     return psi
 
 
-def _pixels(scene: Scene, count: int) -> torch.Tensor:
+def _select_pixels(scene: Scene, count: int) -> torch.Tensor:
     return torch.from_numpy(scene.images[:count]).permute(0, 3, 1, 2)
 
 
@@ -70,8 +70,8 @@ def _export(detector: Detector, folder: Path) -> OnnxDetector:
 def test_the_graph_agrees_with_torch(refine: PeakMethod, flip: bool, scene: Scene, tmp_path: Path) -> None:
     unpaired = (0,) if refine == "cell" else ()
     card = replace(CARD, refine=refine, flip_test=flip, unpaired=unpaired)
-    detector = Detector(_network(NETWORK, 3), card)
-    images = _pixels(scene, 12)
+    detector = Detector(_build_network(NETWORK, 3), card)
+    images = _select_pixels(scene, 12)
     expected, predicted = detector.locate(images), _export(detector, tmp_path).locate(images)
     assert expected.xy.std(dim=0).min() > 1  # landmarks differ between images
     assert (predicted.xy - expected.xy).abs().max() < 0.05
@@ -87,7 +87,7 @@ def test_the_network_of_the_tiny_preset_is_exported(tmp_path: Path) -> None:
         images=config.images,
         network=config.network,
     )
-    detector = Detector(_network(config.network, config.K), card)
+    detector = Detector(_build_network(config.network, config.K), card)
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(2, 3, 9, 9, generator=generator)
     images = (nn.functional.interpolate(coarse, (128, 128), mode="bicubic").clamp(0, 1) * 255).to(torch.uint8)
@@ -96,13 +96,12 @@ def test_the_network_of_the_tiny_preset_is_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refine", get_args(PeakMethod))
-def test_peaks_at_borders_and_between_cells(refine: PeakMethod, tmp_path: Path) -> None:
+def test_peaks_at_borders_and_between_cells_agree_with_torch(refine: PeakMethod, tmp_path: Path) -> None:
     side = 16
     cells = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
     maps = torch.stack([draw_gaussians(torch.tensor(cell), side, 1.0) for cell in cells])[None]
-    maps = torch.cat(
-        [maps, maps - 1.0, 2.0 * maps]
-    )  # also scores outside 0..1, and values below 0, which have no logarithm
+    # Also test scores outside 0..1, and values below 0, which have no logarithm.
+    maps = torch.cat([maps, maps - 1.0, 2.0 * maps])
     graph = Graph()
     xy, score = add_positions(graph, Maps("maps", len(cells), side), refine)
     model = helper.make_model(
@@ -125,10 +124,10 @@ def test_peaks_at_borders_and_between_cells(refine: PeakMethod, tmp_path: Path) 
 
 
 def test_any_batch_size_works(scene: Scene, tmp_path: Path) -> None:
-    detector = Detector(_network(NETWORK, 3), CARD)
+    detector = Detector(_build_network(NETWORK, 3), CARD)
     exported = _export(detector, tmp_path)
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    images = _pixels(scene, 5)
+    images = _select_pixels(scene, 5)
     for count in (1, 2, 5):
         feed = {"images": scene.images[:count], "boxes": np.zeros((1, 4), np.float32)}  # whole images
         points = session.run(["points"], feed)[0]
@@ -146,18 +145,18 @@ def test_any_batch_size_works(scene: Scene, tmp_path: Path) -> None:
     ],
 )
 def test_images_of_wrong_type_or_shape_are_an_error(images: torch.Tensor, tmp_path: Path) -> None:
-    exported = _export(Detector(_network(NETWORK, 3), CARD), tmp_path)
+    exported = _export(Detector(_build_network(NETWORK, 3), CARD), tmp_path)
     with pytest.raises(ValueError, match=r"\[B, 3, 64, 64\] uint8, not"):
         exported.locate(images)
 
 
 def test_a_file_exported_from_another_model_is_an_error(tmp_path: Path) -> None:
-    detector = Detector(_network(NETWORK, 3), CARD)
+    detector = Detector(_build_network(NETWORK, 3), CARD)
     path = write_float32(detector, tmp_path / "model.onnx")
     renamed = Detector(detector.psi, replace(CARD, names=("a", "b", "c"), provenance={}))
     assert OnnxDetector(renamed, path).names == ("a", "b", "c")
     for other in (
-        Detector(_network(NETWORK, 3, seed=1), CARD),
+        Detector(_build_network(NETWORK, 3, seed=1), CARD),
         Detector(detector.psi, replace(CARD, refine="quarter")),
         Detector(detector.psi, replace(CARD, images=Images(size=64, margin=0.2))),
     ):
@@ -176,10 +175,10 @@ def test_a_file_exported_from_another_model_is_an_error(tmp_path: Path) -> None:
 
 
 def test_files_use_only_standard_operators(scene: Scene, tmp_path: Path) -> None:
-    detector = Detector(_network(NETWORK, 3), CARD)
+    detector = Detector(_build_network(NETWORK, 3), CARD)
     for path in (
         write_float32(detector, tmp_path / "a.onnx"),
-        write_int8(detector, _pixels(scene, 4), tmp_path / "b.onnx"),
+        write_int8(detector, _select_pixels(scene, 4), tmp_path / "b.onnx"),
         write_float16(detector, tmp_path / "c.onnx"),
     ):
         model = onnx.load(path)
@@ -194,8 +193,8 @@ def test_files_use_only_standard_operators(scene: Scene, tmp_path: Path) -> None
 
 
 def test_folding_scales_keeps_the_output(scene: Scene) -> None:
-    psi = _network(NETWORK, 3).eval()
-    images = _pixels(scene, 4).float() / 255
+    psi = _build_network(NETWORK, 3).eval()
+    images = _select_pixels(scene, 4).float() / 255
     with torch.no_grad():
         for spread in (0.1, 0.5):  # with 0.5 some scales are negative, and their norms are not folded
             for module in psi.modules():
@@ -203,9 +202,12 @@ def test_folding_scales_keeps_the_output(scene: Scene) -> None:
                     module.weight.data = 1 + spread * torch.linspace(-2.1, 2.1, module.num_channels)
             folded = copy.deepcopy(psi)
             fold_scales(folded)
-            weights = [m.weight for m in folded.modules() if isinstance(m, nn.GroupNorm)]
-            folded_fraction = np.mean([bool((w == 1).all()) for w in weights])
-            assert folded_fraction > 0.9 if spread == 0.1 else folded_fraction <= 0.1
+            scales = [module.weight for module in folded.modules() if isinstance(module, nn.GroupNorm)]
+            folded_fraction = np.mean([bool((scale == 1).all()) for scale in scales])
+            if spread == 0.1:
+                assert folded_fraction > 0.9
+            else:
+                assert folded_fraction <= 0.1
             torch.testing.assert_close(folded(images), psi(images), atol=1e-4, rtol=1e-4)
 
 
@@ -298,7 +300,7 @@ def run(quick_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def _table(folder: Path) -> tuple[Sequence[str], np.ndarray]:
+def _read_table(folder: Path) -> tuple[Sequence[str], np.ndarray]:
     with open(folder / "landmarks.csv", newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     keys = [f"{row['image']} {row['landmark']}" for row in rows]
@@ -315,13 +317,13 @@ def test_export_and_predict_from_the_command_line(
     for runtime in ("torch", "onnx", "onnx-int8"):
         options = ["-o", tmp_path / runtime, "--runtime", runtime, "--device=cpu", "--batch=5"]
         assert selfmark("predict", run, photos, *options) == 0
-    names, expected = _table(tmp_path / "torch")
+    names, expected = _read_table(tmp_path / "torch")
     assert len(names) == 24 * 4
-    onnx_names, predicted = _table(tmp_path / "onnx")
+    onnx_names, predicted = _read_table(tmp_path / "onnx")
     assert onnx_names == names
     assert np.abs(predicted - expected)[:, :2].max() < 0.05
     assert np.abs(predicted - expected)[:, 2].max() < 0.001
-    onnx_names, predicted = _table(tmp_path / "onnx-int8")
+    onnx_names, predicted = _read_table(tmp_path / "onnx-int8")
     assert onnx_names == names
     assert np.abs(predicted - expected)[:, 2].max() < 0.05
 
@@ -393,7 +395,7 @@ def test_torch_runs_without_onnx_packages(run: Path, photos: Path, tmp_path: Pat
     command = [sys.executable, "-c", program, "predict", run, photos, "-o", tmp_path / "out", "--device=cpu"]
     source = str(Path(selfmark_package.__file__).parent.parent)
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": source})
-    assert len(_table(tmp_path / "out")[0]) == 24 * 4
+    assert len(_read_table(tmp_path / "out")[0]) == 24 * 4
 
 
 def test_the_demo_detector_needs_an_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,12 +52,12 @@ CARD = ModelCard(
 )
 
 
-def pictures(count: int, seed: int = 5) -> Tensor:
+def draw_pictures(count: int, seed: int = 5) -> Tensor:
     """Return network images of the demo animal, [B, 3, SIZE, SIZE] uint8."""
     return torch.from_numpy(generate_scene(count, SIZE, seed=seed).images).permute(0, 3, 1, 2)
 
 
-def random_encoder(name: str) -> Encoder:
+def build_random_encoder(name: str) -> Encoder:
     """Return an encoder with random weights and random statistics of its batch norms."""
     encoder = build_encoder(name)
     generator = torch.Generator().manual_seed(0)
@@ -72,7 +72,7 @@ def random_encoder(name: str) -> Encoder:
     return encoder
 
 
-def encoder_detector(encoder: Encoder, **changes: Any) -> Detector:
+def build_encoder_detector(encoder: Encoder, **changes: Any) -> Detector:
     """Return a detector whose head has random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -84,10 +84,10 @@ def encoder_detector(encoder: Encoder, **changes: Any) -> Detector:
     return Detector(psi, replace(CARD, architecture="encoder", **changes))
 
 
-def zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
+def build_zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
     """Return a detector whose centroids are the features of three cells of a picture."""
     with torch.no_grad():
-        features = encoder.describe(pictures(1, seed=1).float() / 255)
+        features = encoder.describe(draw_pictures(1, seed=1).float() / 255)
     centroids = features[0, :, [4, 6, 9], [6, 3, 8]].T.contiguous()
     psi = ZeroShotPsi(encoder, centroids, Features(sharpness=30.0))
     return Detector(psi, replace(CARD, architecture="zero-shot", **changes))
@@ -96,29 +96,29 @@ def zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
 TURNED = Features(orientation="turned", places="used", direction_size=64, direction_cells=4, sharpness=30.0)
 
 
-def turned_detector(encoder: Encoder, **changes: Any) -> Detector:
-    """Return a detector that turns images first; its template is a picture."""
+def build_turned_detector(encoder: Encoder, **changes: Any) -> Detector:
+    """Return a detector that turns images before it finds landmarks; its template is a picture."""
     with torch.no_grad():
-        views = describe_rotations(encoder, pictures(1, seed=1).float() / 255, TURNED)
+        views = describe_rotations(encoder, draw_pictures(1, seed=1).float() / 255, TURNED)
     template = views[0, 3] - views.mean(dim=(0, 1))
-    inner = encoder_detector(encoder, **changes)
+    inner = build_encoder_detector(encoder, **changes)
     assert isinstance(inner.psi, FeaturePsi)
     finder = DirectionFinder(encoder, TURNED, template, torch.tensor(0.2))
     return Detector(TurnedPsi(finder, inner.psi), replace(inner.card, features=TURNED))
 
 
-def turned_zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
+def build_turned_zero_shot_detector(encoder: Encoder, **changes: Any) -> Detector:
     """Return a detector that turns images and compares features and places of cells with centroids."""
     with torch.no_grad():
-        features = append_places(encoder.describe(pictures(1, seed=1).float() / 255), TURNED)
+        features = append_places(encoder.describe(draw_pictures(1, seed=1).float() / 255), TURNED)
     centroids = features[0, :, [4, 6, 9], [6, 3, 8]].T.contiguous()
-    turned = turned_detector(encoder, **changes)
+    turned = build_turned_detector(encoder, **changes)
     assert isinstance(turned.psi, TurnedPsi)
     psi = TurnedPsi(turned.psi.finder, ZeroShotPsi(encoder, centroids, TURNED))
     return Detector(psi, replace(turned.card, architecture="zero-shot"))
 
 
-def compare(detector: Detector, path: Path, images: Tensor) -> None:
+def assert_agrees_with_torch(detector: Detector, path: Path, images: Tensor) -> None:
     expected = detector.locate(images)
     predicted = OnnxDetector(detector, write_float32(detector, path)).locate(images)
     assert expected.xy.std(dim=0).mean() > 1  # landmarks differ between images
@@ -132,50 +132,50 @@ def lite0() -> Encoder:
     return load_encoder("efficientnet-lite0")
 
 
-@pytest.mark.parametrize("make", [encoder_detector, zero_shot_detector])
+@pytest.mark.parametrize("make", [build_encoder_detector, build_zero_shot_detector])
 @pytest.mark.parametrize("refine", get_args(PeakMethod))
 @pytest.mark.parametrize("flip", [True, False])
 def test_the_published_encoder_agrees_with_torch(
     make: MakeDetector, refine: PeakMethod, flip: bool, lite0: Encoder, tmp_path: Path
 ) -> None:
     detector = make(lite0, refine=refine, flip_test=flip)
-    compare(detector, tmp_path / "model.onnx", pictures(6))
+    assert_agrees_with_torch(detector, tmp_path / "model.onnx", draw_pictures(6))
 
 
-@pytest.mark.parametrize("make", [encoder_detector, zero_shot_detector])
+@pytest.mark.parametrize("make", [build_encoder_detector, build_zero_shot_detector])
 @pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite2"])
 def test_random_batch_norms_agree_with_torch(make: MakeDetector, name: str, tmp_path: Path) -> None:
-    detector = make(random_encoder(name), refine="parabola")
-    compare(detector, tmp_path / "model.onnx", pictures(4))
+    detector = make(build_random_encoder(name), refine="parabola")
+    assert_agrees_with_torch(detector, tmp_path / "model.onnx", draw_pictures(4))
 
 
-@pytest.mark.parametrize("make", [turned_detector, turned_zero_shot_detector])
+@pytest.mark.parametrize("make", [build_turned_detector, build_turned_zero_shot_detector])
 @pytest.mark.parametrize("flip", [True, False])
 def test_networks_that_turn_images_agree_with_torch(
     make: MakeDetector, flip: bool, lite0: Encoder, tmp_path: Path
 ) -> None:
     detector = make(lite0, refine="centroid", flip_test=flip)
-    images = torch.cat([torch.rot90(pictures(2), turn, (2, 3)) for turn in range(4)])
+    images = torch.cat([torch.rot90(draw_pictures(2), turn, (2, 3)) for turn in range(4)])
     assert isinstance(detector.psi, TurnedPsi)
     with torch.no_grad():
         angles = detector.psi.finder(images.float() / 255) % 6.28
     assert angles.std() > 0.5  # images are turned by different angles
-    compare(detector, tmp_path / "model.onnx", images)
+    assert_agrees_with_torch(detector, tmp_path / "model.onnx", images)
 
 
-@pytest.mark.parametrize("make", [encoder_detector, zero_shot_detector])
+@pytest.mark.parametrize("make", [build_encoder_detector, build_zero_shot_detector])
 def test_half_precision_is_small_and_accurate(make: MakeDetector, lite0: Encoder, tmp_path: Path) -> None:
     detector = make(lite0)
     single = write_float32(detector, tmp_path / "single.onnx")
     half = write_float16(detector, tmp_path / "half.onnx")
     assert half.stat().st_size < 0.6 * single.stat().st_size
-    images = pictures(12)
+    images = draw_pictures(12)
     distance = (OnnxDetector(detector, half).locate(images).xy - detector.locate(images).xy).norm(dim=-1)
     assert 0 < distance.median() < 0.1
 
 
 def test_the_file_takes_images_of_any_size(lite0: Encoder, tmp_path: Path) -> None:
-    detector = zero_shot_detector(lite0)
+    detector = build_zero_shot_detector(lite0)
     path = write_float32(detector, tmp_path / "model.onnx")
     model = onnx.load(path)
     assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", OPSET)]
@@ -190,22 +190,22 @@ def test_the_file_takes_images_of_any_size(lite0: Encoder, tmp_path: Path) -> No
 
 
 def test_an_exported_folder_is_loaded(tmp_path: Path) -> None:
-    detector = encoder_detector(random_encoder("efficientnet-lite0"))
+    detector = build_encoder_detector(build_random_encoder("efficientnet-lite0"))
     detector.save(tmp_path / "model")
     export_onnx(tmp_path, ["float32"], output=None)
     loaded = load_detector(tmp_path, "onnx")
-    images = pictures(2)
+    images = draw_pictures(2)
     torch.testing.assert_close(loaded.locate(images).xy, detector.locate(images).xy, atol=0.05, rtol=0)
-    other = encoder_detector(
-        random_encoder("efficientnet-lite0"), student=replace(STUDENT, feature_scale=2.0)
+    other = build_encoder_detector(
+        build_random_encoder("efficientnet-lite0"), student=replace(STUDENT, feature_scale=2.0)
     )
     with pytest.raises(InputError, match="was exported from another model"):
         OnnxDetector(other, tmp_path / "model" / "model.onnx")
 
 
 def test_the_head_runs_in_8_bits(lite0: Encoder, tmp_path: Path) -> None:
-    detector = encoder_detector(lite0)
-    images = pictures(24)
+    detector = build_encoder_detector(lite0)
+    images = draw_pictures(24)
     path = write_int8(detector, images[:12], tmp_path / "int8.onnx")
     weights = [
         tensor
@@ -227,7 +227,7 @@ def test_other_encoders_are_refused(name: str, tmp_path: Path) -> None:
         encoder = build_encoder(name, make_model())
     detector = Detector(FeaturePsi(encoder, STUDENT, 3), replace(CARD, architecture="encoder"))
     message = f"the features '{name}' cannot be exported to ONNX, only those with efficientnet-lite0"
-    for write in (write_float32, write_float16, partial(write_int8, sample=pictures(1))):
+    for write in (write_float32, write_float16, partial(write_int8, sample=draw_pictures(1))):
         with pytest.raises(InputError, match=re.escape(message)):
             write(detector, path=tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
@@ -239,7 +239,7 @@ def test_a_detector_that_cannot_be_exported_leaves_no_files(tmp_path: Path) -> N
     Detector(FeaturePsi(encoder, STUDENT, 3), card).save(tmp_path / "model")
     with pytest.raises(InputError, match="cannot be exported to ONNX"):
         export_onnx(tmp_path, ["float32"], output=tmp_path / "output")
-    zero_shot_detector(random_encoder("efficientnet-lite0")).save(tmp_path / "zero" / "model")
+    build_zero_shot_detector(build_random_encoder("efficientnet-lite0")).save(tmp_path / "zero" / "model")
     with pytest.raises(InputError, match="no head whose layers could run in 8 bits: leave out --int8"):
         export_onnx(tmp_path / "zero", ["float32", "int8"], output=tmp_path / "output")
     assert not (tmp_path / "output").exists()

@@ -67,24 +67,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def _session(path: Path) -> Any:
+def _open_session(path: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(str(path), options)
 
 
-def _points(session: Any, images: npt.NDArray[np.uint8], boxes: npt.ArrayLike) -> Any:
+def _predict_points(session: Any, images: npt.NDArray[np.uint8], boxes: npt.ArrayLike) -> Any:
     return session.run(["points", "scores"], {"images": images, "boxes": np.asarray(boxes, np.float32)})
 
 
 def test_images_of_mixed_sizes_agree_with_torch(
     detector: Detector, file: Path, pictures: list[npt.NDArray[np.uint8]]
 ) -> None:
-    session = _session(file)
+    session = _open_session(file)
     distances = []
     for picture in pictures:
         expected = detector(picture)
-        points, scores = _points(session, picture[None], WHOLE)
+        points, scores = _predict_points(session, picture[None], WHOLE)
         distances.append(np.abs(points - expected.xy).max())
         np.testing.assert_allclose(scores, expected.score, atol=2e-3)
     assert max(distances) < 0.05
@@ -98,9 +98,11 @@ def test_boxes_agree_with_torch(detector: Detector, file: Path, tmp_path: Path) 
     boxes = [(5.0, 8.0, 140.0, 150.0), (165.5, 3.0, 150.0, 140.0), (0.0, 170.0, 155.0, 150.0)]
     refs = [ImageRef(tmp_path / "frame.png", box=box) for box in boxes]
     (expected,) = (prediction.landmarks for prediction in detector.predict(refs))
-    points, _ = _points(_session(file), frame[None], boxes)  # several objects in one image
+    points, _ = _predict_points(_open_session(file), frame[None], boxes)  # several objects in one image
     np.testing.assert_allclose(points, expected.xy, atol=0.05)
-    points, _ = _points(_session(file), np.stack([frame, frame[::-1]]), boxes[:1])  # one box for many images
+    points, _ = _predict_points(
+        _open_session(file), np.stack([frame, frame[::-1]]), boxes[:1]
+    )  # one box for many images
     np.testing.assert_allclose(points[0], expected.xy[0], atol=0.05)
     assert np.abs(points[1] - points[0]).max() > 1
 
@@ -112,21 +114,19 @@ def test_half_precision_is_small_and_accurate(
     assert half.stat().st_size < 0.6 * file.stat().st_size
     weights = [tensor for tensor in onnx.load(half).graph.initializer if len(tensor.dims) == 4]
     assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
-    float32, float16 = _session(file), _session(half)
-    distances = [
-        np.abs(_points(float32, picture[None], WHOLE)[0] - _points(float16, picture[None], WHOLE)[0]).max(
-            axis=-1
-        )
-        / max(picture.shape)
-        for picture in pictures[:20]
-    ]
-    assert 0 < np.median(distances) < 0.001  # as a fraction of the longer side
+    float32, float16 = _open_session(file), _open_session(half)
+    distances = []  # as fractions of the longer side
+    for picture in pictures[:20]:
+        expected, _ = _predict_points(float32, picture[None], WHOLE)
+        predicted, _ = _predict_points(float16, picture[None], WHOLE)
+        distances.append(np.abs(expected - predicted).max(axis=-1) / max(picture.shape))
+    assert 0 < np.median(distances) < 0.001
 
 
 def test_the_file_describes_itself(detector: Detector, tmp_path: Path) -> None:
     names = tuple(f"point {index}" for index in range(len(detector.names)))
     named = Detector(detector.psi, replace(detector.card, names=names, skeleton=((0, 1), (1, 2))))
-    session = _session(write_float32(named, tmp_path / "model.onnx"))
+    session = _open_session(write_float32(named, tmp_path / "model.onnx"))
     metadata = session.get_modelmeta().custom_metadata_map
     assert tuple(json.loads(metadata["selfmark.names"])) == names
     assert json.loads(metadata["selfmark.skeleton"]) == [[0, 1], [1, 2]]

@@ -19,7 +19,7 @@ from tests.export.fakes import (
     NAMES,
     STILLS,
     TWO_OBJECTS,
-    expected_objects,
+    iterate_expected_objects,
     make_predictions,
 )
 
@@ -34,7 +34,7 @@ def test_values_keep_their_types(tmp_path: Path) -> None:
     assert table.column_names == list(COLUMNS)
     types = ["string", "int32", "int32", "int32", "string", "float", "float", "float"]
     assert [str(field.type) for field in table.schema] == types
-    expected = list(expected_objects(batches))
+    expected = list(iterate_expected_objects(batches))
     rows = table.to_pylist()
     assert len(rows) == len(expected) * len(NAMES)
     for number, row in enumerate(rows):

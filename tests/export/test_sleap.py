@@ -18,13 +18,13 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
-from tests.export.eared_animal import CARD, EDGES, NAMES, random_prediction
+from tests.export.eared_animal import CARD, EDGES, NAMES, make_random_prediction
 
 sio = pytest.importorskip("sleap_io")
 h5py = pytest.importorskip("h5py")
 
 
-def _clip(path: Path, frames: int = 7) -> Path:
+def _write_clip(path: Path, frames: int = 7) -> Path:
     """Write a video of 48 x 32 pixels whose frames differ in brightness."""
     video = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 25.0, (48, 32))
     for number in range(frames):
@@ -33,7 +33,7 @@ def _clip(path: Path, frames: int = 7) -> Path:
     return path
 
 
-def _picture(path: Path, size: tuple[int, int]) -> ImageRef:
+def _write_picture(path: Path, size: tuple[int, int]) -> ImageRef:
     Image.new("RGB", size, "white").save(path)
     return ImageRef(path)
 
@@ -47,16 +47,19 @@ def _assert_equal(instance: object, prediction: Prediction, row: int) -> None:
 
 def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
     stills = [
-        _picture(tmp_path / "a.png", (40, 30)),
-        _picture(tmp_path / "b.png", (64, 50)),
-        _picture(tmp_path / "c.png", (40, 30)),
+        _write_picture(tmp_path / "a.png", (40, 30)),
+        _write_picture(tmp_path / "b.png", (64, 50)),
+        _write_picture(tmp_path / "c.png", (40, 30)),
     ]
     twice = [
         ImageRef(stills[0].path, box=(0, 0, 9, 9)),
         ImageRef(stills[0].path, box=(9, 9, 9, 9)),
         stills[2],
     ]
-    small, large = random_prediction(twice, (40, 30), 1), random_prediction([stills[1]], (64, 50), 2)
+    small, large = (
+        make_random_prediction(twice, (40, 30), 1),
+        make_random_prediction([stills[1]], (64, 50), 2),
+    )
     path = write_slp([small, large], CARD, tmp_path)
 
     labels = sio.load_slp(str(path))
@@ -82,11 +85,11 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_slp_of_every_second_frame(tmp_path: Path) -> None:
-    clip = _clip(tmp_path / "clip.avi")
+def test_slp_keeps_every_second_frame_and_the_tracks_of_a_video(tmp_path: Path) -> None:
+    clip = _write_clip(tmp_path / "clip.avi")
     refs = list_images([clip], every=2)
     refs = [ref for ref in refs for _ in range(1 + (ref.frame == 4))]  # two objects in frame 4
-    prediction = random_prediction(refs, (48, 32), 3)
+    prediction = make_random_prediction(refs, (48, 32), 3)
     xy, score = prediction.landmarks.xy, prediction.landmarks.score
     batches = [
         Prediction(prediction.refs[part], prediction.sizes[part], Landmarks(xy[part], score[part], NAMES))
@@ -106,9 +109,9 @@ def test_slp_of_every_second_frame(tmp_path: Path) -> None:
 
 
 def test_analysis_has_one_row_per_frame_of_the_video(tmp_path: Path) -> None:
-    clip = _clip(tmp_path / "clip.avi")
+    clip = _write_clip(tmp_path / "clip.avi")
     refs = [ImageRef(clip, 0), ImageRef(clip, 2), ImageRef(clip, 2, (1, 1, 9, 9)), ImageRef(clip, 4)]
-    prediction = random_prediction(refs, (48, 32), 4)
+    prediction = make_random_prediction(refs, (48, 32), 4)
     xy, score = prediction.landmarks.xy, prediction.landmarks.score
     path = write_analysis([prediction], CARD, tmp_path)
     assert path.name == "landmarks.000_clip.analysis.h5"
@@ -130,31 +133,31 @@ def test_analysis_has_one_row_per_frame_of_the_video(tmp_path: Path) -> None:
     _assert_equal(labels.labeled_frames[1].instances[1], prediction, 2)
 
 
-def test_analysis_of_several_videos(tmp_path: Path) -> None:
+def test_analysis_writes_one_file_for_each_video(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     lengths = (3, 5)
     paths = (tmp_path / "clip.avi", tmp_path / "other" / "clip.avi")
-    clips = [_clip(path, frames) for path, frames in zip(paths, lengths, strict=True)]
-    parts = [random_prediction([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
+    clips = [_write_clip(path, frames) for path, frames in zip(paths, lengths, strict=True)]
+    parts = [make_random_prediction([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
     assert write_analysis(parts, CARD, tmp_path) == tmp_path
     for number, part in enumerate(parts):
-        with h5py.File(tmp_path / f"landmarks.{number:03d}_clip.analysis.h5") as file:
+        with h5py.File(tmp_path / f"landmarks.{number:03d}_write_clip.analysis.h5") as file:
             assert file["tracks"].shape == (1, 2, 4, lengths[number])  # track, xy, node, frame
             np.testing.assert_array_equal(file["tracks"][0, :, :, 1].T, part.landmarks.xy[0])
 
 
-def test_analysis_without_edges(tmp_path: Path) -> None:
-    clip = _clip(tmp_path / "clip.avi", 2)
+def test_analysis_without_edges_is_read(tmp_path: Path) -> None:
+    clip = _write_clip(tmp_path / "clip.avi", 2)
     card = ModelCard(NAMES, (0, 1, 2, 3), (), Images(), Network(), "parabola", False, {})
     labels = sio.load_file(
-        str(write_analysis([random_prediction([ImageRef(clip, 1)], (48, 32), 0)], card, tmp_path))
+        str(write_analysis([make_random_prediction([ImageRef(clip, 1)], (48, 32), 0)], card, tmp_path))
     )
     assert labels.skeletons[0].edges == []
     assert [frame.frame_idx for frame in labels.labeled_frames] == [1]
 
 
 def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prediction = random_prediction([_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
+    prediction = make_random_prediction([_write_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(InputError, match="still images with --format sleap"):
@@ -175,10 +178,10 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InputError, match=r"cannot write .*slp: Can't write"):
         write_slp([prediction], CARD, out)
 
-    def not_installed(package: str) -> None:
+    def raise_not_installed(package: str) -> None:
         raise ModuleNotFoundError(package)
 
-    monkeypatch.setattr(errors_module.importlib, "import_module", not_installed)
+    monkeypatch.setattr(errors_module.importlib, "import_module", raise_not_installed)
     for write in (write_slp, write_analysis):
         with pytest.raises(InputError, match="sleap_io, which is not installed: pip install sleap-io"):
             write([prediction], CARD, out)

@@ -23,7 +23,7 @@ from selfmark.export.onnx_export import write_float32
 from selfmark.export.trust_entries import trust_entries
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
-from tests.export.eared_animal import CARD, random_prediction
+from tests.export.eared_animal import CARD, make_random_prediction
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 JUDGED = replace(CARD, trust=(0.91234567, 0.15, 0.5, 0.0), verdict="usable", hidden=(2,))
@@ -39,7 +39,7 @@ def predictions(tmp_path: Path) -> list[Prediction]:
     for _ in range(3):
         video.write(np.zeros((32, 48, 3), np.uint8))
     video.release()
-    return [random_prediction([ImageRef(path, frame) for frame in range(3)], (48, 32), 0)]
+    return [make_random_prediction([ImageRef(path, frame) for frame in range(3)], (48, 32), 0)]
 
 
 def _category(path: Path) -> Content:

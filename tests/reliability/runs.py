@@ -54,7 +54,7 @@ PHASES: dict[str, Callable[[Event], bool]] = {
 }
 
 
-def durations(run: Path) -> dict[str, float]:
+def measure_phase_durations(run: Path) -> dict[str, float]:
     """Return the duration of each phase of a finished run, in seconds."""
     events = Run.open(run).events()
     starts = [next(event["time"] for event in events if begins(event)) for begins in PHASES.values()]
@@ -62,7 +62,7 @@ def durations(run: Path) -> dict[str, float]:
     return {phase: end - start for phase, start, end in zip(PHASES, starts, ends, strict=True)}
 
 
-def phase_reached(run: Path) -> str:
+def find_last_phase(run: Path) -> str:
     """Return the phase in which the log of an unfinished run ends."""
     reached = "start"
     events = Run.open(run).events() if (run / "run.json").exists() else []
@@ -77,7 +77,7 @@ def start_or_resume(
     """Start or resume the run in a process that is killed at the moment; return its exit code."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.reliability.runs"])
-    process = context.Process(target=_child, args=(photos, output, moment, settings))
+    process = context.Process(target=_run_in_child, args=(photos, output, moment, settings))
     process.start()
     process.join()
     code = process.exitcode
@@ -90,20 +90,20 @@ def assert_same_result(first: Path, second: Path) -> None:
     # Tests that skip the checks at the end of a run do not measure trust and verdict.
     cards = (replace(read_card(run / "model"), trust=(), verdict=None) for run in (first, second))
     assert next(cards) == next(cards)
-    expected, actual = _tensor_files(first), _tensor_files(second)
+    expected, actual = _read_tensor_files(first), _read_tensor_files(second)
     assert expected.keys() == actual.keys()
     for name, content in expected.items():
         assert content == actual[name], name
     assert not list(second.rglob("*.part"))
 
 
-def _tensor_files(run: Path) -> dict[str, bytes]:
+def _read_tensor_files(run: Path) -> dict[str, bytes]:
     files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
     files += sorted((run / "checkpoints").glob("st*[0-9].safetensors"))  # stage1, student-1, ...
     return {file.name: file.read_bytes() for file in files}
 
 
-def _child(photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any]) -> None:
+def _run_in_child(photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     if moment is not None and moment.change:
         _kill_before_change(output, moment.change)
@@ -128,11 +128,12 @@ def _child(photos: Path, output: Path, moment: Moment | None, settings: dict[str
 
 
 def _kill_before_change(output: Path, number: int) -> None:
+    """Kill this process right before its n-th change of a file in the output folder."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
-        # Names without a folder are relative to a folder that is open.
+        # A name without a folder is relative to a folder that is open, such as a folder of the run.
         name = str(arguments[0]) if event in WRITES else ""
         if name.startswith(str(output)) or (name and "/" not in name):
             if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):

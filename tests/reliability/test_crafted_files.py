@@ -33,7 +33,7 @@ VALUES: tuple[Any, ...] = (
 def mutate(value: Any, rng: random.Random) -> Any:
     """Return a copy in which one value, anywhere, is replaced, removed or repeated."""
     value = copy.deepcopy(value)
-    places = list(_places(value))
+    places = list(_iterate_places(value))
     if not places or rng.random() < 0.05:
         return rng.choice(VALUES)
     container, key = rng.choice(places)
@@ -47,11 +47,16 @@ def mutate(value: Any, rng: random.Random) -> Any:
     return value
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+def _iterate_places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the container and the key of every value inside a JSON value."""
+    keys: Any = ()
+    if isinstance(value, dict):
+        keys = value.keys()
+    elif isinstance(value, list):
+        keys = range(len(value))
     for key in keys:
         yield value, key
-        yield from _places(value[key])
+        yield from _iterate_places(value[key])
 
 
 def _show_log(run: Run) -> None:
@@ -72,7 +77,7 @@ def _show_metrics(run: Run) -> None:
         run_report.collect_metrics(metrics, 4, path)
 
 
-# Readers of a file with the number of crafted files to read.
+# For each file: how many crafted versions of it to read, and its reader.
 READERS: dict[str, tuple[int, Callable[[Run], object]]] = {
     "run.json": (20, lambda run: Run.open(run.path)),
     "images.json": (100, lambda run: (run.refs(), select_images(run.path, (), 3))),
@@ -103,7 +108,7 @@ EXTRA_EVENTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_crafted_json_files(name: str, finished: Path) -> None:
+def test_crafted_json_files_are_read_or_refused_with_one_line(name: str, finished: Path) -> None:
     path, rng, run = finished / name, random.Random(name), Run.open(finished)
     if name == "log.jsonl":
         content: Any = (run.events() + EXTRA_EVENTS)[-30:]
@@ -126,7 +131,7 @@ def test_crafted_json_files(name: str, finished: Path) -> None:
     assert not any("\n" in message for message in messages)
 
 
-def test_crafted_points(finished: Path) -> None:
+def test_most_crafted_points_are_refused(finished: Path) -> None:
     path = finished / "points" / "landmarks.safetensors"
     tensors, rng = load_file(path), random.Random(0)
     metadata = {"clusters": "4"}
@@ -150,7 +155,7 @@ def test_crafted_points(finished: Path) -> None:
     assert num_refused > 4 * len(tensors)
 
 
-def test_crafted_maps(finished: Path) -> None:
+def test_crafted_maps_are_refused(finished: Path) -> None:
     detector = Detector.load(finished)
     write_json({"format": 1, "numbers": "x", "model": "y"}, finished / "model" / "map.json")
     for crafted in ({}, {"weights": torch.zeros(3)}, {"weights": torch.full((8, 8), float("nan"))}):

@@ -19,12 +19,12 @@ IMPORTED_AS = {"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml
 WEIGHTS = {WEIGHTS_PACKAGES[DEFAULT_FEATURES].package}
 
 
-def _constraints() -> dict[str, str]:
+def _read_constraints() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def _module_name(requirement: str) -> str:
+def _get_module_name(requirement: str) -> str:
     """Return the module name of a required package."""
     name = re.split(r"[<>=\[ ]", requirement)[0]
     return IMPORTED_AS.get(name, name.replace("-", "_"))
@@ -33,7 +33,7 @@ def _module_name(requirement: str) -> str:
 def test_the_lock_file_has_every_constraint_except_torch_with_a_checksum() -> None:
     text = (ROOT / "requirements.lock").read_text()
     locked = dict(re.findall(r"^(\S+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE))
-    expected = _constraints()
+    expected = _read_constraints()
     assert expected.pop("torch") in text.splitlines()[1]
     assert locked == expected
     assert "://" not in text  # no addresses: pip downloads from its configured index
@@ -42,7 +42,7 @@ def test_the_lock_file_has_every_constraint_except_torch_with_a_checksum() -> No
 def test_required_packages_are_the_imported_ones() -> None:
     """The dependencies are exactly the packages that are imported and not optional."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    expected = {_module_name(line) for line in project["dependencies"]}
+    expected = {_get_module_name(line) for line in project["dependencies"]}
     imported = set()
     for path in SOURCE.rglob("*.py"):
         if "kernels" in path.parts:  # They need Triton, which comes with the CUDA builds of torch.
@@ -54,7 +54,7 @@ def test_required_packages_are_the_imported_ones() -> None:
                 imported.add(node.module.split(".")[0])
     imported -= {*sys.stdlib_module_names, "selfmark", "__future__"}
     extras = project["optional-dependencies"]
-    optional = {_module_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
+    optional = {_get_module_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
     # These come with the CUDA builds of torch, with fastapi, and with uvicorn.
     optional |= {"triton", "starlette", "h11"}
     assert imported - optional == expected - WEIGHTS

@@ -24,7 +24,7 @@ from tests.reliability.runs import assert_same_result
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def start(photos: Path, output: Path, **options: object) -> None:
+def start_run(photos: Path, output: Path, **options: object) -> None:
     discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu", **options)  # type: ignore[arg-type]
 
 
@@ -46,25 +46,27 @@ def remount(folder: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
-def test_a_full_disk_and_a_read_only_disk(photos: Path, quick_run: Path, small_disk: Path) -> None:
+def test_a_run_resumes_after_a_full_and_a_read_only_disk(
+    photos: Path, quick_run: Path, small_disk: Path
+) -> None:
     output = small_disk / "run"
     with pytest.raises(DiskError, match=r"cannot write to .*: No space left on device; .*--resume"):
-        start(photos, output)
+        start_run(photos, output)
     remount(small_disk, "ro")
     with pytest.raises(DiskError, match=r"cannot write to .*: Read-only file system"):
         discover(output=output, resume=True, device="cpu")
     with pytest.raises(InputError, match=r"cannot write to .*: Read-only file system"):
-        start(photos, small_disk / "another")
+        start_run(photos, small_disk / "another")
     remount(small_disk, "rw,size=64m")
     discover(output=output, resume=True, device="cpu")
     assert_same_result(quick_run, output)
 
 
 @pytest.mark.parametrize("failing_file", [9])
-def test_a_disk_that_fills_up_while_a_tensor_file_is_written(
+def test_a_run_resumes_after_the_disk_was_full_during_a_tensor_file(
     failing_file: int, photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, count = files._sync_file, 0
+    sync_file, count = files._sync_file, 0
 
     def sync_until_full(path: Path, folder: int) -> None:
         nonlocal count
@@ -72,18 +74,18 @@ def test_a_disk_that_fills_up_while_a_tensor_file_is_written(
         if count == failing_file:
             os.truncate(path, 10)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, folder)
+        sync_file(path, folder)
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "_sync_file", sync_until_full)
         with pytest.raises(DiskError, match="No space left on device"):
-            start(photos, tmp_path / "run")
+            start_run(photos, tmp_path / "run")
     assert not list(tmp_path.rglob("*.part"))
     discover(output=tmp_path / "run", resume=True, device="cpu")
     assert_same_result(quick_run, tmp_path / "run")
 
 
-def test_a_folder_that_is_moved_away(photos: Path, quick_run: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_after_its_folder_was_moved_away(photos: Path, quick_run: Path, tmp_path: Path) -> None:
     output, away = tmp_path / "run", tmp_path / "away"
 
     def listener(event: Event) -> None:
@@ -91,7 +93,7 @@ def test_a_folder_that_is_moved_away(photos: Path, quick_run: Path, tmp_path: Pa
             output.rename(away)
 
     with pytest.raises(DiskError, match=r"the folder is no longer there"):
-        start(photos, output, listener=listener)
+        start_run(photos, output, listener=listener)
     assert not output.exists()  # and nothing was created in its place
     away.rename(output)
     discover(output=output, resume=True, device="cpu")
@@ -102,7 +104,7 @@ def test_the_command_line_reports_disk_errors_in_one_line(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*arguments: object) -> None:
-        raise OSError(30, "Read-only file system")
+        raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(locks, "open_for_append", refuse)
     assert selfmark("discover", "-o", finished, "--resume", "--device", "cpu") == 2
@@ -133,7 +135,7 @@ def test_two_processes_cannot_create_a_run_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", '[{"path": 3}]', '[{"path": "a", "frame": 1, "box": 5}]'])
-def test_an_invalid_list_of_images(content: str, finished: Path) -> None:
+def test_an_invalid_list_of_images_is_refused(content: str, finished: Path) -> None:
     (finished / "images.json").write_text(content)
     with pytest.raises(InputError, match=r"images.json does not belong to this run"):
         Run.open(finished).refs()
@@ -167,14 +169,14 @@ def test_nothing_is_written_through_links_in_a_run_folder(finished: Path, tmp_pa
 def test_a_run_that_is_out_of_memory_can_be_resumed_with_a_smaller_batch(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = engine._Step.__call__, 0
+    run_step, calls = engine._Step.__call__, 0
 
     def raise_out_of_memory(step: object, *batch: object) -> None:
         nonlocal calls
         calls += 1
         if calls > 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        real(step, *batch)  # type: ignore[arg-type]
+        run_step(step, *batch)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(engine._Step, "__call__", raise_out_of_memory)
@@ -202,7 +204,9 @@ def test_out_of_memory_messages_name_the_setting(finished: Path) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def test_the_final_checks_may_run_out_of_memory(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_in_the_final_checks_names_the_setting(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def raise_out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

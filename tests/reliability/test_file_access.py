@@ -25,15 +25,10 @@ QUALIFIED = {
     "os.replace", "os.remove", "os.link", "os.truncate", "os.mkfifo", "shutil.copy", "np.load", "np.save",
     "onnx.load", "onnx.save", "torch.save", "os.fdopen",
 }  # fmt: skip
-OPEN_FILES = {"handle", "stream"}  # Images are saved to files that a guard has opened.
-GUARDS = {"run/guarded_files.py", "run/files.py"}  # the modules that the rule protects
-NOT_FILES = {
-    "Run.open",
-    "RunModels.open",
-    "webbrowser.open",
-    "archive.open",
-    "self.tensorboard.open",
-}  # calls of the same name that open no path
+OPEN_FILES = {"handle", "stream"}  # variables of files that a guard has opened; images may be saved to them
+GUARDS = {"run/guarded_files.py", "run/files.py"}  # modules that may access any file
+# Calls that have the name of a file access but open no path.
+NOT_FILES = {"Run.open", "RunModels.open", "webbrowser.open", "archive.open", "self.tensorboard.open"}
 # Names of functions of `run.files` and `images.input_files` that are called without a module.
 GUARDED_NAMES = {"read_text", "read_bytes", "write_text", "write_bytes"}
 # Everything else that may access files itself, with the reason.
@@ -73,7 +68,7 @@ ALLOWED = {
 DATASETS, DATASET_ACCESS = "paper/datasets/", {"open", "read_bytes", "np.load", "File"}
 
 
-def file_accesses(source: str) -> Iterator[tuple[int, str]]:
+def find_file_accesses(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and name of every call that accesses a file."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
@@ -84,10 +79,15 @@ def file_accesses(source: str) -> Iterator[tuple[int, str]]:
             continue
         if name in QUALIFIED:
             yield node.lineno, name
-        elif (
-            last == "save" and "image" in name.lower() and ast.unparse(node.args[0]) not in OPEN_FILES
-        ) or last in ACCESS:
+        elif last in ACCESS or _saves_image_to_path(node):
             yield node.lineno, last
+
+
+def _saves_image_to_path(call: ast.Call) -> bool:
+    """Return True for calls like `image.save(path)`, except those that save to an open file."""
+    name = ast.unparse(call.func).lower()
+    is_save = isinstance(call.func, ast.Attribute) and call.func.attr == "save"
+    return is_save and "image" in name and ast.unparse(call.args[0]) not in OPEN_FILES
 
 
 def test_files_are_accessed_only_through_the_guards() -> None:
@@ -96,7 +96,7 @@ def test_files_are_accessed_only_through_the_guards() -> None:
         module = path.relative_to(SOURCE).as_posix()
         if module in GUARDS:
             continue
-        for line, name in file_accesses(path.read_text()):
+        for line, name in find_file_accesses(path.read_text()):
             used.add((module, name))
             if module.startswith(DATASETS) and name in DATASET_ACCESS:
                 continue
@@ -119,5 +119,5 @@ def test_files_are_accessed_only_through_the_guards() -> None:
     ],
 )
 def test_the_rule_notices_file_accesses(call: str) -> None:
-    assert list(file_accesses(f"import os\n{call}"))
-    assert not list(file_accesses("text.replace('a', 'b')\nread_text(path)\nRun.open(path)"))
+    assert list(find_file_accesses(f"import os\n{call}"))
+    assert not list(find_file_accesses("text.replace('a', 'b')\nread_text(path)\nRun.open(path)"))

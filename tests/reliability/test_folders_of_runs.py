@@ -77,7 +77,7 @@ def test_views_are_written_and_read_back(tmp_path: Path) -> None:
     assert read_views(tmp_path) == views
 
 
-def _job(folder: Path) -> Job:
+def _make_job(folder: Path) -> Job:
     return Job(Comparison(("images",), Path("labels.json"), 4, 1.0), "autolink", folder, "cpu")
 
 
@@ -86,7 +86,7 @@ def _job(folder: Path) -> Job:
     [{"method": "dve"}, {"failure": None}, {"forward": None}, {"forward": "1"}, {"k": -1}, {"verdict": [1]}],
 )
 def test_a_crafted_result_of_a_comparison_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    job = _job(tmp_path)
+    job = _make_job(tmp_path)
     row = measure._empty_row(job) | {"forward": 1.0, "minutes": 2.0}
     write_json(row, job.result_file)
     assert measure.run_job(job) == row
@@ -101,7 +101,7 @@ def test_a_comparison_that_is_already_running_is_refused(
     monkeypatch.setattr(runner, "read_ground_truth", lambda *inputs: None)
     monkeypatch.setattr(runner, "list_images", lambda inputs: [])
     monkeypatch.setattr(runner, "run_in_process", lambda job: pytest.fail("a method was started"))
-    comparison = _job(tmp_path).comparison
+    comparison = _make_job(tmp_path).comparison
     write_json(runner.describe(comparison), tmp_path / "comparison.json")
     with exclusive(tmp_path), pytest.raises(InputError, match="another process is working on"):
         runner.run_comparison(comparison, tmp_path)

@@ -23,8 +23,10 @@ from tests.export.fakes import CARD, STILLS, make_predictions
 from tests.reliability.runs import WRITES
 
 MAX_KILLS = 8  # per writer
-# These formats contain a time or a random identifier, or need the images.
-OTHER_CONTENT = {"nwb", "ultralytics"}
+# These formats contain a time or a random identifier, or need images or a video.
+EXCLUDED = {"nwb", "ultralytics", "sleap-analysis"}
+# The bytes of these files differ from one time to the next, so only their names are compared.
+HDF5_FORMATS = {"sleap", "dlc-h5"}
 
 
 def _write_folder(folder: Path) -> None:
@@ -42,12 +44,12 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "onnx": lambda folder: write_bytes(append_checksum(b"model" * 100), folder / "model.onnx"),
     "folder": _write_folder,
 }
-for _name in sorted(set(FORMATS) - OTHER_CONTENT - {"sleap-analysis"}):
+for _name in sorted(set(FORMATS) - EXCLUDED):
     WRITERS[_name] = lambda folder, name=_name: FORMATS[name](make_predictions(STILLS), CARD, folder)  # type: ignore[misc]
 
 
 def _write_and_kill(write: Callable[[Path], Any], folder: Path, change: int) -> int:
-    """Write in a child process that is killed right before a change; return how it ended."""
+    """Write in a child process, killed right before its n-th change of a file; return its exit code."""
     child = os.fork()
     if child == 0:
         count = 0
@@ -70,16 +72,16 @@ def _write_and_kill(write: Callable[[Path], Any], folder: Path, change: int) -> 
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _content(folder: Path) -> dict[str, bytes]:
+def _read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) -> None:
-    write, whole = WRITERS[name], tmp_path / "whole"
-    whole.mkdir()
-    write(whole)
-    expected = _content(whole)
+    write, uninterrupted = WRITERS[name], tmp_path / "uninterrupted"
+    uninterrupted.mkdir()
+    write(uninterrupted)
+    expected = _read_files(uninterrupted)
     assert expected
     killed = 0
     for change in range(1, MAX_KILLS + 1):
@@ -88,9 +90,9 @@ def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) 
         if _write_and_kill(write, folder, change) == 0:
             break
         killed += 1
-        for path, content in _content(folder).items():
-            if name not in ("sleap", "dlc-h5") and ".part" not in path:
+        for path, content in _read_files(folder).items():
+            if name not in HDF5_FORMATS and ".part" not in path:
                 assert content == expected[path], path
         write(folder)
-        assert set(_content(folder)) == set(expected), "nothing is left of the killed process"
+        assert set(_read_files(folder)) == set(expected), "nothing is left of the killed process"
     assert killed >= 2

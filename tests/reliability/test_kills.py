@@ -17,8 +17,8 @@ from tests.reliability.runs import (
     TINY_FEATURES,
     Moment,
     assert_same_result,
-    durations,
-    phase_reached,
+    find_last_phase,
+    measure_phase_durations,
     start_or_resume,
 )
 
@@ -56,14 +56,14 @@ def kill_and_resume(
             if code == 0:
                 break  # The run finished before the moment.
             assert code == -signal.SIGKILL, moment
-            killed[phase_reached(output)] += 1
+            killed[find_last_phase(output)] += 1
         assert start_or_resume(photos, output, None) == 0
         assert_same_result(uninterrupted, output)
     return killed
 
 
 def test_killed_runs_give_the_same_result(photos: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    seconds = durations(uninterrupted)
+    seconds = measure_phase_durations(uninterrupted)
     assert min(seconds.values()) >= 0
     plan = [Moment(change=3), Moment("recovery", seconds["recovery"] / 2), Moment(change=40)]
     killed = kill_and_resume(photos, tmp_path, plan, 3, uninterrupted)
@@ -85,9 +85,9 @@ def test_a_killed_run_with_features_gives_the_same_result(photos: Path, tmp_path
 def test_runs_killed_many_times_give_the_same_result(
     photos: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """Write the counts to the file in SELFMARK_COUNTS, if set, for docs/results."""
+    """If the environment variable SELFMARK_COUNTS names a file, write the counts to it, for docs/results."""
     rng = random.Random(7)
-    seconds = durations(uninterrupted)
+    seconds = measure_phase_durations(uninterrupted)
     killed: Counter[str] = Counter()
     attempt = 0
     while killed.total() < KILLS:

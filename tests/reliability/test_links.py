@@ -32,7 +32,7 @@ from selfmark.run.tensor_files import read_tensors, write_tensors
 
 @pytest.fixture(autouse=True)
 def _time_limit() -> Iterator[None]:
-    """Raise if a test waits for a named pipe."""
+    """Kill the process after 60 seconds, because a test that waits for a named pipe would never end."""
     signal.alarm(60)
     yield
     signal.alarm(0)
@@ -73,7 +73,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def _listing(folder: Path) -> dict[str, bytes]:
+def _read_files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
@@ -88,12 +88,12 @@ def test_no_command_writes_or_deletes_through_a_linked_folder(
     for file in ("mine.txt", "index.html", "frames/0.jpg", "landmarks.safetensors", "weights.safetensors"):
         if not (victim / file).exists():
             (victim / file).write_text("mine")
-    before = _listing(victim)
+    before = _read_files(victim)
     linked.parent.mkdir(exist_ok=True)
     linked.symlink_to(victim)
     with pytest.raises(UnsafeFile, match="is a link"):
         WRITERS[name](finished)
-    assert _listing(victim) == before
+    assert _read_files(victim) == before
 
 
 OPERATIONS: dict[str, Callable[[Path], Any]] = {
@@ -126,14 +126,14 @@ def test_links_in_any_component_are_refused(marker: str, operation: str, tmp_pat
         (folder / "run.json").write_text("{}")  # A marker behind the link does not make it trusted.
         (folder / "a.txt").write_text("{}")
     (root / "inner" / "link").symlink_to(victim)
-    before = _listing(victim)
+    before = _read_files(victim)
     folders = [root / "inner" / "link", root / "inner" / "link" / "deep"]
     if operation == "remove linked folder":
         folders = folders[:1]
     for folder in folders:
         with pytest.raises(UnsafeFile, match="link is a link"):
             OPERATIONS[operation](folder)
-    assert _listing(victim) == before
+    assert _read_files(victim) == before
     assert (victim / "deep" / "sub").is_dir()
 
 
@@ -210,7 +210,8 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
     "folder": lambda path: path.mkdir(),
     "sparse": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 1 << 42),
 }
-HARMLESS = {("sparse", ".lock"), ("sparse", "naming/landmarks.safetensors")}  # not read, predicted again
+# Huge files that do no harm: the lock file is not read, and the landmarks are predicted again.
+HARMLESS = {("sparse", ".lock"), ("sparse", "naming/landmarks.safetensors")}
 
 
 @pytest.mark.parametrize("kind", SPECIAL)

@@ -62,7 +62,7 @@ def test_the_pickle_is_malicious(write: Callable[[Evil, Path], None], marker: Pa
     assert marker.exists()
 
 
-def _onnx(run: Path) -> object:
+def _load_onnx(run: Path) -> object:
     pytest.importorskip("onnxruntime")
     return load_detector(run, "onnx")
 
@@ -77,7 +77,7 @@ def _resume(run: Path) -> object:
 FILES: dict[str, Callable[[Path], object]] = {
     "model/weights.safetensors": Detector.load,
     "model/model.json": Detector.load,
-    "model/model.onnx": _onnx,
+    "model/model.onnx": _load_onnx,
     "model/map.json": lambda run: load_mapping(run, Detector.load(run)),
     "checkpoints/stage1.safetensors": lambda run: Stage1.load(Run.open(run), "cpu"),
     "points/landmarks.safetensors": lambda run: Stage1.load(Run.open(run), "cpu"),
@@ -89,7 +89,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("name", FILES)
-def test_files_of_a_run(
+def test_no_pickle_in_a_file_of_a_run_is_executed(
     name: str, write: Callable[[Evil, Path], None], marker: Path, quick_run: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(quick_run, tmp_path / "run"))
@@ -101,7 +101,7 @@ def test_files_of_a_run(
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.usefixtures("without_report")
-def test_checkpoints_and_points_of_a_resumed_run(
+def test_no_pickle_is_executed_when_a_run_is_resumed(
     write: Callable[[Evil, Path], None], marker: Path, finished: Path
 ) -> None:
     for path in (*(finished / "points").iterdir(), *(finished / "checkpoints").glob("stage2*")):
@@ -131,7 +131,7 @@ USER_FILES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("name", USER_FILES)
-def test_files_given_by_the_user(
+def test_no_pickle_in_a_file_of_the_user_is_executed(
     name: str,
     write: Callable[[Evil, Path], None],
     marker: Path,
@@ -145,7 +145,7 @@ def test_files_given_by_the_user(
     assert not marker.exists()
 
 
-def test_yaml_with_code(marker: Path, tmp_path: Path) -> None:
+def test_code_in_yaml_is_not_executed(marker: Path, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"K: !!python/object/apply:os.mknod ['{marker}']\n")
     with pytest.raises(InputError, match="is not valid YAML"):

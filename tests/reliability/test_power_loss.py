@@ -54,8 +54,8 @@ class Disk:
                 (target / name).touch()  # created, but none of its content is on the disk
 
 
-def _check(folder: Path) -> str:
-    """Raise if something that should be complete is not; return how far the run is."""
+def _check_files(folder: Path) -> str:
+    """Raise if a file under its final name is incomplete; return how far the run is."""
     for path in folder.rglob("*.safetensors"):
         read_tensors(path)
     for path in folder.rglob("*.json"):
@@ -73,18 +73,19 @@ def test_a_power_failure_at_any_sync_loses_nothing_that_was_reported(
     photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, states = Disk(tmp_path / "work" / "run"), list[str]()
-    real = os.fsync
+    fsync = os.fsync
     resumed = tmp_path / "resumed"
     disk.root.parent.mkdir()
 
     def sync(descriptor: int) -> None:
-        real(descriptor)
+        fsync(descriptor)
         disk.sync(descriptor)
-        if disk.syncs % 4 == 0 or disk.syncs < 20:
+        if disk.syncs % 4 == 0 or disk.syncs < 20:  # later only every fourth, to save time
             target = tmp_path / f"state-{disk.syncs}"
             disk.restore(target)
-            states.append(_check(target) if target.exists() else "not created")
-            if states[-1] == "training" and len(states) > 25 and not resumed.exists():
+            states.append(_check_files(target) if target.exists() else "not created")
+            is_in_the_middle = states[-1] == "training" and len(states) > 25
+            if is_in_the_middle and not resumed.exists():
                 target.rename(resumed)
 
     with monkeypatch.context() as patch:

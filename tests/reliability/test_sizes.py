@@ -134,21 +134,21 @@ def test_yaml_with_exponential_aliases_is_refused(tmp_path: Path) -> None:
 # --- images and videos ------------------------------------------------------------------------------
 
 
-def _png(width: int, height: int) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
+def _make_png(width: int, height: int) -> bytes:
+    def make_chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99))
+    return b"\x89PNG\r\n\x1a\n" + make_chunk(b"IHDR", header) + make_chunk(b"IDAT", zlib.compress(b"\0" * 99))
 
 
-def _bmp(width: int, height: int) -> bytes:
+def _make_bmp(width: int, height: int) -> bytes:
     return b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0)
 
 
 HUGE = {
-    "png": _png(100_000, 100_000),
-    "bmp": _bmp(100_000, 100_000),
+    "png": _make_png(100_000, 100_000),
+    "bmp": _make_bmp(100_000, 100_000),
     "ppm": b"P6 100000 100000 255\n\0\0\0",
     "gif": b"GIF89a"
     + struct.pack("<HHBBB", 65_535, 65_535, 0, 0, 0)
@@ -172,9 +172,9 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     # After a full flush, equal rows become equal bytes, so the second block can be repeated.
     first, following = (stream.compress(rows) + stream.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     data = first + following * 199 + stream.flush()
-    content = bytearray(_png(20_000, 20_000))
-    at = content.index(b"IDAT") - 4
-    path.write_bytes(bytes(content[:at]) + struct.pack(">I", len(data)) + b"IDAT" + data)
+    content = bytearray(_make_png(20_000, 20_000))
+    chunk_start = content.index(b"IDAT") - 4  # the length of a chunk comes before its name
+    path.write_bytes(bytes(content[:chunk_start]) + struct.pack(">I", len(data)) + b"IDAT" + data)
     with pytest.raises(UnreadableImage, match="400 megapixels"):
         read_image(path, 200.0)
 
@@ -207,17 +207,19 @@ def test_links_are_followed_but_only_to_images(tmp_path: Path) -> None:
     ]
 
 
-def _lying_video(path: Path, frames: int, table: bytes = b"stsz") -> Path:
-    """Write an MP4 file of 9 frames whose tables claim another number of frames."""
+def _write_lying_video(path: Path, frames: int, table: bytes = b"stsz") -> Path:
+    """Write an MP4 file of 9 frames whose tables claim another number of frames.
+
+    The table of times (stts) is always changed; the table of sizes (stsz) only if it is given.
+    """
     encode_video(path, "mpeg4", frames=9)
     content = bytearray(path.read_bytes())
-    at = content.index(table)
-    if table == b"stsz":  # all frames have 100 bytes
-        struct.pack_into(">II", content, at + 8, 100, frames)
-        at = content.index(b"stsc")
-        struct.pack_into(">I", content, at + 16, frames)  # in the first chunk
-        at = content.index(b"stts")
-    struct.pack_into(">II", content, at + 8, 1, frames)
+    if table == b"stsz":
+        # Claim that all frames have 100 bytes (stsz) and are in the first chunk (stsc).
+        struct.pack_into(">II", content, content.index(b"stsz") + 8, 100, frames)
+        struct.pack_into(">I", content, content.index(b"stsc") + 16, frames)
+    # Claim one entry for all frames in the table of times.
+    struct.pack_into(">II", content, content.index(b"stts") + 8, 1, frames)
     path.write_bytes(content)
     return path
 
@@ -227,16 +229,16 @@ def _lying_video(path: Path, frames: int, table: bytes = b"stsz") -> Path:
 def test_a_video_that_claims_more_frames_than_bytes_is_refused(
     frames: int, reader: ModuleType, tmp_path: Path
 ) -> None:
-    path = _lying_video(tmp_path / "long.mp4", frames)
+    path = _write_lying_video(tmp_path / "long.mp4", frames)
     for read in (reader.probe_video, lambda path: list(reader.read_frames(path, [0, 5]))):
         with pytest.raises(InputError, match=f"claims {frames:,} frames, but the file has [0-9,]+ bytes"):
             read(path)
     with pytest.raises(InputError, match=f"claims {frames:,} frames"):
-        list_images([_lying_video(tmp_path / "times.mp4", frames, b"stts")])
+        list_images([_write_lying_video(tmp_path / "times.mp4", frames, b"stts")])
 
 
-def test_a_lying_video_does_not_cost_the_rest_of_a_folder(tmp_path: Path) -> None:
-    _lying_video(tmp_path / "lying.mp4", 10**8)
+def test_the_rest_of_a_folder_with_a_lying_video_is_read(tmp_path: Path) -> None:
+    _write_lying_video(tmp_path / "lying.mp4", 10**8)
     encode_video(tmp_path / "good.mp4", "mpeg4", frames=9)
     (tmp_path / "huge.png").write_bytes(HUGE["png"])
     for number in range(3):
@@ -253,35 +255,39 @@ def test_a_lying_video_does_not_cost_the_rest_of_a_folder(tmp_path: Path) -> Non
 
 
 def test_the_header_of_a_fragmented_or_nested_file_is_checked(tmp_path: Path) -> None:
-    def box(kind: bytes, content: bytes) -> bytes:
+    def make_box(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I4s", 8 + len(content), kind) + content
 
     def check(*boxes: bytes) -> None:
         path = tmp_path / "video.mp4"
-        path.write_bytes(box(b"ftyp", b"isom") + b"".join(boxes))
+        path.write_bytes(make_box(b"ftyp", b"isom") + b"".join(boxes))
         check_mp4_header(path)
 
-    fragment = [box(b"moof", box(b"traf", box(b"trun", struct.pack(">II", 0, count)))) for count in (70, 60)]
-    check(fragment[0], bytes(40))
+    fragments = []
+    for num_frames in (70, 60):
+        frames = make_box(b"trun", struct.pack(">II", 0, num_frames))
+        fragments.append(make_box(b"moof", make_box(b"traf", frames)))
+    check(fragments[0], bytes(40))
     with pytest.raises(InputError, match="claims 130 frames"):  # together more than the bytes of the file
-        check(*fragment)
+        check(*fragments)
     with pytest.raises(InputError, match="compressed header"):
-        check(box(b"moov", box(b"cmov", b"")))
-    nested = box(b"stsz", struct.pack(">III", 0, 1, 2**30))
+        check(make_box(b"moov", make_box(b"cmov", b"")))
+    nested = make_box(b"stsz", struct.pack(">III", 0, 1, 2**30))
     for kind in (b"stbl", b"minf", b"mdia", b"trak", b"moov"):
-        nested = box(kind, nested)
+        nested = make_box(kind, nested)
     with pytest.raises(InputError, match="claims 1,073,741,824 frames"):
         check(nested)
+    # Headers that are damaged or nested too deeply claim no number of frames, so they pass.
     for damaged in (b"\0\0\0\1moov", b"\0\0\0\3moov", b"moov", nested[:40]):
         check(damaged)
     for _ in range(3_000):
-        nested = box(b"moov", nested)
+        nested = make_box(b"moov", nested)
     check(nested)
 
 
 def test_an_image_that_claims_more_pixels_than_its_bytes_can_hold_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "claims.png"
-    path.write_bytes(_png(10_000, 10_000))
+    path.write_bytes(_make_png(10_000, 10_000))
     with pytest.raises(UnreadableImage, match=r"claims 10,000 x 10,000 pixels, but the file has \d+ bytes"):
         read_image(path, 200.0)
     Image.new("1", (4_000, 3_000)).save(path)  # one color, about 1.5 kilobytes

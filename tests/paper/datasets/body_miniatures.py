@@ -37,7 +37,7 @@ def write_image(path: Path, width: int = 96, height: int = 80, seed: int = 0) ->
 # --- BBCPose ---------------------------------------------------------------------------------------
 
 
-def bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
+def compute_bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
     """Return 1-based joints, 2 x 7 x F; x grows with the number of the video, y with that of the frame."""
     head = (48, 16)
     wrist, elbow, shoulder = (20, 60), (16, 45), (10, 30)  # horizontal distance to the head, and y
@@ -59,17 +59,23 @@ def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
     """
     rows = []
     for video in range(1, 23):
-        kind = "train" if video <= 10 or video > 20 else "val" if video <= 15 else "test"
-        train = list(range(101, 126))
-        test = [] if kind == "train" else [7] if video == 20 else [7, 9, 12]
-        joints = bbc_joints(video, test) if test else np.zeros((0, 0))
+        train, test = list(range(101, 126)), [7, 9, 12]  # annotated frames
+        if video <= 10 or video > 20:
+            kind, test = "train", []
+        elif video <= 15:
+            kind = "val"
+        else:
+            kind = "test"
+        if video == 20:
+            test = [7]
+        joints = compute_bbc_joints(video, test) if test else np.zeros((0, 0))
         rows.append(
             (
                 f"video{video}.avi",
                 kind,
                 "buehler11" if video <= 20 else "charles14",
                 np.array([train], float),
-                bbc_joints(video, train),
+                compute_bbc_joints(video, train),
                 np.array([test], float) if test else np.zeros((0, 0)),
                 joints[:, :, 0] if len(test) == 1 else joints,
             )
@@ -121,7 +127,7 @@ def _encode_video(frames: int) -> bytes:
         return path.read_bytes()
 
 
-def h36m_pose(seed: int, frames: int) -> np.ndarray:
+def compute_h36m_pose(seed: int, frames: int) -> np.ndarray:
     """Return 1 x F x 64 numbers: joint j of frame f at (10 + 2 j + seed, 5 + 2 j + f / 50)."""
     joint = np.arange(32.0)
     x = np.broadcast_to(10 + 2 * joint + seed, (frames, 32))
@@ -149,7 +155,7 @@ def make_human36m(root: Path) -> Path:
         poses.mkdir(parents=True, exist_ok=True)
         if (subject, name) == ("S11", "Directions.54138969"):
             continue
-        pose = h36m_pose(seed, 120)
+        pose = compute_h36m_pose(seed, 120)
         file = cdfwrite.CDF(poses / f"{name}.cdf")
         variable = {"Variable": "Pose", "Data_Type": 44, "Num_Elements": 1, "Rec_Vary": True}  # 44: CDF_FLOAT
         file.write_var({**variable, "Dim_Sizes": list(pose.shape[1:])}, var_data=pose.astype(np.float32))
@@ -176,7 +182,7 @@ def _write_masks(path: Path) -> None:
 # --- Penn Action -----------------------------------------------------------------------------------
 
 
-def penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
+def make_penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
     """Return 1-based labels: joint j of frame f at (20 + 3 j, 10 + 4 j + f), box (15, 5) to (75 + f, 70)."""
     frame, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
     label = {
@@ -204,7 +210,7 @@ def make_pennaction(root: Path) -> Path:
     (inner / "labels").mkdir(parents=True)
     for number in range(1, 7 * len(PENN_ACTIONS) + 1):
         action = PENN_ACTIONS[(number - 1) // 7]
-        label = penn_label(action, 3 if number == 1 else 2)
+        label = make_penn_label(action, 3 if number == 1 else 2)
         if number == 3:
             label["bbox"] = label["bbox"][:1]
         if number == 4:
@@ -259,7 +265,7 @@ def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
 # --- Leeds Sports Pose -----------------------------------------------------------------------------
 
 
-def lsp_joints(count: int) -> np.ndarray:
+def compute_lsp_joints(count: int) -> np.ndarray:
     """Return 14 x 2 x N numbers: joint j of image n (from 1) at (10 + 4 j, 5 + 3 j + n / 1000)."""
     joint = np.arange(14.0)[:, None]
     number = np.arange(1, count + 1)
@@ -271,7 +277,7 @@ def make_lsp(root: Path) -> Path:
     """Annotate 2,000 images, but make only five of them; joint 5 of image 2 is hidden."""
     hidden = np.zeros((14, 1, 2000))
     hidden[5, 0, 1] = 1
-    joints = np.concatenate([lsp_joints(2000), hidden], axis=1).transpose(1, 0, 2)
+    joints = np.concatenate([compute_lsp_joints(2000), hidden], axis=1).transpose(1, 0, 2)
     root.mkdir(exist_ok=True)
     scipy.io.savemat(root / "joints.mat", {"joints": joints}, do_compression=True)
     for number in (1, 2, 1000, 1001, 2000):
@@ -283,7 +289,7 @@ def make_lspet(root: Path) -> Path:
     """Annotate 10,000 images, but make only five; joint 5 of image 2 and all joints of image 3 are hidden."""
     visible = np.ones((14, 1, 10000))
     visible[5, 0, 1] = visible[:, 0, 2] = 0
-    joints = np.concatenate([lsp_joints(10000), visible], axis=1)
+    joints = np.concatenate([compute_lsp_joints(10000), visible], axis=1)
     joints[5, :2, 1] = -7.0
     inner = root / "lspet_dataset"
     inner.mkdir(parents=True)
@@ -312,11 +318,12 @@ def make_coco(root: Path) -> Path:
         for image in images[:2]:
             write_image(root / f"{kind}2017" / str(image["file_name"]), seed=first)
         annotations = [
-            coco_person(first * 10 + n, first + n // 2, shift=20.0 * (n % 2), known=17 - n) for n in range(4)
+            make_coco_person(first * 10 + n, first + n // 2, shift=20.0 * (n % 2), known=17 - n)
+            for n in range(4)
         ]
-        annotations.append(coco_person(first * 10 + 4, first, known=8))
-        annotations.append(coco_person(first * 10 + 5, first + 2))
-        crowd = coco_person(first * 10 + 6, first, known=0) | {"iscrowd": 1}
+        annotations.append(make_coco_person(first * 10 + 4, first, known=8))
+        annotations.append(make_coco_person(first * 10 + 5, first + 2))
+        crowd = make_coco_person(first * 10 + 6, first, known=0) | {"iscrowd": 1}
         crowd["segmentation"] = {"counts": [10, 20], "size": [80, 96]}
         categories = [{"id": 1, "name": "person", "keypoints": list(COCO_NAMES), "skeleton": [[1, 2]]}]
         content = {
@@ -330,7 +337,7 @@ def make_coco(root: Path) -> Path:
     return root
 
 
-def coco_person(number: int, image: int, shift: float = 0.0, known: int = 17) -> dict[str, Any]:
+def make_coco_person(number: int, image: int, shift: float = 0.0, known: int = 17) -> dict[str, Any]:
     """Return an annotation with `known` points, point p at (10 + 2 p + shift, 5 + 3 p); point 1 is hidden."""
     points = [
         (10 + 2 * p + shift, 5 + 3 * p, 1 if p == 1 else 2) if p < known else (0, 0, 0) for p in range(17)

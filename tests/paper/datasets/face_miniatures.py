@@ -37,21 +37,21 @@ def write_face(path: Path, size: tuple[int, int], points: npt.ArrayLike) -> None
     cv2.imwrite(str(path), image)
 
 
-def five_points(shift: float) -> Points:
+def make_five_points(shift: float) -> Points:
     """Return five points of an upright face in the middle of 178 x 218 pixels, moved by `shift`."""
     return np.array([[69, 111], [108, 112], [88, 131], [73, 152], [105, 153]], dtype=np.float64) + shift
 
 
-def sixty_eight_points(shift: float) -> Points:
+def make_sixty_eight_points(shift: float) -> Points:
     """Return 68 points, point k at (100 + k, 200 - 2 k), moved by `shift`."""
     number = np.arange(68, dtype=np.float64)
     return np.stack([100 + number, 200 - 2 * number], axis=1) + shift
 
 
-def rotated_face(yaw: float) -> Points:
+def make_rotated_face(yaw: float) -> Points:
     """Return 68 points of a round head that is turned by `yaw` degrees, in an image of 450 x 450 pixels.
 
-    Points that no reader looks at individually are on the outline, a circle around the head.
+    All points that no reader uses by name are on a circle around the head.
     """
     angle = np.linspace(0, 2 * np.pi, 68, endpoint=False)
     head = np.stack([75 * np.cos(angle), 40 + 75 * np.sin(angle), np.full(68, -60.0)], axis=1)
@@ -79,7 +79,7 @@ def make_celeba(root: Path, images: int = 8, fit_images: int = 3, folder: str = 
     names = [f"{number:06d}.jpg" for number in range(1, images + 1)]
     lines = [str(images), CELEBA_COLUMNS + " "]
     for number, name in enumerate(names, 1):
-        points = five_points(number)
+        points = make_five_points(number)
         write_face(root / "Img" / folder / name, (178, 218), points)
         lines.append(f"{name} " + " ".join(f"{value:4.0f}" for value in points.ravel()) + "  ")
     prefix = "" if folder == "img_celeba" else "align_"
@@ -105,7 +105,7 @@ def make_aflw(root: Path, train: int = 5, test: int = 3) -> Path:
         names, points = [], []
         for number in range(count):
             name = f"image{number:05d}_{50000 + number + 100 * (part == 'test')}.jpg"
-            xy = five_points(number) * 0.8
+            xy = make_five_points(number) * 0.8
             write_face(root / "output" / name, (150, 170), xy)
             names.append(name)
             points.append(xy[:, ::-1])
@@ -121,13 +121,13 @@ def make_aflw(root: Path, train: int = 5, test: int = 3) -> Path:
 def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
     """Make 300W-LP and LS3D-W Balanced.
 
-    The points of image i are `sixty_eight_points(i)`; the files have 1-based coordinates.
+    The points of image i are `make_sixty_eight_points(i)`; the files have 1-based coordinates.
     """
     lp = root / "300W_LP"
     for part in ("AFW", "HELEN", "IBUG", "LFPW"):
         for number in range(train):
             name = f"{part}_{134212 + number}_1_0"
-            xy = sixty_eight_points(number)
+            xy = make_sixty_eight_points(number)
             write_face(lp / part / f"{name}.jpg", (450, 450), xy)
             # The file next to an image has a region, parameters of the face model, and 2D points whose jaw
             # follows the visible contour. 2D points are moved by 50 here, to differ from the 3D points.
@@ -137,11 +137,11 @@ def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
             )
             (lp / "landmarks" / part).mkdir(parents=True, exist_ok=True)
             savemat(lp / "landmarks" / part / f"{name}_pts.mat", {"pts_2d": xy + 1 + 50, "pts_3d": xy + 1})
-        write_face(lp / f"{part}_Flip" / f"{part}_134212_1_0.jpg", (450, 450), sixty_eight_points(0))
+        write_face(lp / f"{part}_Flip" / f"{part}_134212_1_0.jpg", (450, 450), make_sixty_eight_points(0))
     balanced = root / "LS3D-W-balanced-20-03-2017" / "new_dataset"
     for number in range(1, test + 1):
-        write_face(balanced / f"{number}.jpg", (450, 450), sixty_eight_points(number))
-        write_t7(balanced / f"{number}.t7", sixty_eight_points(number) + 1)
+        write_face(balanced / f"{number}.jpg", (450, 450), make_sixty_eight_points(number))
+        write_t7(balanced / f"{number}.t7", make_sixty_eight_points(number) + 1)
     return root
 
 

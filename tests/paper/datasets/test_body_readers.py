@@ -44,11 +44,11 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def _point(data: Dataset, split: str, row: int, name: str) -> list[float]:
+def _get_point(data: Dataset, split: str, row: int, name: str) -> list[float]:
     return getattr(data, split).xy[row, data.names.index(name)].tolist()
 
 
-def _row(data: Dataset, split: str, file: str, frame: int | None = None) -> int:
+def _find_row(data: Dataset, split: str, file: str, frame: int | None = None) -> int:
     objects = getattr(data, split)
     keys = list(zip(map(str, objects.paths), objects.frames, strict=True))
     return keys.index((file, frame))
@@ -78,8 +78,9 @@ def test_left_and_right_are_mirror_partners(name: str, tmp_path: Path) -> None:
     data = read_dataset(name, MAKERS[name](tmp_path / "data"))
     for index, partner in enumerate(data.mirror):
         point = data.names[index]
-        opposite = {"left": "right", "right": "left"}.get(point.split("_")[0])
-        assert data.names[partner] == (point if opposite is None else opposite + point[point.index("_") :])
+        side, _, part = point.partition("_")
+        opposite = {"left": f"right_{part}", "right": f"left_{part}"}
+        assert data.names[partner] == opposite.get(side, point)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_the_message_names_the_damaged_file(name: str, file: str, damage: str, t
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_registry_has_source_and_layout(name: str) -> None:
+def test_the_registry_has_source_and_layout(name: str) -> None:
     info = DATASETS[name]
     assert info.module == {"coco": "coco2017"}.get(name, name)
     assert info.source.startswith("http")
@@ -161,11 +162,11 @@ def test_bbcpose_has_every_tenth_frame_and_the_hand_marked_frames(tmp_path: Path
 def test_bbcpose_joints_are_converted_from_1_based_pixels(tmp_path: Path) -> None:
     data = read_dataset("bbcpose", make_bbcpose(tmp_path))
     # Video 1, frame 101: the head is at 48.5, 17.01 (1-based); the signer's right wrist is 20 to the left.
-    assert _point(data, "train", 0, "head") == pytest.approx([47.5, 16.01])
-    assert _point(data, "train", 0, "right_wrist") == pytest.approx([27.5, 60.01])
-    assert _point(data, "train", 0, "left_shoulder") == pytest.approx([57.5, 30.01])
-    row = _row(data, "test", "20/7.jpg")
-    assert _point(data, "test", row, "left_elbow") == pytest.approx([48 + 16 + 10 - 1, 45.07 - 1])
+    assert _get_point(data, "train", 0, "head") == pytest.approx([47.5, 16.01])
+    assert _get_point(data, "train", 0, "right_wrist") == pytest.approx([27.5, 60.01])
+    assert _get_point(data, "train", 0, "left_shoulder") == pytest.approx([57.5, 30.01])
+    row = _find_row(data, "test", "20/7.jpg")
+    assert _get_point(data, "test", row, "left_elbow") == pytest.approx([48 + 16 + 10 - 1, 45.07 - 1])
 
 
 def test_bbcpose_boxes_are_made_from_the_joints_without_detections(tmp_path: Path) -> None:
@@ -189,12 +190,12 @@ def test_bbcpose_uses_the_largest_detected_box(tmp_path: Path) -> None:
     assert data.notes[1].endswith("boxes.csv does not contain them: 40")
 
 
-def test_bbcpose_as_videos(tmp_path: Path) -> None:
+def test_bbcpose_frames_can_come_from_videos(tmp_path: Path) -> None:
     make_bbcpose(tmp_path, as_videos=True)
     (tmp_path / "boxes.csv").write_text("image,frame,x,y,w,h\n3.mp4,110,1,2,30,40\n3.mp4,111,0,0,90,90\n")
     data = read_dataset("bbcpose", tmp_path)
     assert (len(data.train), len(data.test)) == (30, 13)
-    row = _row(data, "train", "3.mp4", 110)  # frame 111, 1-based
+    row = _find_row(data, "train", "3.mp4", 110)  # frame 111, 1-based
     assert data.train.boxes[row].tolist() == [1, 2, 30, 40]
     path = write_coco_dataset(data, tmp_path / "coco")[1]
     ref = read_ground_truth(path, list_images([path])).refs[1]
@@ -206,7 +207,7 @@ def test_bbcpose_as_videos(tmp_path: Path) -> None:
 # --- Human3.6M -------------------------------------------------------------------------------------
 
 
-def test_human36m_subjects_and_frames(tmp_path: Path) -> None:
+def test_human36m_has_the_subjects_and_frames_of_the_paper(tmp_path: Path) -> None:
     data = read_dataset("human36m", make_human36m(tmp_path))
     assert set(data.train.fields["subject"]) == {"S1", "S5", "S6", "S7", "S8", "S9"}
     assert list(data.train.frames) == [0, 50, 100] * 7
@@ -220,14 +221,14 @@ def test_human36m_subjects_and_frames(tmp_path: Path) -> None:
     assert "no joints: S11/Directions.54138969" in data.notes[0]
 
 
-def test_human36m_joints(tmp_path: Path) -> None:
+def test_human36m_joints_have_their_names_and_mirror_partners(tmp_path: Path) -> None:
     data = read_dataset("human36m", make_human36m(tmp_path))
     # Joint j of frame f is at (10 + 2 j + seed, 5 + 2 j + f / 50); the first video's seed is 0.
     for name, joint in (("head", 15), ("left_shoulder", 17), ("right_shoulder", 25), ("right_hip", 1)):
-        assert _point(data, "train", 0, name) == [10 + 2 * joint, 5 + 2 * joint]
-        assert _point(data, "train", 2, name) == [10 + 2 * joint, 5 + 2 * joint + 2]
+        assert _get_point(data, "train", 0, name) == [10 + 2 * joint, 5 + 2 * joint]
+        assert _get_point(data, "train", 2, name) == [10 + 2 * joint, 5 + 2 * joint + 2]
     for name, joint in (("left_wrist", 19), ("right_elbow", 26), ("left_knee", 7), ("right_ankle", 3)):
-        assert _point(data, "train", 0, name) == [10 + 2 * joint, 5 + 2 * joint]
+        assert _get_point(data, "train", 0, name) == [10 + 2 * joint, 5 + 2 * joint]
     all_joints = read_dataset("human36m32", tmp_path)
     assert all_joints.train.xy[2].tolist() == [[10 + 2 * j, 5 + 2 * j + 2] for j in range(32)]
     np.testing.assert_array_equal(all_joints.train.boxes, data.train.boxes)
@@ -262,7 +263,7 @@ def test_human36m_frame_numbers_match_the_video(tmp_path: Path) -> None:
         assert number == read_frame_number(pixels) == frame
 
 
-def test_human36m_in_the_folders_of_the_authors_program(tmp_path: Path) -> None:
+def test_human36m_is_found_in_the_folders_of_the_authors_program(tmp_path: Path) -> None:
     make_human36m(tmp_path / "training" / "subjects")
     data = read_dataset("human36m", tmp_path)
     assert str(data.train.paths[0]) == "training/subjects/S1/Videos/Directions.54138969.mp4"
@@ -274,7 +275,9 @@ def test_human36m_needs_every_subject(tmp_path: Path) -> None:
         read_dataset("human36m", tmp_path)
 
 
-def test_human36m_message_about_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_human36m_without_cdflib_tells_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_human36m(tmp_path)
     monkeypatch.setitem(sys.modules, "cdflib", None)
     with pytest.raises(InputError, match=r"pip install 'selfmark\[datasets\]'"):
@@ -284,7 +287,7 @@ def test_human36m_message_about_a_missing_package(tmp_path: Path, monkeypatch: p
 # --- Penn Action -----------------------------------------------------------------------------------
 
 
-def test_pennaction_split(tmp_path: Path) -> None:
+def test_pennaction_tests_on_the_first_five_videos_of_each_used_action(tmp_path: Path) -> None:
     data = read_dataset("pennaction", make_pennaction(tmp_path))
     # Seven videos of each of seven actions, in order; bowling (0015 to 0021) is not used. The first five
     # videos of each action are for testing.
@@ -304,9 +307,9 @@ def test_pennaction_split(tmp_path: Path) -> None:
 
 def test_pennaction_joints_and_boxes_are_converted_from_1_based_pixels(tmp_path: Path) -> None:
     data = read_dataset("pennaction", make_pennaction(tmp_path))
-    row = _row(data, "test", "frames/0001/000002.jpg")
-    assert _point(data, "test", row, "head") == [19, 10]
-    assert _point(data, "test", row, "right_ankle") == [20 + 36 - 1, 10 + 48 + 1 - 1]
+    row = _find_row(data, "test", "frames/0001/000002.jpg")
+    assert _get_point(data, "test", row, "head") == [19, 10]
+    assert _get_point(data, "test", row, "right_ankle") == [20 + 36 - 1, 10 + 48 + 1 - 1]
     # The 1-based corners 15, 5 and 76, 70 are the pixel centers 14, 4 and 75, 69. Boxes are measured from
     # the edge of the first pixel, half a pixel before its center.
     assert data.test.boxes[row].tolist() == [14.5, 4.5, 61, 65]
@@ -314,17 +317,17 @@ def test_pennaction_joints_and_boxes_are_converted_from_1_based_pixels(tmp_path:
 
 def test_pennaction_missing_boxes_are_made_from_the_joints(tmp_path: Path) -> None:
     data = read_dataset("pennaction", make_pennaction(tmp_path))
-    assert data.test.boxes[_row(data, "test", "frames/0003/000001.jpg")].tolist() == [14.5, 4.5, 60, 65]
+    assert data.test.boxes[_find_row(data, "test", "frames/0003/000001.jpg")].tolist() == [14.5, 4.5, 60, 65]
     margin = 0.15 * 48
     expected = [19 + 0.5 - margin, 10 + 0.5 - margin, 36 + 2 * margin, 48 + 2 * margin]
     for file in ("frames/0003/000002.jpg", "frames/0004/000002.jpg"):
-        assert data.test.boxes[_row(data, "test", file)].tolist() == pytest.approx(expected)
+        assert data.test.boxes[_find_row(data, "test", file)].tolist() == pytest.approx(expected)
 
 
 def test_pennaction_hidden_joints_have_coordinates_unless_they_are_outside(tmp_path: Path) -> None:
     data = read_dataset("pennaction", make_pennaction(tmp_path))
     for file in ("frames/0005/000001.jpg", "frames/0005/000002.jpg"):  # at (1, 1) and (0.75, 0.75)
-        row = _row(data, "test", file)
+        row = _find_row(data, "test", file)
         assert np.flatnonzero(data.test.hidden[row]).tolist() == [3]
         assert np.flatnonzero(np.isnan(data.test.xy[row, :, 0])).tolist() == [12]
 
@@ -332,13 +335,13 @@ def test_pennaction_hidden_joints_have_coordinates_unless_they_are_outside(tmp_p
 def test_objects_without_a_normalizer_are_left_out_with_a_note(tmp_path: Path) -> None:
     """Examples are a single visible joint, with or without a box, and two joints at the same height."""
     root = make_pennaction(tmp_path)
-    for number, joints, boxes in (("0001", [4], True), ("0006", [4], False), ("0007", [3, 4], True)):
+    for number, joints, has_boxes in (("0001", [4], True), ("0006", [4], False), ("0007", [3, 4], True)):
         path = root / "Penn_Action" / "labels" / f"{number}.mat"
-        label = body_miniatures.penn_label("baseball_pitch", 2)
+        label = body_miniatures.make_penn_label("baseball_pitch", 2)
         outside = np.setdiff1d(np.arange(13), joints)
         label["visibility"][0, outside], label["x"][0, outside], label["y"][0, outside] = 0, 1, 1
         label["y"][0, joints] = 40
-        label["bbox"] = label["bbox"] if boxes else np.zeros((0, 0))
+        label["bbox"] = label["bbox"] if has_boxes else np.zeros((0, 0))
         scipy.io.savemat(path, label)
     data = read_dataset("pennaction", root)
     assert (len(data.train), len(data.test)) == (22, 59)
@@ -350,7 +353,7 @@ def test_objects_without_a_normalizer_are_left_out_with_a_note(tmp_path: Path) -
 
 def test_pennaction_labels_of_another_shape_raise(tmp_path: Path) -> None:
     path = make_pennaction(tmp_path) / "Penn_Action" / "labels" / "0001.mat"
-    scipy.io.savemat(path, body_miniatures.penn_label("baseball_pitch", 3, y=np.zeros((3, 12))))
+    scipy.io.savemat(path, body_miniatures.make_penn_label("baseball_pitch", 3, y=np.zeros((3, 12))))
     with pytest.raises(InputError, match=r"0001.mat: 'y' must be 3 x 13 numbers, not 3 x 12"):
         read_dataset("pennaction", tmp_path)
     scipy.io.savemat(path, {"x": np.zeros((3, 13))})
@@ -375,7 +378,7 @@ def test_cats_have_seven_points_and_boxes_around_nine(tmp_path: Path) -> None:
         "right_ear_inner": [281, 101],
         "right_ear_outer": [296, 133],
     }
-    assert {name: _point(data, "train", 0, name) for name in data.names} == expected
+    assert {name: _get_point(data, "train", 0, name) for name in data.names} == expected
     # The tips of the ears at 137, 78 and 312, 96 extend the box.
     assert data.train.boxes[0].tolist() == [137.5, 78.5, 312 - 137, 199 - 78]
 
@@ -399,7 +402,8 @@ def test_every_seventh_cat_is_for_testing_without_lists(tmp_path: Path) -> None:
     assert "images left out because both eyes are at the same point: 1" in data.notes
 
 
-def test_cats_follow_the_corrigendum(tmp_path: Path) -> None:
+def test_points_that_the_corrigendum_of_cats_moves_to_another_image_are_not_used(tmp_path: Path) -> None:
+    """The points in the file of 00000003_019 belong to 00000003_015."""
     make_cats(tmp_path)
     names = {
         file.name
@@ -414,7 +418,7 @@ def test_cats_follow_the_corrigendum(tmp_path: Path) -> None:
     assert "00000003_019.jpg" not in names
 
 
-def test_cats_in_the_folders_of_the_archives(tmp_path: Path) -> None:
+def test_cats_are_found_in_the_folders_of_the_archives(tmp_path: Path) -> None:
     flat = read_dataset("cats", make_cats(tmp_path / "a"))
     archives = read_dataset("cats", make_cats(tmp_path / "b", archives=True))
     assert [file.name for file in flat.train.paths] == [file.name for file in archives.train.paths]
@@ -439,8 +443,8 @@ def test_lsp_marks_hidden_joints(tmp_path: Path) -> None:
     assert [file.name for file in data.train.paths] == ["im0001.jpg", "im0002.jpg", "im1000.jpg"]
     assert [file.name for file in data.test.paths] == ["im1001.jpg", "im2000.jpg"]
     assert np.argwhere(data.train.hidden).tolist() == [[1, 5]]
-    assert _point(data, "train", 1, "left_ankle") == pytest.approx([10 + 4 * 5, 5 + 3 * 5 + 0.002])
-    assert _point(data, "test", 1, "head") == pytest.approx([10 + 4 * 13, 5 + 3 * 13 + 2.0])
+    assert _get_point(data, "train", 1, "left_ankle") == pytest.approx([10 + 4 * 5, 5 + 3 * 5 + 0.002])
+    assert _get_point(data, "test", 1, "head") == pytest.approx([10 + 4 * 13, 5 + 3 * 13 + 2.0])
     assert data.test.boxes[1].tolist() == pytest.approx([10.5, 7.5, 52, 39])
 
 
@@ -450,7 +454,7 @@ def test_lspet_marks_visible_joints(tmp_path: Path) -> None:
     assert [file.name for file in data.test.paths] == ["im09001.jpg"]
     assert np.argwhere(np.isnan(data.train.xy[..., 0])).tolist() == [[1, 5]]
     assert not data.train.hidden.any()
-    assert _point(data, "test", 0, "right_knee") == pytest.approx([14, 8 + 9.001])
+    assert _get_point(data, "test", 0, "right_knee") == pytest.approx([14, 8 + 9.001])
 
 
 def test_lsp_cannot_be_read_as_lspet(tmp_path: Path) -> None:
@@ -468,7 +472,7 @@ def test_coco_keeps_objects_with_enough_points(tmp_path: Path) -> None:
     ] * 2
     assert [str(file) for file in data.test.paths[:1]] == ["val2017/000000000139.jpg"]
     assert np.isfinite(data.test.xy[..., 0]).sum(axis=1).tolist() == [17, 16, 15, 14]
-    assert _point(data, "test", 1, "left_eye") == [10 + 2 + 20, 8]
+    assert _get_point(data, "test", 1, "left_eye") == [10 + 2 + 20, 8]
     assert data.test.boxes[1].tolist() == [28, 3, 40.5, 60.25]
     assert np.flatnonzero(data.test.hidden[0]).tolist() == [1]
     assert data.notes[:3] == (
@@ -478,7 +482,7 @@ def test_coco_keeps_objects_with_enough_points(tmp_path: Path) -> None:
     )
 
 
-def test_coco_of_another_category_with_images_in_another_folder(tmp_path: Path) -> None:
+def test_coco_of_another_category_with_images_in_another_folder_is_read(tmp_path: Path) -> None:
     names = ["nose", "left_paw", "right_paw", "tail"]
     category = {"id": 7, "name": "dog", "keypoints": names, "flip_idx": [0, 2, 1, 3]}
     for kind in ("train", "val"):

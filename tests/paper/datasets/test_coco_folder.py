@@ -77,7 +77,7 @@ def _save(
     (folder / f"{split}.json").write_text(json.dumps(content))
 
 
-def test_files_made_by_users(own_files: Path) -> None:
+def test_files_made_by_users_are_read(own_files: Path) -> None:
     # `read_dataset` would leave out the first object, because it has only one point.
     data = coco_folder.read_coco_folder("cats", own_files)
     assert data.test.paths == (Path("images/test/0.png"), Path("images/test/1.png"))
@@ -110,10 +110,8 @@ def test_a_note_warns_of_boxes_that_only_enclose_the_points(own_files: Path) -> 
     points = {"image_id": 0, "category_id": 1, "keypoints": [3, 4, 2, 13, 9, 2]}
     for box, has_note in (([3, 4, 10, 5], True), ([1, 2, 14, 9], False), (None, False)):
         _save(own_files, "train", {"annotations": [points | ({"bbox": box} if box else {})]})
-        assert (
-            any("only enclose the points" in note for note in read_dataset("cats", own_files).notes)
-            == has_note
-        )
+        notes = read_dataset("cats", own_files).notes
+        assert any("only enclose the points" in note for note in notes) == has_note
 
 
 def test_files_must_have_the_same_points(own_files: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:
         write_coco_dataset(data, tmp_path / "file")
 
 
-def test_files_exist(tmp_path: Path) -> None:
+def test_files_exist_agrees_with_pathlib(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").touch()
     files = [tmp_path / name for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg")]

@@ -17,6 +17,11 @@ from tests.paper.datasets.test_body_readers import MAKERS as BODY_MAKERS
 from tests.paper.datasets.test_dataset import MAKERS as FACE_MAKERS
 
 
+def _read_table_rows(text: str) -> list[list[str]]:
+    """Return the words of each line of a printed table, without the lines between its columns."""
+    return [[word for word in line.split() if word not in "│┃|"] for line in text.splitlines()]
+
+
 def test_list_shows_the_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("datasets", "list") == 0
     text = capsys.readouterr().out
@@ -34,7 +39,7 @@ def test_check_shows_existing_files_and_expected_counts(
     (root / "output/image00001_50001.jpg").unlink()
     assert selfmark("datasets", "check", "aflw", tmp_path) == 0
     output = capsys.readouterr()
-    rows = [[word for word in line.split() if word not in "│┃|"] for line in output.out.splitlines()]
+    rows = _read_table_rows(output.out)
     assert ["aflw_test_images.txt", "aflw_test_images.txt"] in rows
     assert ["train", "4", "10112"] in rows
     assert ["test", "3", "2991"] in rows
@@ -50,7 +55,7 @@ def test_check_shows_existing_files_and_expected_counts(
         ("boxes.csv (optional)", ()),
     ],
 )
-def test_paths_are_found_in_the_prose_of_a_layout(
+def test_paths_are_found_in_the_sentences_of_a_layout(
     tmp_path: Path, line: str, existing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for file in ("b.txt", "1/1.jpg", "3/1.jpg", "S1/x.cdf", "S5/x.cdf"):
@@ -84,7 +89,7 @@ def test_check_of_an_unusable_data_set_ends_with_one_sentence(
     (root / "MAFL/testing.txt").unlink()
     assert selfmark("datasets", "check", "celeba", root) == 2
     output = capsys.readouterr()
-    rows = [[word for word in line.split() if word not in "│┃|"] for line in output.out.splitlines()]
+    rows = _read_table_rows(output.out)
     assert ["MAFL/training.txt", "MAFL/training.txt"] in rows
     assert ["MAFL/testing.txt", "-"] in rows
     assert DATASETS["celeba"].source in output.out

@@ -20,7 +20,7 @@ from selfmark.paper.datasets.face_finder import use_found_faces
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import body_miniatures, face_miniatures
-from tests.paper.datasets.face_miniatures import five_points, sixty_eight_points, write_lines
+from tests.paper.datasets.face_miniatures import make_five_points, make_sixty_eight_points, write_lines
 
 MAFL_IMAGES = ("000001.jpg", "000002.jpg", "000003.jpg", "000007.jpg", "000008.jpg")
 
@@ -59,7 +59,7 @@ def _write_coco(
 
 def _write_detections(path: Path, file_format: str, names: tuple[str, ...]) -> Path:
     """Write 68 points for each image, moved by its number, in one of the formats."""
-    points = [sixty_eight_points(int(name[:6])) for name in names]
+    points = [make_sixty_eight_points(int(name[:6])) for name in names]
     if file_format == "json":
         return _write_coco(path.with_suffix(".json"), list(zip(names, points, strict=True)))
     if file_format == "csv":
@@ -83,11 +83,11 @@ def test_celeba_gets_the_68_points_of_a_detector(celeba: Dataset, tmp_path: Path
     assert data.names == SIXTY_EIGHT
     assert data.mirror == SIXTY_EIGHT_MIRROR
     assert data.fit is not None
-    np.testing.assert_allclose(data.fit.xy, [sixty_eight_points(number) for number in (3, 1, 2)])
-    np.testing.assert_allclose(data.test.xy, [sixty_eight_points(7), sixty_eight_points(8)])
+    np.testing.assert_allclose(data.fit.xy, [make_sixty_eight_points(number) for number in (3, 1, 2)])
+    np.testing.assert_allclose(data.test.xy, [make_sixty_eight_points(7), make_sixty_eight_points(8)])
     # Images without detections stay in the training split.
     assert data.train.paths == celeba.train.paths
-    np.testing.assert_allclose(data.train.xy[1], sixty_eight_points(2))
+    np.testing.assert_allclose(data.train.xy[1], make_sixty_eight_points(2))
     assert np.isnan(data.train.xy[3:]).all()
     assert data.notes == celeba.notes
 
@@ -99,7 +99,9 @@ def test_images_without_points_are_left_out_with_a_note(
     assert [file.name for file in data.test.paths] == ["000007.jpg"]
     assert f"1 images of the test split have no points in {tmp_path / 'points.csv'}" in data.notes
     # Without a split for fitting regressors, this also applies to training images.
-    detections = [(str(file), sixty_eight_points(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)]
+    detections = [
+        (str(file), make_sixty_eight_points(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)
+    ]
     data = replace_points(aflw, _write_coco(tmp_path / "aflw.json", detections))
     assert data.train.paths == aflw.train.paths[1:]
     with pytest.raises(InputError, match="has no points for any of the 3 images of the test split"):
@@ -107,7 +109,7 @@ def test_images_without_points_are_left_out_with_a_note(
 
 
 def test_the_detection_closest_to_the_annotated_face_is_used(aflw: Dataset, tmp_path: Path) -> None:
-    detections = [(str(file), five_points(0)) for split in aflw.splits.values() for file in split.paths]
+    detections = [(str(file), make_five_points(0)) for split in aflw.splits.values() for file in split.paths]
     last_file = str(aflw.test.paths[2])
     truth = aflw.test.xy[2]
     data = replace_points(
@@ -119,13 +121,14 @@ def test_the_detection_closest_to_the_annotated_face_is_used(aflw: Dataset, tmp_
     assert data.mirror == FIVE_MIRROR
 
 
-def test_names_may_have_more_or_fewer_folders(aflw: Dataset, tmp_path: Path) -> None:
+def test_longer_paths_match_and_paths_in_other_folders_do_not(aflw: Dataset, tmp_path: Path) -> None:
     files = [file for split in aflw.splits.values() for file in split.paths]
-    longer = [(f"/data/aflw/{file}", five_points(0)) for file in files]
+    longer = [(f"/data/aflw/{file}", make_five_points(0)) for file in files]
     assert len(replace_points(aflw, _write_coco(tmp_path / "a.json", longer)).train) == 5
     with pytest.raises(InputError, match="has no points for any of the 5 images of the train split"):
         replace_points(
-            aflw, _write_coco(tmp_path / "a.json", [(f"other/{file.name}", five_points(0)) for file in files])
+            aflw,
+            _write_coco(tmp_path / "a.json", [(f"other/{file.name}", make_five_points(0)) for file in files]),
         )
 
 
@@ -135,13 +138,13 @@ def test_an_ambiguous_name_raises(tmp_path: Path) -> None:
     two_birds = data.train.select(np.array([0, 1]))
     twins = data.replace_splits({"train": replace(two_birds, refs=tuple(map(ImageRef, files)))}, ())
     with pytest.raises(InputError, match=r"'1\.jpg' can be images/a/1\.jpg or images/b/1\.jpg"):
-        replace_points(twins, _write_coco(tmp_path / "a.json", [("1.jpg", five_points(0))]))
+        replace_points(twins, _write_coco(tmp_path / "a.json", [("1.jpg", make_five_points(0))]))
 
 
 def test_other_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) -> None:
     path = _write_coco(
         tmp_path / "a.json",
-        [("1.jpg", five_points(0)[:3])],
+        [("1.jpg", make_five_points(0)[:3])],
         {"keypoints": ["a", "b", "c"], "flip_idx": [1, 0, 2]},
     )
     points = read_points(path)
@@ -150,7 +153,9 @@ def test_other_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) 
         InputError, match=r"a\.json: the names of its 3 points per image are unknown; use 5 or 68"
     ):
         read_points(
-            _write_coco(tmp_path / "a.json", [("1.jpg", five_points(0)[:3])], {"keypoints": ["a", "b", "c"]})
+            _write_coco(
+                tmp_path / "a.json", [("1.jpg", make_five_points(0)[:3])], {"keypoints": ["a", "b", "c"]}
+            )
         )
 
 
@@ -166,13 +171,15 @@ def test_other_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) 
         ("a.txt", "1.jpg", r"a\.txt must be one of \.json, \.csv, \.npz, \.npy"),
     ],
 )
-def test_error_messages_for_point_files(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_unusable_point_files_raise_with_the_reason(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
         read_points(tmp_path / name)
 
 
-def test_pickled_objects_are_not_read(tmp_path: Path) -> None:
+def test_pickled_objects_and_wrong_shapes_are_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", names=np.array([{"runs": "anything"}], dtype=object), xy=np.zeros((1, 5, 2)))
     with pytest.raises(InputError, match="is not a file of plain NumPy arrays"):
         read_points(tmp_path / "a.npz")
@@ -184,7 +191,7 @@ def test_pickled_objects_are_not_read(tmp_path: Path) -> None:
 # --- boxes ------------------------------------------------------------------------------------------
 
 
-def test_boxes_from_a_table(celeba: Dataset, tmp_path: Path) -> None:
+def test_boxes_of_a_table_replace_those_of_the_data_set(celeba: Dataset, tmp_path: Path) -> None:
     lines = [f"{number:06d}.jpg,{number},2,50,60" for number in range(1, 8)]
     lines.append("000007.jpg,70,100,40,50")  # around the face, unlike the other box of this image
     write_lines(tmp_path / "boxes.csv", ["image,x,y,w,h", *lines])
@@ -206,7 +213,7 @@ def test_a_split_without_boxes_keeps_its_own_boxes(tmp_path: Path) -> None:
     assert "has no boxes for the test split, which keeps its own" in replaced.notes[-1]
 
 
-def test_relative_boxes_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
+def test_relative_boxes_of_yolo_become_pixels(aflw: Dataset, tmp_path: Path) -> None:
     (tmp_path / "labels").mkdir()
     for split in aflw.splits.values():
         for file in split.paths:
@@ -215,8 +222,7 @@ def test_relative_boxes_of_yolo(aflw: Dataset, tmp_path: Path) -> None:
     assert (data.test.boxes == [37.5, 0, 75, 170]).all()  # in an image of 150 x 170 pixels
 
 
-def test_boxes_of_video_frames(tmp_path: Path) -> None:
-    """Boxes of a video are matched by frame number."""
+def test_boxes_of_videos_are_matched_by_frame_number(tmp_path: Path) -> None:
     data = read_dataset("bbcpose", body_miniatures.make_bbcpose(tmp_path / "data", as_videos=True))
     lines = [
         f"{file},{frame},{frame},2,30,40"

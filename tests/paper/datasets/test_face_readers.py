@@ -20,7 +20,12 @@ from selfmark.paper.datasets.face_points import FIVE, SIXTY_EIGHT, SIXTY_EIGHT_M
 from selfmark.paper.datasets.head_yaw import FACE, classify_yaw, estimate_yaw
 from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
-from tests.paper.datasets.face_miniatures import CUB_SPECIES, five_points, sixty_eight_points, write_t7
+from tests.paper.datasets.face_miniatures import (
+    CUB_SPECIES,
+    make_five_points,
+    make_sixty_eight_points,
+    write_t7,
+)
 
 # Optional files that are too large for the repository; tests that need them are skipped without them.
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -46,8 +51,10 @@ def test_celeba_training_excludes_the_test_images_of_mafl(celeba: Path) -> None:
     assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in range(1, 7)]
     assert [file.name for file in data.test.paths] == ["000007.jpg", "000008.jpg"]
     assert [file.name for file in data.fit.paths] == ["000003.jpg", "000001.jpg", "000002.jpg"]
-    np.testing.assert_array_equal(data.fit.xy, [five_points(3), five_points(1), five_points(2)])
-    np.testing.assert_array_equal(data.test.xy, [five_points(7), five_points(8)])
+    np.testing.assert_array_equal(
+        data.fit.xy, [make_five_points(3), make_five_points(1), make_five_points(2)]
+    )
+    np.testing.assert_array_equal(data.test.xy, [make_five_points(7), make_five_points(8)])
     assert data.names == FIVE
     assert data.normalizer == "inter_ocular"
     assert data.train.fields["partition"] == ("train", "val", "test", "test", "test", "test")
@@ -83,14 +90,14 @@ def test_celeba_files_may_lie_directly_in_the_root(celeba: Path) -> None:
     for part in ("training", "testing"):
         (celeba / "MAFL" / f"{part}.txt").rename(celeba / f"mafl_{part}.txt")
     data = read_dataset("celeba", celeba)
-    np.testing.assert_array_equal(data.test.xy, [five_points(7), five_points(8)])
+    np.testing.assert_array_equal(data.test.xy, [make_five_points(7), make_five_points(8)])
 
 
 def test_missing_images_are_left_out_with_a_note(celeba: Path) -> None:
     (celeba / "Img/img_align_celeba/000004.jpg").unlink()
     data = read_dataset("celeba", celeba)
     assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in (1, 2, 3, 5, 6)]
-    np.testing.assert_array_equal(data.train.xy[3], five_points(5))
+    np.testing.assert_array_equal(data.train.xy[3], make_five_points(5))
     assert (
         "1 images of the train split are missing; the first is Img/img_align_celeba/000004.jpg" in data.notes
     )
@@ -172,7 +179,7 @@ def test_aflw_points_have_y_before_x(tmp_path: Path) -> None:
     data = read_dataset("aflw", tmp_path)  # the parent of the archive's folder
     assert data.root == root
     assert (len(data.train), len(data.test)) == (5, 3)
-    np.testing.assert_allclose(data.test.xy, [five_points(number) * 0.8 for number in range(3)])
+    np.testing.assert_allclose(data.test.xy, [make_five_points(number) * 0.8 for number in range(3)])
     assert data.test.paths[1] == Path("output/image00001_50101.jpg")
     assert np.isnan(data.train.boxes).all()  # whole images
     assert data.fit is None
@@ -209,15 +216,15 @@ def test_ls3d_reads_pts_3d_and_converts_to_0_based(ls3d: Path) -> None:
     data = read_dataset("ls3d", ls3d)
     assert len(data.train) == 8  # four folders, without their mirrored copies
     assert data.train.paths[3] == Path("300W_LP/HELEN/HELEN_134213_1_0.jpg")
-    np.testing.assert_allclose(data.train.xy, [sixty_eight_points(number) for number in (0, 1) * 4])
+    np.testing.assert_allclose(data.train.xy, [make_sixty_eight_points(number) for number in (0, 1) * 4])
     np.testing.assert_allclose(
-        data.test.xy, [sixty_eight_points(number) for number in range(1, 7)], atol=1e-5
+        data.test.xy, [make_sixty_eight_points(number) for number in range(1, 7)], atol=1e-5
     )
     assert data.names == SIXTY_EIGHT
     assert data.normalizer == "box"
 
 
-def _rotated_face(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> np.ndarray:
+def _rotate_average_face(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> np.ndarray:
     """Return 68 points of a head that is turned by yaw, then pitch, then roll, in degrees, seen from afar."""
     shape = np.zeros((68, 3))
     shape[list(FACE)] = list(FACE.values())
@@ -227,8 +234,8 @@ def _rotated_face(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> np.ndarr
 
 @pytest.mark.parametrize("yaw", [-110.0, -90.0, -61.0, -29.0, 0.0, 12.5, 45.0, 75.0, 90.0])
 @pytest.mark.parametrize(("pitch", "roll"), [(0.0, 0.0), (15.0, 0.0), (0.0, -30.0), (-20.0, 40.0)])
-def test_yaw_of_a_rotated_face(yaw: float, pitch: float, roll: float) -> None:
-    points = _rotated_face(yaw, pitch, roll)
+def test_yaw_of_a_rotated_face_is_recovered(yaw: float, pitch: float, roll: float) -> None:
+    points = _rotate_average_face(yaw, pitch, roll)
     np.testing.assert_allclose(estimate_yaw(points[None]), [yaw], atol=1e-6)
     # Neither position nor size matters, and the mirror image is turned the other way.
     np.testing.assert_allclose(estimate_yaw(3 * points[None] - 50), [yaw], atol=1e-6)
@@ -237,11 +244,12 @@ def test_yaw_of_a_rotated_face(yaw: float, pitch: float, roll: float) -> None:
 
 
 def test_yaw_of_other_faces_is_within_a_few_degrees() -> None:
-    """Noise of 2 % of the face's width, and a face whose depth differs by a fifth."""
+    """Test noise of 2 % of the face's width, and a face whose depth differs by a fifth."""
     rng = np.random.default_rng(0)
     for yaw in (0.0, 30.0, 60.0, 80.0):
-        points = np.stack([_rotated_face(yaw) for _ in range(200)])
-        noisy = estimate_yaw(points + rng.normal(0, 0.02 * 1.7 * 90, points.shape))
+        points = np.stack([_rotate_average_face(yaw) for _ in range(200)])
+        face_width = 1.7 * 90  # pixels: FACE is about 90 wide, and the rotated face is scaled by 1.7
+        noisy = estimate_yaw(points + rng.normal(0, 0.02 * face_width, points.shape))
         assert abs(np.median(noisy) - yaw) < 2
         assert np.std(noisy) < 5
         for depth in (0.8, 1.2):
@@ -253,32 +261,33 @@ def test_yaw_of_other_faces_is_within_a_few_degrees() -> None:
 
 @pytest.mark.skipif(not (SHARED / "faces-yt68.zip").is_file(), reason="faces-yt68 is not here")
 def test_yaw_agrees_with_faces_yt68() -> None:
-    """The ranges of that data set are estimates too, whose edges are good to about 10 degrees."""
+    """The ranges of yaw in faces-yt68 are estimates too; their edges are accurate to about 10 degrees."""
     with zipfile.ZipFile(SHARED / "faces-yt68.zip") as content:
         annotations = json.loads(content.read("test.json"))["annotations"]
     points = np.array([annotation["keypoints"] for annotation in annotations]).reshape(-1, 68, 3)
     yaw = estimate_yaw(points[..., :2])
-    same = [ours == one["yaw_bucket"] for ours, one in zip(classify_yaw(yaw), annotations, strict=True)]
-    assert np.mean(same) == pytest.approx(0.935, abs=0.0005)  # docs/datasets.md
+    expected = [annotation["yaw_bucket"] for annotation in annotations]
+    same = [ours == theirs for ours, theirs in zip(classify_yaw(yaw), expected, strict=True)]
+    assert np.mean(same) == pytest.approx(0.935, abs=0.0005)  # the figure in docs/datasets.md
     ratio = np.array([annotation["yaw_ratio"] for annotation in annotations])
     assert spearmanr(yaw, ratio).statistic == pytest.approx(0.98, abs=0.005)
     differing = np.abs(yaw[~np.array(same)])
-    assert np.minimum(np.abs(differing - 30), np.abs(differing - 60)).max() < 8
+    distance_to_edge = np.minimum(np.abs(differing - 30), np.abs(differing - 60))
+    assert distance_to_edge.max() < 8
 
 
 def test_ls3d_yaw_is_estimated_from_the_points(ls3d: Path) -> None:
     """The number of an image says nothing about its yaw."""
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     for number, yaw in {1: -75, 2: 0, 3: 40, 4: 10, 5: 89, 6: -35, 11: 5, 12: 55}.items():
-        face_miniatures.write_face(folder / f"{number}.jpg", (450, 450), five_points(0))
-        write_t7(folder / f"{number}.t7", face_miniatures.rotated_face(yaw) + 1)
+        face_miniatures.write_face(folder / f"{number}.jpg", (450, 450), make_five_points(0))
+        write_t7(folder / f"{number}.t7", face_miniatures.make_rotated_face(yaw) + 1)
     data = read_dataset("ls3d", ls3d)
     # In numerical order: 11 and 12 come after 2.
     assert [int(file.stem) for file in data.test.paths] == [1, 2, 3, 4, 5, 6, 11, 12]
     expected = [-75, 0, 40, 10, 89, -35, 5, 55]
-    np.testing.assert_allclose(
-        data.test.fields["yaw"], expected, atol=2
-    )  # this face is not quite the average
+    # The miniature's head is not quite the average head, so the estimate differs a little.
+    np.testing.assert_allclose(data.test.fields["yaw"], expected, atol=2)
     assert data.test.fields["yaw_bucket"] == (
         "60-90", "0-30", "30-60", "0-30", "60-90", "30-60", "0-30", "30-60",
     )  # fmt: skip
@@ -295,19 +304,19 @@ def test_ls3d_boxes_include_the_forehead(ls3d: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 3])
-def test_ls3d_points_in_other_formats(ls3d: Path, rows: int) -> None:
+def test_ls3d_points_in_other_formats_are_read(ls3d: Path, rows: int) -> None:
     """Read 2 x 68 or 3 x 68 MATLAB arrays, 68 x 3 NumPy arrays, and `pt2d` if 'landmarks' has no file."""
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     (folder / "1.t7").unlink()
-    points = np.concatenate([sixty_eight_points(1) + 1, np.full((68, 1), 77.0)], axis=1)[:, :rows]
+    points = np.concatenate([make_sixty_eight_points(1) + 1, np.full((68, 1), 77.0)], axis=1)[:, :rows]
     savemat(folder / "1.mat", {"pt3d_68": points.T})
     (folder / "2.t7").unlink()
-    np.save(folder / "2.npy", np.concatenate([sixty_eight_points(2) + 1, np.zeros((68, 1))], axis=1))
+    np.save(folder / "2.npy", np.concatenate([make_sixty_eight_points(2) + 1, np.zeros((68, 1))], axis=1))
     (ls3d / "300W_LP/landmarks/AFW/AFW_134212_1_0_pts.mat").unlink()
     data = read_dataset("ls3d", ls3d)
-    np.testing.assert_allclose(data.test.xy[:2], [sixty_eight_points(1), sixty_eight_points(2)])
+    np.testing.assert_allclose(data.test.xy[:2], [make_sixty_eight_points(1), make_sixty_eight_points(2)])
     # In the miniature, `pt2d` is shifted by 50 pixels from the points in 'landmarks'.
-    np.testing.assert_allclose(data.train.xy[0], sixty_eight_points(50))
+    np.testing.assert_allclose(data.train.xy[0], make_sixty_eight_points(50))
     assert any("1 images of 300W-LP have no points in 'landmarks'" in note for note in data.notes)
 
 
@@ -337,7 +346,7 @@ def test_ls3d_messages_name_the_missing_images_and_points(ls3d: Path) -> None:
         read_dataset("ls3d", ls3d)
 
 
-def test_ls3d_error_messages(ls3d: Path) -> None:
+def test_ls3d_messages_name_wrong_points_and_missing_folders(ls3d: Path) -> None:
     folder = ls3d / "LS3D-W-balanced-20-03-2017/new_dataset"
     write_t7(folder / "3.t7", np.zeros((66, 2)))
     with pytest.raises(InputError, match=r"3\.t7: expected 68 points, found 66 x 2 numbers"):
@@ -505,7 +514,7 @@ def test_cub_messages_name_the_damaged_line(tmp_path: Path) -> None:
 # --- all readers ------------------------------------------------------------------------------------
 
 
-def test_the_mirror_partners_of_68_points() -> None:
+def test_the_mirror_partners_of_68_points_agree_with_another_data_set() -> None:
     """Compare with the labels of another data set, which were checked visually."""
     archive = SHARED / "faces-yt68.zip"
     if not archive.exists():

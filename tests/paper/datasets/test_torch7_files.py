@@ -27,7 +27,7 @@ HANDWRITTEN = (
 )  # fmt: skip
 
 
-def test_a_handwritten_tensor(tmp_path: Path) -> None:
+def test_a_handwritten_tensor_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.t7").write_bytes(HANDWRITTEN)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[1, 2], [3, 4]]
 
@@ -41,12 +41,14 @@ def test_a_written_tensor_is_read_back(tmp_path: Path, kind: str) -> None:
 
 def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
     """A transposed tensor (strides swapped), and one that starts at the second row."""
-    start = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1)) + 16  # position of the strides
-    swapped = HANDWRITTEN[:start] + struct.pack("<qq", 1, 2) + HANDWRITTEN[start + 16 :]
+    sizes_at = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1))
+    strides_at, offset_at, storage_at = sizes_at + 16, sizes_at + 32, sizes_at + 40
+    swapped = HANDWRITTEN[:strides_at] + struct.pack("<qq", 1, 2) + HANDWRITTEN[offset_at:]
     (tmp_path / "a.t7").write_bytes(swapped)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[1, 3], [2, 4]]
-    row = HANDWRITTEN[: start - 16] + struct.pack("<qqqqq", 1, 2, 2, 1, 3) + HANDWRITTEN[start + 24 :]
-    (tmp_path / "a.t7").write_bytes(row)
+    # Sizes 1 and 2, strides 2 and 1, and the offset 3, which is 1-based.
+    second_row = HANDWRITTEN[:sizes_at] + struct.pack("<qqqqq", 1, 2, 2, 1, 3) + HANDWRITTEN[storage_at:]
+    (tmp_path / "a.t7").write_bytes(second_row)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[3, 4]]
 
 
@@ -63,7 +65,7 @@ def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
         (b"\x02\0\0\0" + struct.pack("<q", 2), b"\xff\0\0\0" + struct.pack("<q", 2), "it has 255 dimensions"),
     ],
 )
-def test_other_content_raises(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
+def test_invalid_content_raises_with_the_reason(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
     assert old in HANDWRITTEN
     (tmp_path / "a.t7").write_bytes(HANDWRITTEN.replace(old, new, 1))
     with pytest.raises(InputError, match=rf"a\.t7 does not contain a Torch 7 tensor: .*{message}"):
@@ -77,10 +79,10 @@ def test_damaged_files_raise_input_errors(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.t7"
     content = bytearray(HANDWRITTEN[: data.draw(st.integers(0, len(HANDWRITTEN)))])
-    for position in (
-        data.draw(st.lists(st.integers(0, max(len(content) - 1, 0)), max_size=3)) if content else []
-    ):
-        content[position] = data.draw(st.integers(0, 255))
+    if content:
+        positions = data.draw(st.lists(st.integers(0, len(content) - 1), max_size=3))
+        for position in positions:
+            content[position] = data.draw(st.integers(0, 255))
     path.write_bytes(bytes(content))
     try:
         size = read_tensor(path).size

@@ -53,7 +53,7 @@ SHORT: dict[str, Any] = {
 }
 
 
-def short(*names: str) -> dict[str, Any]:
+def select_short_settings(*names: str) -> dict[str, Any]:
     """Return SHORT without the settings that these tables compare; M depends on K, so both are left out."""
     varied = {setting for name in names for setting in experiment.load_experiment(name).varied_settings}
     varied |= {"M"} if "K" in varied else set()
@@ -145,7 +145,7 @@ def official_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     face_miniatures.make_ls3d(root / "ls3d")
     for number, yaw in enumerate((0, 45, -80, 10, -50, 70), 1):  # faces in each range of yaw
         file = root / f"ls3d/LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7"
-        face_miniatures.write_t7(file, face_miniatures.rotated_face(yaw) + 1)
+        face_miniatures.write_t7(file, face_miniatures.make_rotated_face(yaw) + 1)
     face_miniatures.make_mtfl(root / "mtfl")
     face_miniatures.make_cub(root / "cub")
     body_miniatures.make_bbcpose(root / "bbcpose", as_videos=True)
@@ -155,7 +155,7 @@ def official_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("celeba", "aflw"):
         splits = _READ_DATASET(name, root / name).splits.values()
         files = [file.name for split in splits for file in split.paths]
-        xy = np.stack([face_miniatures.sixty_eight_points(-60) + row for row in range(len(files))])
+        xy = np.stack([face_miniatures.make_sixty_eight_points(-60) + row for row in range(len(files))])
         np.savez(root / f"{name}-68.npz", names=np.array(files), xy=xy)
     return root
 

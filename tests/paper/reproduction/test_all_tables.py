@@ -15,7 +15,7 @@ from selfmark.paper.reproduction import experiment
 from selfmark.paper.reproduction.experiment_plan import Training
 from selfmark.paper.reproduction.harness import ReproductionOptions, reproduce_tables
 from selfmark.paper.reproduction.reference_values import AUTHORS_EYES
-from tests.paper.reproduction.conftest import short
+from tests.paper.reproduction.conftest import select_short_settings
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,11 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("without_weights", "no_training", "real_readers")
 @pytest.mark.parametrize("name", experiment.list_experiment_names())
-def test_reproduction_from_file_to_page(name: str, official_data: Path, output: Path) -> None:
+def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
+    name: str, official_data: Path, output: Path
+) -> None:
     table = experiment.load_experiment(name)
-    options = ReproductionOptions("tiny", short(name), "cpu")
+    options = ReproductionOptions("tiny", select_short_settings(name), "cpu")
     paths = reproduce_tables([name], official_data, output, options, log=lambda line: None)
     suffixes = {"table": {".md", ".csv", ".tex"}, "sheet": {".md", ".png"}}
     assert {path.suffix for path in paths} == suffixes.get(table.kind, {".md", ".svg", ".png", ".csv"})
@@ -49,17 +51,20 @@ def test_reproduction_from_file_to_page(name: str, official_data: Path, output: 
         for line in own:
             row, cells = names[line[0]], dict(zip(header, line, strict=True))
             for index, column in enumerate(columns):
-                mine, theirs = cells[column], cells[f"{column} (paper)"]
-                assert mine == "" if row.is_quoted else float(mine) >= 0
-                assert (float(theirs) if theirs else None) == (row.paper[index] if row.paper else None)
-                if mine and theirs:
-                    delta = float(cells[f"{column} (difference)"])
-                    assert delta == pytest.approx(float(mine) - float(theirs), abs=1e-9)
+                ours, theirs = cells[column], cells[f"{column} (paper)"]
+                if row.is_quoted:
+                    assert ours == ""
+                else:
+                    assert float(ours) >= 0
+                expected = row.paper[index] if row.paper else None
+                assert (float(theirs) if theirs else None) == expected
+                if ours and theirs:
+                    difference = float(cells[f"{column} (difference)"])
+                    assert difference == pytest.approx(float(ours) - float(theirs), abs=1e-9)
         for row, column in product(table.own_rows, table.columns):
             if "backward" in (table.cell_spec(row, column).metric or ""):
-                guess = next(line for line in own if line[0] == row.name)[
-                    header.index(f"{column.name}, guessing")
-                ]
+                line = next(line for line in own if line[0] == row.name)
+                guess = line[header.index(f"{column.name}, guessing")]
                 assert float(guess) > 0
     else:
         drawn = {(row[0], row[1]) for row in rows[1:]}
@@ -67,9 +72,10 @@ def test_reproduction_from_file_to_page(name: str, official_data: Path, output: 
             (column.name, row.name) for column in table.columns for row in table.own_rows
         }
         if table.kind == "curves" and table.name != "noise":
-            assert {
+            guesses = {
                 (column.name, f"{row.name}, guessing") for column in table.columns for row in table.own_rows
-            } <= (drawn)
+            }
+            assert guesses <= drawn
 
 
 @pytest.mark.usefixtures("real_readers")
@@ -77,7 +83,7 @@ def test_bodies_are_cropped_as_in_the_paper(
     official_data: Path, tmp_path: Path, no_training: list[Training]
 ) -> None:
     names = ["pennaction", "human36m-pck"]
-    options = ReproductionOptions("tiny", short(*names), "cpu")
+    options = ReproductionOptions("tiny", select_short_settings(*names), "cpu")
     reproduce_tables(names, official_data, tmp_path, options, log=lambda line: None)
     crops = {
         training.data: (training.config.images.box_rule, training.config.images.body_scale)

@@ -198,7 +198,7 @@ def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     with pytest.raises(InputError, match=r"has 5 annotated points, but 68 are needed; .* celeba-68"):
         datasets.load("celeba", 68)
     names = [f"{number:06d}.jpg" for number in range(1, 9)]
-    points = np.stack([face_miniatures.sixty_eight_points(-60) for _ in names])
+    points = np.stack([face_miniatures.make_sixty_eight_points(-60) for _ in names])
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points)
     five, many = datasets.load("celeba", 5), datasets.load("celeba", 68)
     assert (len(five.data.names), len(many.data.names)) == (5, 68)

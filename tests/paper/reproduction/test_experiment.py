@@ -43,7 +43,7 @@ def test_names_of_rows_and_columns_are_unique(table: Experiment) -> None:
     assert len({column.name for column in table.columns}) == len(table.columns)
 
 
-def _numbers(lines: list[str]) -> list[list[float | None]]:
+def _parse_numbers(lines: list[str]) -> list[list[float | None]]:
     """Return the numbers of every line of a LaTeX table that has any; a dash is None."""
     rows = []
     for line in lines:
@@ -55,14 +55,14 @@ def _numbers(lines: list[str]) -> list[list[float | None]]:
     return rows
 
 
-def _table(label: str) -> list[list[float | None]]:
+def _read_paper_table(label: str) -> list[list[float | None]]:
     """Return the numbers of the table with this label."""
     text = PAPER.read_text()
     end = text.index(f"\\label{{{label}}}")
     begin = max(text.rfind("\\begin{table", 0, end), text.rfind("\\begin{figure", 0, end))
     stop = text.index("\\end{", text.index("\\bottomrule", begin))
     body = text[text.index("\\toprule" if "\\toprule" in text[begin:stop] else "\\midrule", begin) : stop]
-    return _numbers(body.splitlines())
+    return _parse_numbers(body.splitlines())
 
 
 # For files with only a part of the paper's table: its rows and columns.
@@ -79,7 +79,7 @@ WITH_NUMBERS = [table for table in EXPERIMENTS.values() if any(row.paper for row
 @pytest.mark.parametrize("table", WITH_NUMBERS, ids=lambda table: table.name)
 def test_files_have_all_numbers_of_the_paper(table: Experiment) -> None:
     rows, columns = PARTS.get(table.name, (slice(None), slice(None)))
-    expected = [row[columns] for row in _table(table.label)[rows]]
+    expected = [row[columns] for row in _read_paper_table(table.label)[rows]]
     if table.name == "cats":  # The paper prints one row with a column for each method.
         expected = [[value] for value in expected[0]]
     numbers = [list(row.paper) for row in table.rows if row.paper]
@@ -112,7 +112,7 @@ def test_numbers_of_tables_and_figures_match_the_paper() -> None:
             assert table.place.split(",")[0] == numbers[table.label], table.name
 
 
-def _valid_content() -> dict[str, Any]:
+def _make_valid_content() -> dict[str, Any]:
     return {
         "title": "A table",
         "kind": "table",
@@ -123,7 +123,7 @@ def _valid_content() -> dict[str, Any]:
 
 
 def test_a_cell_spec_merges_file_column_and_row() -> None:
-    table = parse_experiment("x", {**_valid_content(), "settings": {"M": 50}})
+    table = parse_experiment("x", {**_make_valid_content(), "settings": {"M": 50}})
     cell = table.cell_spec(table.rows[0], table.columns[0])
     assert (cell.train, cell.test, cell.metric) == ("cub", "cub", "forward")
     assert cell.settings == {"M": 50, "K": 10}
@@ -155,7 +155,7 @@ def test_a_cell_spec_merges_file_column_and_row() -> None:
 )
 def test_errors_name_the_mistake(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        parse_experiment("x", {**_valid_content(), **change})
+        parse_experiment("x", {**_make_valid_content(), **change})
 
 
 def test_an_unknown_table_raises() -> None:

@@ -26,7 +26,7 @@ from selfmark.paper.reproduction.experiment_plan import Training
 from selfmark.paper.reproduction.harness import Log, ReproductionOptions, reproduce_tables
 from selfmark.paper.reproduction.workspace import OpenListener
 from tests.conftest import selfmark
-from tests.paper.reproduction.conftest import SHORT, short
+from tests.paper.reproduction.conftest import SHORT, select_short_settings
 
 
 @pytest.fixture
@@ -48,17 +48,21 @@ def _reproduce(
     open_listener: OpenListener = nullcontext,
 ) -> list[Path]:
     """Reproduce tables on the CPU with short training runs."""
-    options = ReproductionOptions("tiny", short(*names) if changes is None else changes, "cpu", allow_missing)
+    options = ReproductionOptions(
+        "tiny", select_short_settings(*names) if changes is None else changes, "cpu", allow_missing
+    )
     return reproduce_tables(names, data, output, options, log, open_listener)
 
 
-def _events(folder: Path) -> list[dict[str, Any]]:
+def _read_events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.usefixtures("without_weights")
-def test_every_kind_of_experiment(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table, curves by round, bars, a map and a sheet of one data set; three share one training run."""
+def test_every_kind_of_experiment_is_reproduced(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduce a table, curves by round, bars, a map and a sheet; three of them share one training run."""
     load = experiment.load_experiment
 
     def load_with_fewer_rows(name: str) -> experiment.Experiment:
@@ -107,7 +111,7 @@ def test_interrupted_training_is_resumed_and_finished_training_is_not_repeated(
     assert not (tmp_path / "cats.md").exists()
 
     _reproduce(["cats"], root, tmp_path)
-    events = _events(run)
+    events = _read_events(run)
     assert [event["event"] for event in events].count("start") == 1
     assert any(event["event"] == "resumed" for event in events)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name == "metrics.json"}
@@ -133,7 +137,7 @@ def test_stage_2_continues_from_the_stage_1_of_another_table(root: Path, tmp_pat
     assert not (run / "model").exists()
     _reproduce(["poses"], root, output)
     assert [(run / "model" / "model.json").exists() for run in (output / "trainings").iterdir()] == [True]
-    events = [event["event"] for event in _events(run)]
+    events = [event["event"] for event in _read_events(run)]
     assert events.count("keypoints") == 1
 
 
@@ -145,7 +149,7 @@ def test_a_measurement_that_needs_more_fields_is_repeated(
     (data / "ls3d").symlink_to((root / "ls3d").resolve())
     names = ("qualitative", "poses")
     for name in names:
-        _reproduce([name], data, tmp_path / "out", short(*names), allow_missing=True)
+        _reproduce([name], data, tmp_path / "out", select_short_settings(*names), allow_missing=True)
         assert len(list(tmp_path.rglob("by-yaw_bucket.png"))) == (name == "poses")
     assert len(list((tmp_path / "out" / "measurements").iterdir())) == 1
 
@@ -188,7 +192,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
 def test_a_failed_measurement_does_not_stop_the_other_cells(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is measured again only after the user removes the record; a full disk is not recorded."""
+    """A failure is recorded, and not measured again until the user removes the record; full disks are not."""
     measure, failed, messages = dict(workspace._MEASURE), list[str](), list[str]()
 
     def fail(task: Any) -> Any:
@@ -239,7 +243,7 @@ def test_another_ridge_needs_no_new_training(root: Path, tmp_path: Path, no_trai
 def test_notes_are_written_above_the_table(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Notes of the reader about the data set, and of the evaluation about its images."""
+    """The reader has notes about the data set, and the evaluation has notes about its images."""
     read_dataset = registry.read_dataset
 
     def read_with_note(name: str, folder: Path) -> Any:
@@ -353,7 +357,7 @@ def test_missing_scikit_learn_raises_before_anything_is_trained(
         (["cats", "--data", "."], "CATS was expected in cats"),
     ],
 )
-def test_error_messages_of_the_command(
+def test_wrong_arguments_end_with_a_message_and_exit_code_2(
     arguments: list[str],
     message: str,
     capsys: pytest.CaptureFixture[str],
@@ -362,8 +366,8 @@ def test_error_messages_of_the_command(
 ) -> None:
     """A dry run has the same messages, except for data, which it does not need."""
     monkeypatch.chdir(tmp_path)
-    dry_run = [] if message == "--data" or "expected in" in message else [["--dry-run"]]
-    for options in ([], *dry_run):
+    concerns_data = message == "--data" or "expected in" in message
+    for options in [[]] if concerns_data else [[], ["--dry-run"]]:
         assert selfmark("reproduce", *arguments, *options) == 2
         assert message in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Measurements of Stage 1, of keypoints and of maps, compared with other ways to compute them."""
+"""Measurements of Stage 1, of keypoints and of maps, compared with independent computations."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
     assert authors["headline"]["forward"]["error"] != evaluated["headline"]["forward"]["error"]
 
 
-def test_curves_are_drawn_several_times(task: MeasurementTask) -> None:
-    """The regressors of a figure are fitted on several samples of the images; the page shows their mean."""
+def test_curves_are_means_over_several_samples_of_images(task: MeasurementTask) -> None:
+    """The regressors of a figure are fitted on several samples of images; the page shows the mean curve."""
     evaluation = replace(task.config.evaluation, draws=3)
     drawn = replace(task, fit_images=5, config=replace(task.config, evaluation=evaluation))
     results = workspace._evaluate(drawn)
@@ -94,7 +94,7 @@ def test_curves_are_drawn_several_times(task: MeasurementTask) -> None:
     assert parse_metric("forward_curve")[0].read(whole, "") == whole["headline"]["forward"]["cumulative"]
 
 
-def test_the_last_round_is_the_end_of_stage_1(task: MeasurementTask) -> None:
+def test_the_last_round_is_similar_to_the_end_of_stage_1(task: MeasurementTask) -> None:
     """The weights are the same, but the landmarks are clustered again, so the errors are only similar."""
     run = Run.open(task.run_folder)
     rounds = stage1_measurements.measure_errors_by_round(task)["rounds"]
@@ -126,7 +126,7 @@ def test_precision_equals_that_of_a_naive_loop(task: MeasurementTask) -> None:
     )
 
 
-def test_nearest_annotated_point_or_none(task: MeasurementTask) -> None:
+def test_the_nearest_annotated_point_is_found_or_none_if_all_are_far(task: MeasurementTask) -> None:
     images = load_task_images(task, task.test)
     near = images.xy[0, :3].astype(np.float32)
     far = near + 1000

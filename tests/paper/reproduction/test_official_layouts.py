@@ -21,7 +21,7 @@ from selfmark.paper.reproduction.harness import ReproductionOptions, reproduce_t
 from selfmark.run.folder import Run
 from tests.paper.datasets import body_miniatures, face_miniatures
 from tests.paper.reproduction import demo_datasets
-from tests.paper.reproduction.conftest import short
+from tests.paper.reproduction.conftest import select_short_settings
 
 pytestmark = pytest.mark.usefixtures("real_readers", "without_report")
 
@@ -29,10 +29,11 @@ pytestmark = pytest.mark.usefixtures("real_readers", "without_report")
 def _reproduce(name: str, data: Path, output: Path) -> dict[str, list[float]]:
     """Reproduce a table with real training runs and measurements; return the numbers of each measured row."""
     # Models that have learned nothing may leave clusters empty.
-    changes = short(name) | {"guards.max_empty_fraction": 1.0}
+    changes = select_short_settings(name) | {"guards.max_empty_fraction": 1.0}
     reproduce_tables([name], data, output, ReproductionOptions("tiny", changes, "cpu"), log=lambda line: None)
     with (output / f"{name}.csv").open() as handle:
         lines = list(csv.reader(handle))[1:]
+    # Each column of the table has three cells: our number, the number of the paper, and the difference.
     return {line[0]: [float(cell) for cell in line[1::3]] for line in lines if line[1]}
 
 
@@ -84,7 +85,7 @@ def data(tmp_path: Path, scene: Scene) -> Path:
     return tmp_path / "data"
 
 
-def _run_configs(output: Path) -> list[Config]:
+def _read_run_configs(output: Path) -> list[Config]:
     """Return the settings of every run."""
     return [Run.open(run).config for run in (output / "trainings").iterdir()]
 
@@ -101,14 +102,17 @@ def test_rows_use_their_keypoint_detectors(
     assert list(numbers) == ["SIFT + ANMS", "ORB + ANMS"]
     sift, orb = numbers.values()
     assert sift != orb
-    assert sorted(config.keypoints.detector for config in _run_configs(tmp_path / "out")) == ["orb", "sift"]
+    assert sorted(config.keypoints.detector for config in _read_run_configs(tmp_path / "out")) == [
+        "orb",
+        "sift",
+    ]
 
 
 def test_rows_use_their_negatives_and_correspondence(data: Path, tmp_path: Path) -> None:
     numbers = _reproduce("negatives", data, tmp_path / "out")
     assert len(numbers) == len({error for (error,) in numbers.values()}) == 4
     assert sorted(
-        (config.loss.negatives, config.correspondence.mode) for config in _run_configs(tmp_path / "out")
+        (config.loss.negatives, config.correspondence.mode) for config in _read_run_configs(tmp_path / "out")
     ) == [
         ("different-cluster", "clustering"),
         ("different-cluster", "equivariance"),
@@ -122,17 +126,18 @@ def test_rows_use_their_flip_settings(data: Path, tmp_path: Path, monkeypatch: p
     table = experiment.load_experiment("flipping")
     rows = tuple(row for row in table.rows if row.spec.train == "ls3d")
     monkeypatch.setattr(experiment, "load_experiment", lambda name: replace(table, rows=rows))
-    none, train, both = _reproduce("flipping", data, tmp_path / "out").values()
-    assert none[0] != train[0] == both[0]
-    assert len({none[1], train[1], both[1]}) == 3
-    flips = [config.flip for config in _run_configs(tmp_path / "out")]
+    never, train, train_and_test = _reproduce("flipping", data, tmp_path / "out").values()
+    stage1, stage2 = zip(never, train, train_and_test, strict=True)
+    assert stage1[0] != stage1[1] == stage1[2]
+    assert len(set(stage2)) == 3
+    flips = [config.flip for config in _read_run_configs(tmp_path / "out")]
     assert sorted((flip.train, flip.test) for flip in flips) == [(False, False), (True, True)]
 
 
 def test_athletes_are_cropped_as_in_the_paper(data: Path, tmp_path: Path) -> None:
     numbers = _reproduce("pennaction", data, tmp_path / "out")
     assert all(0 <= value <= 100 for value in numbers["Ours"])
-    (config,) = _run_configs(tmp_path / "out")
+    (config,) = _read_run_configs(tmp_path / "out")
     assert (config.images.box_rule, config.images.body_scale, config.temporal.enabled) == (
         "body",
         1.35,

@@ -11,36 +11,41 @@ from selfmark.paper.reproduction.reference_values import View, add_references, w
 from selfmark.paper.reproduction.table_metrics import Value, parse_metric
 from selfmark.paper.reproduction.table_writers import TableOrigin, to_markdown
 
-STAGE1 = {"errors": [{"regressor": "ridge 0.01", "forward": 5.0, "backward": 6.0, "backward_found": 7.0}]}
+STAGE1 = {
+    "scale_errors": [{"regressor": "ridge 0.01", "forward": 5.0, "backward": 6.0, "backward_found": 7.0}]
+}
 
 
-def _results(normalizer: str) -> dict[str, Any]:
-    """Results in percent of a normalizer; the authors' distance between the eyes is twice as long as ours."""
+def _make_results(normalizer: str) -> dict[str, Any]:
+    """Return results in percent of a normalizer; the authors' inter-ocular distance is twice as long."""
 
-    def errors(scale: float) -> dict[str, Any]:
+    def scale_errors(scale: float) -> dict[str, Any]:
         directions = {
             name: {"error": scale * error, "cumulative": [scale], "guessing_cumulative": [scale * 3]}
             for name, error in (("forward", 2.0), ("backward", 4.0))
         }
-        row = {key: value * scale for key, value in STAGE1["errors"][0].items() if key != "regressor"}
+        row = {key: value * scale for key, value in STAGE1["scale_errors"][0].items() if key != "regressor"}
         return {
             "headline": {"regressor": "ridge 0.01", **directions},
             "guessing": {"forward": 10 * scale, "backward": 12 * scale},
             "stage1": {
                 "points_per_image": 25.0,
-                "errors": [{"regressor": "ridge 0.01", **row}],
+                "scale_errors": [{"regressor": "ridge 0.01", **row}],
                 "guessing": {"backward": 13 * scale, "backward_found": 14 * scale},
             },
         }
 
-    both = {"eye_centers": errors(1.0), "points_41_46": {"normaliser": "points:a,b", **errors(0.5)}}
-    return {"normaliser": normalizer, "inter_ocular": both, **errors(1.0)}
+    both = {
+        "eye_centers": scale_errors(1.0),
+        "points_41_46": {"normaliser": "points:a,b", **scale_errors(0.5)},
+    }
+    return {"normaliser": normalizer, "inter_ocular": both, **scale_errors(1.0)}
 
 
-RESULTS = {"faces": _results("inter_ocular"), "heads": _results("box")}
+RESULTS = {"faces": _make_results("inter_ocular"), "heads": _make_results("box")}
 
 
-def _experiment(kind: str, columns: list[dict[str, str]]) -> Experiment:
+def _make_experiment(kind: str, columns: list[dict[str, str]]) -> Experiment:
     rows: list[dict[str, Any]] = [
         {"name": "Zhang", "quoted": True, "paper": [1.0] * len(columns)},
         {"name": "Ours", "train": "faces", "paper": [2.5] * len(columns)},
@@ -63,7 +68,7 @@ def test_backward_errors_stand_beside_guessing_and_faces_have_a_row_by_the_autho
         {"name": "Bwd 1", "metric": "stage1_backward"},
         {"name": "points", "metric": "stage1_points"},
     ]
-    shown, values = add_references(_experiment("table", columns), _read)
+    shown, values = add_references(_make_experiment("table", columns), _read)
     page = to_markdown(shown, values, TableOrigin("fast", 0, {}, "9.9", "CPU"))
     stage1 = "Bwd 1 | Bwd 1, guessing | Bwd 1, found only | Bwd 1, found only, guessing"
     assert page.splitlines()[-6:] == [
@@ -81,7 +86,7 @@ def test_backward_errors_stand_beside_guessing_and_faces_have_a_row_by_the_autho
 
 def test_figures_have_lines_for_guessing() -> None:
     columns = [{"name": "backward", "metric": "backward_curve"}]
-    shown, values = add_references(_experiment("curves", columns), _read)
+    shown, values = add_references(_make_experiment("curves", columns), _read)
     assert [row.name for row in shown.own_rows] == [
         "Ours",
         "Ours, guessing",

@@ -96,7 +96,7 @@ def test_every_metric_is_tested() -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), EXPECTED.items())
-def test_value_is_read(text: str, value: Any) -> None:
+def test_each_metric_reads_its_value(text: str, value: Any) -> None:
     metric, argument = parse_metric(text)
     assert metric.read(RESULTS, argument) == value
 

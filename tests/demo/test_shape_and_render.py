@@ -27,7 +27,7 @@ def make_subject(seed: int, size: int = SIZE) -> Subject:
     return random_subject(np.random.default_rng([7, seed]), size)
 
 
-def implicit_values(body: Body, points: np.ndarray) -> np.ndarray:
+def compute_implicit_values(body: Body, points: np.ndarray) -> np.ndarray:
     """Return |u|^2 - 1 of n points for each of P parts, [P, n], where u is in units of the part's axes.
 
     The value is negative inside the part, zero on its surface and positive outside.
@@ -39,7 +39,7 @@ def implicit_values(body: Body, points: np.ndarray) -> np.ndarray:
     return np.array(values)
 
 
-def test_names_and_mirror_partners() -> None:
+def test_names_are_unique_and_mirror_partners_swap_left_and_right() -> None:
     assert len(set(NAMES)) == len(NAMES) == 20
     assert [FLIP_IDX[partner] for partner in FLIP_IDX] == list(range(len(NAMES)))
     for name, partner in zip(NAMES, FLIP_IDX, strict=True):
@@ -72,7 +72,8 @@ def test_the_animals_left_is_on_the_right_of_a_frontal_view() -> None:
 def test_landmarks_lie_on_the_surface_and_are_visible_if_nothing_is_in_front_of_them(seed: int) -> None:
     subject = make_subject(seed)
     rows, points = subject.body.landmarks()
-    assert implicit_values(subject.body, points)[rows, np.arange(len(NAMES))] == pytest.approx(0.0, abs=1e-9)
+    on_own_part = compute_implicit_values(subject.body, points)[rows, np.arange(len(NAMES))]
+    assert on_own_part == pytest.approx(0.0, abs=1e-9)
 
     xy, visible = render.project_landmarks(subject.body, subject.camera)
     focal, (cx, cy) = subject.camera.focal, subject.camera.center
@@ -82,7 +83,7 @@ def test_landmarks_lie_on_the_surface_and_are_visible_if_nothing_is_in_front_of_
     # March from the camera to each landmark in small steps, up to just before the landmark's own surface.
     steps = np.linspace(0.6, 0.9995, 3000)
     for point, is_visible in zip(points, visible, strict=True):
-        clearance = implicit_values(subject.body, steps[:, None] * point).min()
+        clearance = compute_implicit_values(subject.body, steps[:, None] * point).min()
         if abs(clearance) > 5e-3:  # the steps are too coarse for smaller distances
             assert is_visible == (clearance > 0)
 
@@ -112,13 +113,13 @@ def test_cast_rays_hit_the_same_part_as_ray_marching(seed: int) -> None:
     for i, y in enumerate(grid):
         for j, x in enumerate(grid):
             direction = np.array([*((np.array([x, y]) - subject.camera.center) / subject.camera.focal), 1.0])
-            inside = implicit_values(subject.body, depths[:, None] * direction) < 0
+            inside = compute_implicit_values(subject.body, depths[:, None] * direction) < 0
             steps_inside = np.flatnonzero(inside.any(axis=0))
             if len(steps_inside) > 0:
                 assert hits.depth[i, j] == pytest.approx(depths[steps_inside[0]], abs=0.0041)
             elif hits.part[i, j] >= 0:  # a grazing hit shorter than a step: it is still on a surface
                 point = hits.depth[i, j] * direction[None]
-                assert implicit_values(subject.body, point).min() == pytest.approx(0.0, abs=1e-6)
+                assert compute_implicit_values(subject.body, point).min() == pytest.approx(0.0, abs=1e-6)
 
 
 def test_part_boxes_are_the_bounds_of_densely_sampled_surfaces() -> None:
@@ -144,13 +145,13 @@ def test_a_mark_painted_at_an_anchor_is_rendered_at_the_landmark(
     subject = random_subject(np.random.default_rng(3), size)
     parts, _ = subject.body.landmarks()
 
-    def marker(kind: str, xyz: np.ndarray, palette: np.ndarray) -> np.ndarray:
+    def paint_marker(kind: str, xyz: np.ndarray, palette: np.ndarray) -> np.ndarray:
         if kind != subject.body.kinds[parts[NAMES.index(name)]]:
             return np.zeros_like(xyz)
         is_marked = np.linalg.norm(xyz - landmark_anchor(base)[:, None], axis=0) < 0.06
         return np.broadcast_to(is_marked, xyz.shape).astype(float)
 
-    monkeypatch.setattr(render, "paint", marker)
+    monkeypatch.setattr(render, "paint", paint_marker)
     lamp = render.Light(np.array([0.0, 0.0, -1.0]), ambient=1.0, gloss=0.0)
     color, _ = render.render(subject.body, subject.camera, lamp, subject.palette, size)
     xy, visible = render.project_landmarks(subject.body, subject.camera)

@@ -38,7 +38,7 @@ def make_predictions(refs: list[ImageRef], xy: np.ndarray) -> list[Prediction]:
     ]
 
 
-def pixel(picture: np.ndarray, xy: np.ndarray) -> np.ndarray:
+def get_pixel(picture: np.ndarray, xy: np.ndarray) -> np.ndarray:
     x, y = np.round(xy).astype(int)
     return picture[y, x].astype(int)
 
@@ -61,11 +61,11 @@ def test_photos_are_drawn_with_all_their_objects(tmp_path: Path) -> None:
     assert first.shape == second.shape == (500, 500, 3)
     for index, color in enumerate(COLORS):
         for picture, points in ((first, xy[0]), (first, xy[2]), (second, xy[1])):
-            assert np.abs(pixel(picture, points[index]) - color).max() < 60
-        assert pixel(second, xy[2, index]).max() < 30, "the second object is in the first photo only"
+            assert np.abs(get_pixel(picture, points[index]) - color).max() < 60
+        assert get_pixel(second, xy[2, index]).max() < 30, "the second object is in the first photo only"
 
 
-def test_a_layout_has_the_picture_before_and_a_legend() -> None:
+def test_a_layout_has_the_plain_picture_on_the_left_and_a_legend_on_the_right() -> None:
     frame = np.zeros((500, 500, 3), np.uint8)
     xy = POINTS.astype(np.float64)
     confidence = np.array([1.0, 0.5, 0.0, 1.0])
@@ -73,12 +73,14 @@ def test_a_layout_has_the_picture_before_and_a_legend() -> None:
     card = replace(CARD, names=("nose", "b", "c", "œil"), skeleton=())
     style = build_style(card, [0, 2, 3, 7], "", Layout("names", has_legend=True, has_before=True))
     picture = compose_picture(frame, [drawn], [], style)
+    drawn_left = 500 + 6  # after the plain picture and a gap
+    legend_left = drawn_left + 500
     assert picture.shape[0] == 500
-    assert picture.shape[1] > 1006
+    assert picture.shape[1] > legend_left
     for index, color in enumerate(COLORS):
-        assert np.abs(pixel(picture, xy[index] + (506, 0)) - color).max() < 5
-        assert pixel(picture, xy[index]).max() == 0, "the picture on the left has no landmarks"
-    legend = picture[:, 1006:].astype(int)
+        assert np.abs(get_pixel(picture, xy[index] + (drawn_left, 0)) - color).max() < 5
+        assert get_pixel(picture, xy[index]).max() == 0, "the picture on the left has no landmarks"
+    legend = picture[:, legend_left:].astype(int)
     rows = [legend[2 + 30 * index : 32 + 30 * index] for index in range(4)]
     for row, color in zip(rows, COLORS, strict=True):
         assert (np.abs(row - color).max(axis=2) < 5).sum() > 100, "a disc of the landmark's color"
@@ -86,7 +88,7 @@ def test_a_layout_has_the_picture_before_and_a_legend() -> None:
     assert bars[0] == pytest.approx(bars[1] + 25, abs=2), "a full bar has 50 pixels"
     assert bars[2] == 0
     # Text stands beside the discs: white pixels to the upper right of each landmark.
-    for x, y in (xy + np.array([506, 0])).astype(int).tolist():
+    for x, y in (xy + np.array([drawn_left, 0])).astype(int).tolist():
         assert (picture[y - 20 : y + 2, x + 10 : x + 60].min(axis=2) > 200).any()
 
 
@@ -125,8 +127,8 @@ def test_smoothed_videos_show_the_predicted_landmarks_on_the_left(tmp_path: Path
     for index, color in enumerate(COLORS):
         right = (smooth[index] + 0.5) * zoom - 0.5 + (320 * zoom + 6, 0)
         left = (predicted[index] + 0.5) * zoom - 0.5
-        assert np.abs(pixel(frame, right) - color).max() < 70
-        assert np.abs(pixel(frame, left) - color).max() < 70
+        assert np.abs(get_pixel(frame, right) - color).max() < 70
+        assert np.abs(get_pixel(frame, left) - color).max() < 70
 
 
 def test_predict_draws_photos(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,34 +25,29 @@ from tests.images.videos import av, encode_video
 POINTS = np.array([[20, 20], [44, 20], [20, 40], [44, 40]], np.float32)
 
 
-def _predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch: int = 3) -> list[Prediction]:
+def _make_predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch: int = 3) -> list[Prediction]:
     points = np.repeat(POINTS[None], len(refs), axis=0) if xy is None else xy.astype(np.float32)
-    return [
-        Prediction(
-            tuple(refs[start : start + batch]),
-            np.full((len(refs[start : start + batch]), 2), 64),
-            Landmarks(
-                points[start : start + batch],
-                np.ones((len(refs[start : start + batch]), len(NAMES)), np.float32),
-                NAMES,
-            ),
-        )
-        for start in range(0, len(refs), batch)
-    ]
+    predictions = []
+    for start in range(0, len(refs), batch):
+        rows = slice(start, start + batch)
+        count = len(refs[rows])
+        landmarks = Landmarks(points[rows], np.ones((count, len(NAMES)), np.float32), NAMES)
+        predictions.append(Prediction(tuple(refs[rows]), np.full((count, 2), 64), landmarks))
+    return predictions
 
 
-def _dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
-    """Write a video of dark frames on which discs are visible, each a little brighter than the last.
+def _write_dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
+    """Write a video of dark frames, each a little brighter than the last, on which discs are visible.
 
-    Noise of 1 sets red and blue to 0.
+    With a noise of 1, red and blue are 0.
     """
     return encode_video(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
 
 
 def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: Path) -> None:
-    source = _dark_clip(tmp_path / "clip.mp4")
+    source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(2, 10)]
-    predictions = _predictions(refs)
+    predictions = _make_predictions(refs)
     yielded = list(draw_videos(predictions, refs, CARD, tmp_path, every=1, trail=0))
     assert len(yielded) == len(predictions)
     assert all(ours is expected for ours, expected in zip(yielded, predictions, strict=True))
@@ -83,15 +78,15 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
 def test_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
     odd = encode_video(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
     refs = [ImageRef(odd, frame) for frame in range(3)]
-    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
+    list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
     assert probe_video(tmp_path / "odd_landmarks.mp4").size == (706, 702)
 
 
 def test_every_second_frame_plays_as_fast_as_the_source(tmp_path: Path) -> None:
     uneven = np.cumsum([10, 40, 30, 80, 20, 50, 40, 30, 60, 40, 10, 90]).tolist()
-    source = _dark_clip(tmp_path / "clip.mp4", milliseconds=uneven)
+    source = _write_dark_clip(tmp_path / "clip.mp4", milliseconds=uneven)
     refs = [ImageRef(source, frame) for frame in range(0, 12, 2)]
-    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, every=2, trail=1.0))
+    list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=2, trail=1.0))
     info = probe_video(tmp_path / "clip_landmarks.mp4")
     assert info.frames == 6
     np.testing.assert_allclose(info.seconds, probe_video(source).seconds[::2], atol=2e-3)
@@ -99,7 +94,7 @@ def test_every_second_frame_plays_as_fast_as_the_source(tmp_path: Path) -> None:
 
 def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw two animals whose order alternates: no trail leads from one to the other."""
-    source = _dark_clip(tmp_path / "clip.mp4")
+    source = _write_dark_clip(tmp_path / "clip.mp4")
     refs, xy = [], []
     for frame in range(12):
         for track in (1, 2) if frame % 2 else (2, 1):
@@ -112,7 +107,7 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "selfmark.draw.layout.draw_frame",
         lambda *args: drawn.append(list(args[1])) or original(*args),
     )
-    list(draw_videos(_predictions(refs, np.array(xy)), refs, CARD, tmp_path, every=1, trail=0.2))
+    list(draw_videos(_make_predictions(refs, np.array(xy)), refs, CARD, tmp_path, every=1, trail=0.2))
     del drawn[0]  # which only measured the size of the video
     assert len(drawn) == 12
     by_tag = {animal.tag: animal for animal in drawn[11]}
@@ -124,10 +119,10 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path) -> None:
-    source = _dark_clip(tmp_path / "gray.mp4")
+    source = _write_dark_clip(tmp_path / "gray.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
     card = replace(CARD, hidden=(0,), colors=("", "#00ff00", "", ""), skeleton=())
-    list(draw_videos(_predictions(refs), refs, card, tmp_path, every=1, trail=0.0))
+    list(draw_videos(_make_predictions(refs), refs, card, tmp_path, every=1, trail=0.0))
     (_, frame), *_ = read_frames(tmp_path / "gray_landmarks.mp4", [5])
     zoom = frame.shape[1] // 64
     hidden, green = (
@@ -147,33 +142,33 @@ def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path, monkeypatch: pyt
     for name, trust in (("without", ()), ("with", (0.1, 0.2, 0.25, 0.9))):
         card = replace(CARD, hidden=(0,), colors=("", "#00ff00", "#00ff00", "#00ff00"), trust=trust)
         out = tmp_path / name
-        list(draw_videos(_predictions(refs, points), refs, card, out, every=1, trail=1.0))
+        list(draw_videos(_make_predictions(refs, points), refs, card, out, every=1, trail=1.0))
         ((_, frames[name]),) = read_frames(out / "large_landmarks.mp4", [1])
     zoom = frames["with"].shape[1] // 320
 
-    def pixel(name: str, landmark: int, offset: float) -> np.ndarray:
+    def get_pixel(name: str, landmark: int, offset: float) -> np.ndarray:
         x, y = np.round((points[1, landmark] + 0.5) * zoom - 0.5 + (offset, 0)).astype(int)
         return frames[name][y, x].astype(int)
 
     radius = 9
-    assert pixel("without", 1, 0)[1] > 150, "without trust, all landmarks are discs"
-    assert pixel("with", 1, 0).max() < 60, "the middle shows the dark frame"
-    assert pixel("with", 1, radius - 1.5)[1] > 120, "the ring has the color of the landmark"
+    assert get_pixel("without", 1, 0)[1] > 150, "without trust, all landmarks are discs"
+    assert get_pixel("with", 1, 0).max() < 60, "the middle shows the dark frame"
+    assert get_pixel("with", 1, radius - 1.5)[1] > 120, "the ring has the color of the landmark"
     for landmark in (2, 3):  # landmarks with a trust of at least 0.25 are drawn as discs
-        assert pixel("with", landmark, 0)[1] > 150
+        assert get_pixel("with", landmark, 0)[1] > 150
 
 
 def test_an_error_or_an_early_stop_leaves_no_video(tmp_path: Path) -> None:
-    source = _dark_clip(tmp_path / "clip.mp4")
+    source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
 
-    def failing() -> Iterator[Prediction]:
-        yield from _predictions(refs)[:2]
+    def predict_and_fail() -> Iterator[Prediction]:
+        yield from _make_predictions(refs)[:2]
         raise InputError("no more")
 
     with pytest.raises(InputError, match="no more"):
-        list(draw_videos(failing(), refs, CARD, tmp_path, every=1, trail=1.0))
-    stopped = draw_videos(iter(_predictions(refs)), refs, CARD, tmp_path, every=1, trail=1.0)
+        list(draw_videos(predict_and_fail(), refs, CARD, tmp_path, every=1, trail=1.0))
+    stopped = draw_videos(iter(_make_predictions(refs)), refs, CARD, tmp_path, every=1, trail=1.0)
     next(stopped)
     next(stopped)
     stopped.close()  # type: ignore[attr-defined]
@@ -181,10 +176,10 @@ def test_an_error_or_an_early_stop_leaves_no_video(tmp_path: Path) -> None:
 
 
 def test_without_pyav_videos_are_mpeg4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = _dark_clip(tmp_path / "clip.mp4")
+    source = _write_dark_clip(tmp_path / "clip.mp4")
     monkeypatch.setattr(video_writer, "video_reader", lambda: video_opencv)
     refs = [ImageRef(source, frame) for frame in range(12)]
-    list(draw_videos(_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
+    list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
     with av.open(str(tmp_path / "clip_landmarks.mp4")) as file:
         assert file.streams.video[0].codec_context.name == "mpeg4"
     assert probe_video(tmp_path / "clip_landmarks.mp4").frames == 12

@@ -8,11 +8,11 @@ import pytest
 from selfmark.draw.primitives import WHITE, draw_disc, draw_line, draw_ring, draw_text, to_fixed_point
 
 
-def _canvas() -> np.ndarray:
+def _make_canvas() -> np.ndarray:
     return np.zeros((60, 80, 3), np.uint8)
 
 
-def _centroid(canvas: np.ndarray) -> np.ndarray:
+def _compute_centroid(canvas: np.ndarray) -> np.ndarray:
     weight = canvas[..., 0].astype(float)
     rows, columns = np.mgrid[: canvas.shape[0], : canvas.shape[1]]
     return np.array([(weight * columns).sum(), (weight * rows).sum()]) / weight.sum()
@@ -20,21 +20,21 @@ def _centroid(canvas: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("center", [(30.0, 20.0), (41.5, 29.75), (33.0625, 25.3)])
 def test_discs_are_centered_with_subpixel_precision(center: tuple[float, float]) -> None:
-    canvas = _canvas()
+    canvas = _make_canvas()
     draw_disc(canvas, np.array(center), 7.5, WHITE)
-    np.testing.assert_allclose(_centroid(canvas), center, atol=0.08)
+    np.testing.assert_allclose(_compute_centroid(canvas), center, atol=0.08)
     assert (canvas[..., 0] / 255).sum() == pytest.approx(np.pi * 7.5**2, rel=0.15)
 
 
 def test_a_ring_has_a_hole() -> None:
-    canvas = _canvas()
+    canvas = _make_canvas()
     draw_ring(canvas, np.array([40.0, 30.0]), 12, 2, (0, 200, 0))
     assert canvas[30, 40].tolist() == [0, 0, 0]
     assert canvas[30, 52].tolist() == [0, 200, 0]
 
 
 def test_a_line_is_at_least_one_pixel_wide() -> None:
-    canvas = _canvas()
+    canvas = _make_canvas()
     draw_line(canvas, np.array([10.0, 30.0]), np.array([70.0, 30.0]), 0, WHITE)
     assert (canvas[30, 12:68] > 200).all()
 

@@ -40,7 +40,7 @@ TRAIN, TEST = 50, 20  # images
 
 
 def make_examples(scene: dict[str, np.ndarray]) -> tuple[Examples, Examples]:
-    """Return train and test make_examples of the protocol; training images need no normalizer."""
+    """Return train and test examples of the protocol; training images need no normalizer."""
     train = [scene[f"train_{name}"] for name in ("landmarks", "truth", "visible")]
     test = [scene[f"test_{name}"] for name in ("landmarks", "truth", "visible")]
     return (
@@ -188,7 +188,7 @@ def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
     measured = stage1_errors(*make_examples(scene), Evaluation(ridges=(0.1,), completion_iterations=50))
     assert measured["errors"][1]["backward_found"] == pytest.approx(expected, rel=1e-8)
     assert measured["guessing"]["backward_found"] == pytest.approx(expected_guess, rel=1e-12)
-    # A landmark that is fill in with its mean is easy to predict.
+    # A landmark that is filled in with its mean is easy to predict.
     assert measured["guessing"]["backward"] < measured["guessing"]["backward_found"]
 
 

@@ -141,7 +141,7 @@ def test_analysis_writes_one_file_for_each_video(tmp_path: Path) -> None:
     parts = [make_random_prediction([ImageRef(clip, 1)], (48, 32), seed) for seed, clip in enumerate(clips)]
     assert write_analysis(parts, CARD, tmp_path) == tmp_path
     for number, part in enumerate(parts):
-        with h5py.File(tmp_path / f"landmarks.{number:03d}_write_clip.analysis.h5") as file:
+        with h5py.File(tmp_path / f"landmarks.{number:03d}_clip.analysis.h5") as file:
             assert file["tracks"].shape == (1, 2, 4, lengths[number])  # track, xy, node, frame
             np.testing.assert_array_equal(file["tracks"][0, :, :, 1].T, part.landmarks.xy[0])
 

@@ -46,25 +46,22 @@ def truth() -> Tracks:
     return {key: (rng.random((len(NAMES), 2)) * 28 + 1).astype(np.float32) for key in VISIBLE}
 
 
-def _predictions(clip: Path, truth: Tracks) -> list[Prediction]:
+def _make_predictions(clip: Path, truth: Tracks) -> list[Prediction]:
     """Return batches of tracked objects; the left edge of a box is the number of its track."""
     refs = [ImageRef(clip, frame, (float(track), 1.0, 20.0, 20.0), track) for frame, track in VISIBLE]
-    score = np.full((1, len(NAMES)), 0.5, np.float32)
-    return [  # batches end in the middle of frames
-        Prediction(
-            tuple(refs[start : start + 3]),
-            np.array([SIZE] * len(refs[start : start + 3])),
-            Landmarks(
-                np.stack([truth[key] for key in VISIBLE[start : start + 3]]),
-                score.repeat(len(refs[start : start + 3]), axis=0),
-                NAMES,
-            ),
+    batches = []
+    for start in range(0, len(refs), 3):  # batches of 3 end in the middle of frames
+        batch = slice(start, start + 3)
+        xy = np.stack([truth[key] for key in VISIBLE[batch]])
+        score = np.full((len(xy), len(NAMES)), 0.5, np.float32)
+        batches.append(
+            Prediction(tuple(refs[batch]), np.array([SIZE] * len(xy)), Landmarks(xy, score, NAMES))
         )
-        for start in range(0, len(refs), 3)
-    ]
+    return batches
 
 
-def _from_rows(rows: list[dict[str, Any]]) -> Tracks:
+def _group_rows(rows: list[dict[str, Any]]) -> Tracks:
+    """Return the points of each animal and frame from a table with one row for each landmark."""
     result: Tracks = {}
     animals: dict[str, set[str]] = {}
     for row in rows:
@@ -75,37 +72,38 @@ def _from_rows(rows: list[dict[str, Any]]) -> Tracks:
     return result
 
 
-def _csv(path: Path) -> Tracks:
+def _read_csv(path: Path) -> Tracks:
     with open(path, newline="", encoding="utf-8") as handle:
-        return _from_rows(list(csv.DictReader(handle)))
+        return _group_rows(list(csv.DictReader(handle)))
 
 
-def _parquet(path: Path) -> Tracks:
-    return _from_rows(pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist())
+def _read_parquet(path: Path) -> Tracks:
+    return _group_rows(pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist())
 
 
-def _coco(path: Path) -> Tracks:
+def _get_xy(annotation: dict[str, Any]) -> np.ndarray:
+    """Return the points of a COCO annotation, [K, 2]."""
+    return np.reshape(annotation["keypoints"], (-1, 3))[:, :2]
+
+
+def _read_coco(path: Path) -> Tracks:
     coco: Any = pytest.importorskip("pycocotools.coco").COCO(str(path))
     return {
-        (coco.imgs[annotation["image_id"]]["frame"], annotation["track_id"]): np.reshape(
-            annotation["keypoints"], (-1, 3)
-        )[:, :2]
+        (coco.imgs[annotation["image_id"]]["frame"], annotation["track_id"]): _get_xy(annotation)
         for annotation in coco.anns.values()
     }
 
 
-def _coco_results(path: Path) -> Tracks:
+def _read_coco_results(path: Path) -> Tracks:
     coco: Any = pytest.importorskip("pycocotools.coco").COCO(str(path.with_name("images.json")))
     results = coco.loadRes(str(path))
     return {
-        (coco.imgs[annotation["image_id"]]["frame"], annotation["track_id"]): np.reshape(
-            annotation["keypoints"], (-1, 3)
-        )[:, :2]
+        (coco.imgs[annotation["image_id"]]["frame"], annotation["track_id"]): _get_xy(annotation)
         for annotation in results.anns.values()
     }
 
 
-def _cvat(path: Path) -> Tracks:
+def _read_cvat(path: Path) -> Tracks:
     """Read as CVAT does, which makes tracks from the attribute `track_id`."""
     with zipfile.ZipFile(path) as archive:
         data = json.loads(archive.read("annotations/person_keypoints_default.json"))
@@ -113,14 +111,12 @@ def _cvat(path: Path) -> Tracks:
         image["id"]: int(Path(image["file_name"]).stem.removeprefix("frame_")) for image in data["images"]
     }
     return {
-        (frames[annotation["image_id"]], annotation["attributes"]["track_id"]): np.reshape(
-            annotation["keypoints"], (-1, 3)
-        )[:, :2]
+        (frames[annotation["image_id"]], annotation["attributes"]["track_id"]): _get_xy(annotation)
         for annotation in data["annotations"]
     }
 
 
-def _dlc(path: Path) -> Tracks:
+def _read_dlc(path: Path) -> Tracks:
     pandas: Any = pytest.importorskip("pandas")
     table = (
         pandas.read_hdf(path, "df_with_missing")
@@ -137,12 +133,12 @@ def _dlc(path: Path) -> Tracks:
     return result
 
 
-def _dlc_h5(path: Path) -> Tracks:
+def _read_dlc_h5(path: Path) -> Tracks:
     pytest.importorskip("tables")
-    return _dlc(path)
+    return _read_dlc(path)
 
 
-def _sleap(path: Path) -> Tracks:
+def _read_sleap(path: Path) -> Tracks:
     labels = pytest.importorskip("sleap_io").load_slp(str(path))
     assert [track.name for track in labels.tracks] == ["track_3", "track_7"]
     return {
@@ -152,7 +148,7 @@ def _sleap(path: Path) -> Tracks:
     }
 
 
-def _sleap_analysis(path: Path) -> Tracks:
+def _read_sleap_analysis(path: Path) -> Tracks:
     pytest.importorskip("sleap_io")
     result = {}
     with pytest.importorskip("h5py").File(path) as file:
@@ -163,7 +159,7 @@ def _sleap_analysis(path: Path) -> Tracks:
     return result
 
 
-def _nwb(path: Path) -> Tracks:
+def _read_nwb(path: Path) -> Tracks:
     pynwb: Any = pytest.importorskip("pynwb")
     pytest.importorskip("ndx_pose")
     result: Tracks = {}
@@ -179,7 +175,7 @@ def _nwb(path: Path) -> Tracks:
     return result
 
 
-def _ultralytics(path: Path) -> Tracks:
+def _read_ultralytics(path: Path) -> Tracks:
     """Identify objects by the left edge of their boxes, which is their track; the format has no tracks."""
     result = {}
     for file in path.parent.glob("*/labels/*.txt"):
@@ -191,7 +187,7 @@ def _ultralytics(path: Path) -> Tracks:
     return result
 
 
-def _label_studio(path: Path) -> Tracks:
+def _read_label_studio(path: Path) -> Tracks:
     interface: Any = pytest.importorskip("label_studio_sdk.label_interface").LabelInterface(
         path.with_name("label_config.xml").read_text(encoding="utf-8")
     )
@@ -213,8 +209,7 @@ def _label_studio(path: Path) -> Tracks:
     return result
 
 
-@pytest.mark.filterwarnings("ignore:register_new_resolver")
-def _lightning_pose(folder: Path) -> Tracks:
+def _read_lightning_pose(folder: Path) -> Tracks:
     io: Any = pytest.importorskip("lightning_pose.utils.io")
     result = {}
     for track in (3, 7):
@@ -228,19 +223,19 @@ def _lightning_pose(folder: Path) -> Tracks:
 
 
 READERS: dict[str, Callable[[Path], Tracks]] = {
-    "csv": _csv,
-    "parquet": _parquet,
-    "coco": _coco,
-    "coco-results": _coco_results,
-    "cvat": _cvat,
-    "dlc": _dlc,
-    "dlc-h5": _dlc_h5,
-    "sleap": _sleap,
-    "sleap-analysis": _sleap_analysis,
-    "nwb": _nwb,
-    "ultralytics": _ultralytics,
-    "label-studio": _label_studio,
-    "lightning-pose": _lightning_pose,
+    "csv": _read_csv,
+    "parquet": _read_parquet,
+    "coco": _read_coco,
+    "coco-results": _read_coco_results,
+    "cvat": _read_cvat,
+    "dlc": _read_dlc,
+    "dlc-h5": _read_dlc_h5,
+    "sleap": _read_sleap,
+    "sleap-analysis": _read_sleap_analysis,
+    "nwb": _read_nwb,
+    "ultralytics": _read_ultralytics,
+    "label-studio": _read_label_studio,
+    "lightning-pose": _read_lightning_pose,
 }
 
 
@@ -253,7 +248,7 @@ def test_every_format_has_a_reader() -> None:
 def test_animals_keep_their_identity(name: str, clip: Path, truth: Tracks, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    result = READERS[name](get_writer(name)(_predictions(clip, truth), CARD, folder))
+    result = READERS[name](get_writer(name)(_make_predictions(clip, truth), CARD, folder))
     assert set(result) == set(VISIBLE)
     for key, points in result.items():
         np.testing.assert_allclose(points, truth[key], atol=2e-3, err_msg=str(key))
@@ -265,13 +260,13 @@ def test_a_folder_of_frames_is_never_overwritten(
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    get_writer(name)(_predictions(clip, truth), CARD, folder)
+    get_writer(name)(_make_predictions(clip, truth), CARD, folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(Exception, match="already exists; remove it or choose another output folder"):
-        get_writer(name)(_predictions(clip, truth), CARD, folder)
+        get_writer(name)(_make_predictions(clip, truth), CARD, folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_tracks_are_read_back_from_coco(clip: Path, truth: Tracks, tmp_path: Path) -> None:
-    path = get_writer("coco")(_predictions(clip, truth), CARD, tmp_path)
+    path = get_writer("coco")(_make_predictions(clip, truth), CARD, tmp_path)
     assert {(ref.frame, ref.track) for ref in list_images([path])} == set(VISIBLE)

@@ -42,7 +42,7 @@ def predictions(tmp_path: Path) -> list[Prediction]:
     return [make_random_prediction([ImageRef(path, frame) for frame in range(3)], (48, 32), 0)]
 
 
-def _category(path: Path) -> Content:
+def _read_category(path: Path) -> Content:
     coco = pytest.importorskip("pycocotools.coco")
     with contextlib.redirect_stdout(io.StringIO()):
         data = coco.COCO(str(path))
@@ -51,18 +51,18 @@ def _category(path: Path) -> Content:
     return category.get("trust"), category.get("verdict")
 
 
-def _images_of_results(path: Path) -> Content:
-    return _category(path.with_name("images.json"))
+def _read_images_of_results(path: Path) -> Content:
+    return _read_category(path.with_name("images.json"))
 
 
-def _cvat(path: Path) -> Content:
+def _read_cvat(path: Path) -> Content:
     with zipfile.ZipFile(path) as archive:
         (name,) = archive.namelist()
         archive.extract(name, path.parent)
-    return _category(path.parent / name)
+    return _read_category(path.parent / name)
 
 
-def _parquet(path: Path) -> Content:
+def _read_parquet(path: Path) -> Content:
     parquet: Any = pytest.importorskip("pyarrow.parquet")
     table = parquet.read_table(path)
     assert set(table.column("landmark").to_pylist()) == {"nose", "left ear", "tail/tip"}
@@ -72,33 +72,33 @@ def _parquet(path: Path) -> Content:
     return metadata.get("selfmark.trust"), metadata.get("selfmark.verdict")
 
 
-def _sleap(path: Path) -> Content:
+def _read_sleap(path: Path) -> Content:
     sio: Any = pytest.importorskip("sleap_io")
     labels = sio.load_file(str(path))
     assert labels.provenance["source"].startswith("selfmark")
     return labels.provenance.get("trust"), labels.provenance.get("verdict")
 
 
-def _ultralytics(path: Path) -> Content:
+def _read_ultralytics(path: Path) -> Content:
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     return values.get("trust"), values.get("verdict")
 
 
 READERS: dict[str, Callable[[Path], Content]] = {
-    "coco": _category,
-    "coco-results": _images_of_results,
-    "cvat": _cvat,
-    "parquet": _parquet,
-    "sleap": _sleap,
-    "sleap-analysis": _sleap,
-    "ultralytics": _ultralytics,
+    "coco": _read_category,
+    "coco-results": _read_images_of_results,
+    "cvat": _read_cvat,
+    "parquet": _read_parquet,
+    "sleap": _read_sleap,
+    "sleap-analysis": _read_sleap,
+    "ultralytics": _read_ultralytics,
 }
-WITHOUT_ROOM = ("csv", "dlc", "dlc-h5", "lightning-pose")
+WITHOUT_PLACE_FOR_TRUST = ("csv", "dlc", "dlc-h5", "lightning-pose")
 AS_TEXT = ("label-studio", "nwb")  # tested below
 
 
 def test_every_format_is_considered() -> None:
-    assert {*READERS, *WITHOUT_ROOM, *AS_TEXT} == FORMATS.keys()
+    assert {*READERS, *WITHOUT_PLACE_FOR_TRUST, *AS_TEXT} == FORMATS.keys()
 
 
 def _write(name: str, predictions: list[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -117,7 +117,9 @@ def test_trust_of_the_visible_landmarks_is_stored(
 
 
 @pytest.mark.parametrize("name", ["csv", "dlc", "lightning-pose"])
-def test_formats_without_room_do_not_change(name: str, predictions: list[Prediction], tmp_path: Path) -> None:
+def test_formats_without_a_place_for_trust_do_not_change(
+    name: str, predictions: list[Prediction], tmp_path: Path
+) -> None:
     judged = _write(name, predictions, JUDGED, tmp_path / "judged")
     unjudged = _write(name, predictions, replace(JUDGED, trust=(), verdict=None), tmp_path / "unjudged")
     assert judged.read_text() == unjudged.read_text()
@@ -177,14 +179,14 @@ def test_onnx_files_contain_the_trust_of_all_landmarks(tmp_path: Path) -> None:
     trust = tuple(index / 16 for index in range(16))
     judged = Detector(plain.psi, replace(plain.card, trust=trust, verdict="failed", hidden=(3,)))
 
-    def metadata(detector: Detector) -> dict[str, str]:
+    def read_metadata(detector: Detector) -> dict[str, str]:
         session = onnxruntime.InferenceSession(str(write_float32(detector, tmp_path / "model.onnx")))
         return dict(session.get_modelmeta().custom_metadata_map)
 
-    values = metadata(judged)
+    values = read_metadata(judged)
     np.testing.assert_allclose(json.loads(values["selfmark.trust"]), trust, atol=5e-5)
     assert json.loads(values["selfmark.verdict"]) == "failed"
-    assert not {"selfmark.trust", "selfmark.verdict"} & metadata(plain).keys()
+    assert not {"selfmark.trust", "selfmark.verdict"} & read_metadata(plain).keys()
 
 
 def test_trust_and_verdict_are_independent() -> None:

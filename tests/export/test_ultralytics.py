@@ -40,7 +40,7 @@ CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", Fa
 CHECK_OPTIONS = ("", True, 1, 4, 3, False)
 
 
-def _random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
+def _make_random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -> Prediction:
     """Return random landmarks anywhere in images of one size."""
     rng = np.random.default_rng(seed)
     landmarks = Landmarks(
@@ -51,13 +51,13 @@ def _random_prediction(refs: list[ImageRef], size: tuple[int, int], seed: int) -
     return Prediction(tuple(refs), np.array([size] * len(refs)), landmarks)
 
 
-def _picture(path: Path, size: tuple[int, int], value: int = 255) -> ImageRef:
+def _write_picture(path: Path, size: tuple[int, int], value: int = 255) -> ImageRef:
     path.parent.mkdir(exist_ok=True)
     Image.new("RGB", size, (value,) * 3).save(path)
     return ImageRef(path)
 
 
-def _clip(path: Path, frames: int) -> Path:
+def _write_clip(path: Path, frames: int) -> Path:
     """Write a video of 48 x 32 pixels whose frames differ in brightness."""
     video = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 25.0, (48, 32))
     for number in range(frames):
@@ -84,7 +84,7 @@ def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarr
     return labels
 
 
-def _ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
+def _compile_ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
     """Compile `ultralytics.data.utils.verify_image_label` from the installed source."""
     spec = importlib.util.find_spec("ultralytics")
     if spec is None or spec.origin is None:
@@ -100,14 +100,14 @@ def _ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
     }
     tree = ast.parse(source.read_text(encoding="utf-8"))
 
-    def names(node: ast.stmt) -> set[str]:
+    def get_defined_names(node: ast.stmt) -> set[str]:
         if isinstance(node, ast.Assign):
             return {target.id for target in node.targets if isinstance(target, ast.Name)}
         return {node.name} if isinstance(node, ast.FunctionDef) else set()
 
     future = ast.parse("from __future__ import annotations").body
-    kept = [node for node in tree.body if names(node) & wanted]
-    assert set().union(*map(names, kept)) == wanted
+    kept = [node for node in tree.body if get_defined_names(node) & wanted]
+    assert set().union(*map(get_defined_names, kept)) == wanted
     scope: dict[str, Any] = {"np": np, "os": os, "Image": Image}
     exec(compile(ast.Module([*future, *kept], []), str(source), "exec"), scope)
     check: Callable[[tuple[Any, ...]], Any] = scope["verify_image_label"]
@@ -117,13 +117,13 @@ def _ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
 @pytest.fixture
 def stills(tmp_path: Path) -> list[Prediction]:
     """Images of two sizes: two with the same name, one with two objects, one in an unsupported format."""
-    a = _picture(tmp_path / "one" / "a.png", (40, 30))
-    b = _picture(tmp_path / "two" / "a.png", (64, 50))
-    c = _picture(tmp_path / "one" / "c.ppm", (64, 50), 90)
+    a = _write_picture(tmp_path / "one" / "a.png", (40, 30))
+    b = _write_picture(tmp_path / "two" / "a.png", (64, 50))
+    c = _write_picture(tmp_path / "one" / "c.ppm", (64, 50), 90)
     boxes = ((1.0, 2.0, 20.0, 10.0), (30.0, 5.0, 20.0, 25.0))  # the second extends beyond the image
     return [
-        _random_prediction([ImageRef(a.path, box=box) for box in boxes], (40, 30), 1),
-        _random_prediction([b, c], (64, 50), 2),
+        _make_random_prediction([ImageRef(a.path, box=box) for box in boxes], (40, 30), 1),
+        _make_random_prediction([b, c], (64, 50), 2),
     ]
 
 
@@ -152,8 +152,8 @@ def test_labels_are_fractions_of_the_image_size(tmp_path: Path, stills: list[Pre
 
 
 def test_ultralytics_accepts_every_label(tmp_path: Path, stills: list[Prediction]) -> None:
-    check = _ultralytics_check()
-    clip = _random_prediction(list_images([_clip(tmp_path / "clip.avi", 5)], every=2), (48, 32), 3)
+    check = _compile_ultralytics_check()
+    clip = _make_random_prediction(list_images([_write_clip(tmp_path / "clip.avi", 5)], every=2), (48, 32), 3)
     path = write_ultralytics([*stills, clip], CARD, tmp_path)
     rows = []
     for image in sorted(path.parent.glob("*/images/*")):
@@ -170,7 +170,7 @@ def test_ultralytics_accepts_every_label(tmp_path: Path, stills: list[Prediction
 
 
 def test_the_ultralytics_check_finds_bad_labels(tmp_path: Path, stills: list[Prediction]) -> None:
-    check = _ultralytics_check()
+    check = _compile_ultralytics_check()
     path = write_ultralytics(stills, CARD, tmp_path)
     image, label = path.parent / "train/images/000000_a.png", path.parent / "train/labels/000000_a.txt"
     # Move the center of the box and one point out of the image, beyond the fraction 1.
@@ -179,7 +179,9 @@ def test_the_ultralytics_check_finds_bad_labels(tmp_path: Path, stills: list[Pre
     assert corrupt == 1
 
 
-def test_data_yaml(tmp_path: Path, stills: list[Prediction]) -> None:
+def test_data_yaml_describes_the_keypoints_and_their_mirror_partners(
+    tmp_path: Path, stills: list[Prediction]
+) -> None:
     path = write_ultralytics(stills, CARD, tmp_path)
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert data["kpt_shape"] == [4, 3]
@@ -207,8 +209,8 @@ def test_sleap_io_reads_the_folder(tmp_path: Path, stills: list[Prediction]) -> 
 
 
 def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
-    refs = list_images([_clip(tmp_path / "clip.avi", 11)], every=2)
-    prediction = _random_prediction(refs, (48, 32), 4)
+    refs = list_images([_write_clip(tmp_path / "clip.avi", 11)], every=2)
+    prediction = _make_random_prediction(refs, (48, 32), 4)
     folder = write_ultralytics([prediction], CARD, tmp_path).parent
     images = sorted(folder.glob("*/images/*"), key=lambda image: image.name)
     assert [image.name for image in images] == [
@@ -244,9 +246,9 @@ def test_links_fall_back_to_copies(
 
 
 def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clip = _clip(tmp_path / "clip.avi", 4)
-    two_frames = _random_prediction([ImageRef(clip, 0), ImageRef(clip, 1)], (48, 32), 0)
-    one_frame = _random_prediction([ImageRef(clip, 0)], (48, 32), 0)
+    clip = _write_clip(tmp_path / "clip.avi", 4)
+    two_frames = _make_random_prediction([ImageRef(clip, 0), ImageRef(clip, 1)], (48, 32), 0)
+    one_frame = _make_random_prediction([ImageRef(clip, 0)], (48, 32), 0)
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"cannot write to .*out"):
         write_ultralytics([two_frames], CARD, out)
@@ -254,7 +256,7 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InputError, match="at least two images"):
         write_ultralytics([one_frame], CARD, out)
     with pytest.raises(InputError, match=r"frame 99 of .* second time"):
-        write_ultralytics([two_frames, _random_prediction([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
+        write_ultralytics([two_frames, _make_random_prediction([ImageRef(clip, 99)], (48, 32), 0)], CARD, out)
     assert not list(out.iterdir())
     write_ultralytics([two_frames], CARD, out)
     with pytest.raises(InputError, match="already exists"):

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from tests.fuzz.fuzzing import add_counts, describe_machine, fuzz_in_processes
-from tests.fuzz.readers import make_pictures, readers
+from tests.fuzz.readers import build_readers, make_pictures
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     start, earlier = time.perf_counter(), [json.loads(path.read_text()) for path in arguments.add]
     with tempfile.TemporaryDirectory() as name:
         make_pictures(Path(name))
-        known = readers(Path(name))
+        known = build_readers(Path(name))
     chosen = [kind.strip() for kind in arguments.readers.split(",") if kind.strip()] or list(known)
     if unknown := set(chosen) - set(known):
         parser.error(f"unknown reader {', '.join(sorted(unknown))}; there are {', '.join(known)}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.errors import SelfmarkError
-from tests.fuzz.readers import Reader, make_pictures, readers
+from tests.fuzz.readers import Reader, build_readers, make_pictures
 
 CORPUS = Path(__file__).parent / "corpus"
 _ROUND = 200  # files per reader before the next one has its turn
@@ -84,7 +84,7 @@ def fuzz(
     return result
 
 
-def corpus_files(reader: Reader, kind: str) -> list[Path]:
+def list_corpus_files(reader: Reader, kind: str) -> list[Path]:
     """Return the files of the corpus for a reader: those that once caused an error."""
     return sorted((CORPUS / kind.replace(" ", "-")).glob(f"*-{Path(reader.file).name}"))
 
@@ -121,7 +121,7 @@ def _ask_git() -> str:
 
 
 def fuzz_all(minutes: float, seed: str, kinds: list[str], folder: Path) -> None:
-    """Fuzz readers in turn; write the counts to a file after each turn, in case that the process dies.
+    """Fuzz readers in turn; write the counts to a file after each turn, in case the process dies.
 
     Args:
         minutes: time to spend.
@@ -133,7 +133,7 @@ def fuzz_all(minutes: float, seed: str, kinds: list[str], folder: Path) -> None:
     start = time.perf_counter()
     results: dict[str, FuzzResult] = {}
     make_pictures(folder)
-    targets = {kind: reader for kind, reader in readers(folder).items() if kind in kinds}
+    targets = {kind: reader for kind, reader in build_readers(folder).items() if kind in kinds}
     rngs = {kind: random.Random(f"{seed} {kind}") for kind in targets}
     while time.perf_counter() - start < 60 * minutes:
         for kind, reader in targets.items():
@@ -165,8 +165,8 @@ def _count(result: FuzzResult) -> Counts:
 def fuzz_in_processes(minutes: float, seed: int, processes: int, kinds: list[str]) -> dict[str, Any]:
     """Fuzz readers in several processes at the same time and return the sum of their counts.
 
-    A process that dies, such as by a segmentation fault in a library, counts as a failure of the reader whose
-    file it was reading, which is added to the corpus.
+    A process may die, for example by a segmentation fault in a library. That counts as a failure of the
+    reader whose file the process was reading, and the file is added to the corpus.
     """
     summaries = []
     with tempfile.TemporaryDirectory() as name:
@@ -190,7 +190,9 @@ def fuzz_in_processes(minutes: float, seed: int, processes: int, kinds: list[str
 def record_death(folder: Path, code: int | None) -> dict[str, Any]:
     """Return the counts of the file that a process was reading when it died."""
     make_pictures(folder)
-    found = [(kind, reader) for kind, reader in readers(folder).items() if (folder / reader.file).exists()]
+    found = [
+        (kind, reader) for kind, reader in build_readers(folder).items() if (folder / reader.file).exists()
+    ]
     for kind, reader in found:
         path = add_to_corpus(kind, reader, (folder / reader.file).read_bytes())
         print(f"{kind}: the process ended with {code} ({path})", flush=True)

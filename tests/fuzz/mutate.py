@@ -89,7 +89,7 @@ def change_lines(content: bytes, rng: random.Random) -> bytes:
 
 def _change(value: Any, rng: random.Random) -> Any:
     if rng.random() < 0.15 or not isinstance(value, (dict, list)) or not value:
-        return rng.choice(ODD_VALUES) if rng.random() < 0.9 else _nested_list(rng)
+        return rng.choice(ODD_VALUES) if rng.random() < 0.9 else _make_nested_list(rng)
     if isinstance(value, dict):
         key = rng.choice(list(value))
         action = rng.random()
@@ -107,7 +107,7 @@ def _change(value: Any, rng: random.Random) -> Any:
     return [*value[:index], _change(value[index], rng), *value[index + 1 :]]
 
 
-def _nested_list(rng: random.Random) -> Any:
+def _make_nested_list(rng: random.Random) -> Any:
     value: Any = 1
     for _ in range(rng.choice((5, 50, 400))):
         value = [value]

@@ -60,7 +60,7 @@ class Reader:
     read:     the function that reads it
     seeds:    contents of valid files
     mutators: functions that corrupt them
-    cost:     how many times slower it is than the others; it gets that many times fewer files
+    cost:     how many times slower it is than the others; it gets fewer files by this factor
     requires: library that it needs; empty if selfmark always needs it
     """
 
@@ -84,7 +84,7 @@ def make_pictures(folder: Path) -> None:
         Image.new("RGB", (8, 6), "red").save(folder / name)
 
 
-def readers(folder: Path) -> dict[str, Reader]:
+def build_readers(folder: Path) -> dict[str, Reader]:
     """Return all readers; `folder` must contain the pictures of `make_pictures`."""
     refs = list_images([folder / name for name in PICTURES])
     names = [str(ref.path) for ref in refs]
@@ -94,47 +94,54 @@ def readers(folder: Path) -> dict[str, Reader]:
         return read_ground_truth(path, refs)
 
     return {
-        "images": Reader("image.png", lambda path: read_image(path, 4.0), _images(), (change_bytes,)),
+        "images": Reader("image.png", lambda path: read_image(path, 4.0), _make_images(), (change_bytes,)),
         "coco as images": Reader(
-            "set.json", lambda path: list_images([path]), _coco(), (change_bytes, change_json)
+            "set.json", lambda path: list_images([path]), _make_coco(), (change_bytes, change_json)
         ),
-        "coco as labels": Reader("labels.json", read_labels, _coco(), (change_bytes, change_json)),
-        "deeplabcut csv": Reader("labels.csv", read_labels, _dlc(), (change_bytes,)),
-        "label studio": Reader("studio.json", read_labels, _studio(), (change_bytes, change_json)),
-        "model.json": Reader("model.json", round_trip_card, _model(), (change_bytes, change_json)),
-        "config.yaml": Reader("config.yaml", round_trip_config, _config(), (change_bytes, _as_json), cost=5),
-        "text list": Reader("list.txt", lambda path: list_images([path]), _list(), (change_bytes,)),
+        "coco as labels": Reader("labels.json", read_labels, _make_coco(), (change_bytes, change_json)),
+        "deeplabcut csv": Reader("labels.csv", read_labels, _make_dlc(), (change_bytes,)),
+        "label studio": Reader("studio.json", read_labels, _make_studio(), (change_bytes, change_json)),
+        "model.json": Reader("model.json", round_trip_card, _make_model(), (change_bytes, change_json)),
+        "config.yaml": Reader(
+            "config.yaml", round_trip_config, _make_config(), (change_bytes, _change_as_json), cost=5
+        ),
+        "text list": Reader("list.txt", lambda path: list_images([path]), _make_list(), (change_bytes,)),
         "points csv": Reader(
-            "points.csv", lambda path: read_points_file(path, names, regions, 64), _points(), (change_bytes,)
+            "points.csv",
+            lambda path: read_points_file(path, names, regions, 64),
+            _make_points(),
+            (change_bytes,),
         ),
-        "safetensors": Reader("tensors.safetensors", round_trip_tensors, _tensors(folder), (change_bytes,)),
-        "boxes csv": Reader("boxes.csv", read_boxes, _boxes(), (change_bytes,)),
-        "numpy arrays": Reader("arrays.npz", load_arrays, _arrays(), (change_bytes,)),
-        "torch 7 tensor": Reader("tensor.t7", read_tensor, _torch7(), (change_bytes,)),
-        "mp4 header": Reader("header.mp4", check_mp4_header, _videos(folder), (change_bytes,)),
+        "safetensors": Reader(
+            "tensors.safetensors", round_trip_tensors, _make_tensors(folder), (change_bytes,)
+        ),
+        "boxes csv": Reader("boxes.csv", read_boxes, _make_boxes(), (change_bytes,)),
+        "numpy arrays": Reader("arrays.npz", load_arrays, _make_arrays(), (change_bytes,)),
+        "torch 7 tensor": Reader("tensor.t7", read_tensor, _make_torch7(), (change_bytes,)),
+        "mp4 header": Reader("header.mp4", check_mp4_header, _make_videos(folder), (change_bytes,)),
         "video": Reader(
-            "video.mp4", _read_video(video_av), _videos(folder), (change_bytes,), cost=10, requires="av"
+            "video.mp4", _read_video(video_av), _make_videos(folder), (change_bytes,), cost=10, requires="av"
         ),
         "video by opencv": Reader(
-            "frames.mp4", _read_video(video_opencv), _videos(folder), (change_bytes,), cost=10
+            "frames.mp4", _read_video(video_opencv), _make_videos(folder), (change_bytes,), cost=10
         ),
-        "naming edits": Reader("edits.json", round_trip_edits, _edits(), (change_bytes, change_json)),
+        "naming edits": Reader("edits.json", round_trip_edits, _make_edits(), (change_bytes, change_json)),
         "written tables": Reader(
-            "prediction.json", round_trip_tables, _prediction(), (change_bytes, change_json), cost=2
+            "prediction.json", round_trip_tables, _make_prediction(), (change_bytes, change_json), cost=2
         ),
         "unsigned safetensors": Reader(
-            "unsigned.safetensors", round_trip_tensors, _unsigned_tensors(), (change_bytes,)
+            "unsigned.safetensors", round_trip_tensors, _make_unsigned_tensors(), (change_bytes,)
         ),
-        "metrics.json": Reader("metrics.json", _read_metrics, _metrics(), (change_json,), cost=5),
-        "images.json": Reader("images.json", _read_refs, _refs(), (change_bytes, change_json)),
+        "metrics.json": Reader("metrics.json", _read_metrics, _make_metrics(), (change_json,), cost=5),
+        "images.json": Reader("images.json", _read_refs, _make_refs(), (change_bytes, change_json)),
         "views.json": Reader(
-            "views.json", lambda path: read_views(path.parent), _views(), (change_bytes, change_json)
+            "views.json", lambda path: read_views(path.parent), _make_views(), (change_bytes, change_json)
         ),
-        "log.jsonl": Reader("log.jsonl", _read_log, _log(), (change_bytes, change_lines), cost=2),
+        "log.jsonl": Reader("log.jsonl", _read_log, _make_log(), (change_bytes, change_lines), cost=2),
         "corrections": Reader(
             "corrections/labels.json",
             lambda path: CorrectionFile(path.parent.parent).read(3),
-            _corrections(),
+            _make_corrections(),
             (change_bytes, change_json),
         ),
     }
@@ -166,12 +173,12 @@ def _read_log(path: Path) -> object:
     return json.dumps(state.to_json(), allow_nan=False).encode()
 
 
-def _unsigned_tensors() -> tuple[bytes, ...]:
-    """Return a file without a checksum, of which more corrupted versions are read."""
+def _make_unsigned_tensors() -> tuple[bytes, ...]:
+    """Return a file without a checksum; the reader accepts more corrupted versions of it."""
     return (save({"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(0, 2)}, {"iteration": "3"}),)
 
 
-def _metrics() -> tuple[bytes, ...]:
+def _make_metrics() -> tuple[bytes, ...]:
     content = (SEEDS / "metrics.json").read_bytes()
     labeled = json.loads(content)
     kept = ("test_images_used", "errors", "guessing", "headline", "stage1")
@@ -180,7 +187,7 @@ def _metrics() -> tuple[bytes, ...]:
     return content, json.dumps(labeled).encode()
 
 
-def _refs() -> tuple[bytes, ...]:
+def _make_refs() -> tuple[bytes, ...]:
     return (
         json.dumps(
             [
@@ -191,12 +198,12 @@ def _refs() -> tuple[bytes, ...]:
     )
 
 
-def _views() -> tuple[bytes, ...]:
+def _make_views() -> tuple[bytes, ...]:
     views = [{"name": "top", "box": [0, 0, 8, 3]}, {"name": "bottom", "box": [0.0, 3.0, 8.0, 3.0]}]
     return (json.dumps({"format": FORMAT, "views": views}).encode(),)
 
 
-def _log() -> tuple[bytes, ...]:
+def _make_log() -> tuple[bytes, ...]:
     events: list[dict[str, Any]] = [
         {"time": 1.0, "event": "start", "images": 3, "K": 5, "preset": "tiny", "device": "cpu"},
         {"time": 2.0, "event": "plan", "rounds": 1, "stages": {"warmup": 4, "round": 4, "stage2": 4}},
@@ -214,7 +221,7 @@ def _log() -> tuple[bytes, ...]:
     return ("".join(json.dumps(event) + "\n" for event in events).encode(),)
 
 
-def _corrections() -> tuple[bytes, ...]:
+def _make_corrections() -> tuple[bytes, ...]:
     image = {"id": 1, "file_name": "a.png", "width": 8, "height": 6, "frame": 3}
     own = {"done": True, "moved": [0], "absent": [2]}
     annotation = {"id": 1, "image_id": 1, "category_id": 1, "keypoints": [1.5, 2, 2, 3, 4, 2, 0, 0, 0]}
@@ -223,14 +230,14 @@ def _corrections() -> tuple[bytes, ...]:
     return (json.dumps({"images": [image], "annotations": [annotation], "categories": [category]}).encode(),)
 
 
-def _boxes() -> tuple[bytes, ...]:
+def _make_boxes() -> tuple[bytes, ...]:
     return (
         b"image,x,y,w,h\na.png,1,2,3,4\nsub/c.png,0,0,5.5,5\n",
         b"video,frame,left,top,width,height,track\nv.mp4,0,1,2,3,4,0\nv.mp4,7,1,2,3,4,1\n",
     )
 
 
-def _arrays() -> tuple[bytes, ...]:
+def _make_arrays() -> tuple[bytes, ...]:
     single, several, compressed = io.BytesIO(), io.BytesIO(), io.BytesIO()
     np.save(single, np.arange(12.0).reshape(3, 2, 2))
     np.savez(several, names=np.array(["a.png", "b.png"]), xy=np.zeros((2, 5, 2)))
@@ -238,17 +245,17 @@ def _arrays() -> tuple[bytes, ...]:
     return single.getvalue(), several.getvalue(), compressed.getvalue()
 
 
-def _torch7() -> tuple[bytes, ...]:
-    def named(number: int, name: bytes) -> bytes:
+def _make_torch7() -> tuple[bytes, ...]:
+    def encode_header(number: int, name: bytes) -> bytes:
         version = struct.pack("<ii", 4, number) + struct.pack("<i", 3) + b"V 1"
         return version + struct.pack("<i", len(name)) + name
 
     values = np.arange(6, dtype="<f8")
-    tensor = named(1, b"torch.DoubleTensor") + struct.pack("<i5q", 2, 3, 2, 2, 1, 1)
-    return (tensor + named(2, b"torch.DoubleStorage") + struct.pack("<q", 6) + values.tobytes(),)
+    tensor = encode_header(1, b"torch.DoubleTensor") + struct.pack("<i5q", 2, 3, 2, 2, 1, 1)
+    return (tensor + encode_header(2, b"torch.DoubleStorage") + struct.pack("<q", 6) + values.tobytes(),)
 
 
-def _videos(folder: Path) -> tuple[bytes, ...]:
+def _make_videos(folder: Path) -> tuple[bytes, ...]:
     path = folder / "seed.mp4"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, (32, 32))
     for number in range(4):
@@ -259,7 +266,7 @@ def _videos(folder: Path) -> tuple[bytes, ...]:
     return (content,)
 
 
-def _edits() -> tuple[bytes, ...]:
+def _make_edits() -> tuple[bytes, ...]:
     edits = [
         {"kind": "rename", "landmark": 0, "name": "nose"},
         {"kind": "pair", "landmark": 1, "partner": 2},
@@ -267,13 +274,13 @@ def _edits() -> tuple[bytes, ...]:
     return (json.dumps(edits).encode(),)
 
 
-def _prediction() -> tuple[bytes, ...]:
+def _make_prediction() -> tuple[bytes, ...]:
     names = ["nose", "left eye", "=1+1", '"quoted", too', "line\nbreak"]
     values = {"names": names, "image": "photos/a b.png", "xy": [[1.5, 2], [3, 4], [0, 0], [-1, 9.25], [7, 7]]}
     return (json.dumps(values).encode(),)
 
 
-def _images() -> tuple[bytes, ...]:
+def _make_images() -> tuple[bytes, ...]:
     rng = np.random.default_rng(0)
     colors = Image.fromarray(rng.integers(0, 255, (9, 11, 3), dtype=np.uint8))
     deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
@@ -301,7 +308,7 @@ def _encode(image: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def _coco() -> tuple[bytes, ...]:
+def _make_coco() -> tuple[bytes, ...]:
     images = [
         {"id": number, "file_name": name, "width": 8, "height": 6} for number, name in enumerate(PICTURES)
     ]
@@ -317,7 +324,7 @@ def _coco() -> tuple[bytes, ...]:
     return json.dumps(whole).encode(), json.dumps(bare).encode()
 
 
-def _dlc() -> tuple[bytes, ...]:
+def _make_dlc() -> tuple[bytes, ...]:
     single = (
         "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\na.png,1,2,3,4\nsub/c.png,,,5,5\n"
     )
@@ -328,7 +335,7 @@ def _dlc() -> tuple[bytes, ...]:
     return single.encode(), several.encode()
 
 
-def _studio() -> tuple[bytes, ...]:
+def _make_studio() -> tuple[bytes, ...]:
     size = {"original_width": 8, "original_height": 6}
     box = {"id": "r", "type": "rectanglelabels", "value": {"x": 0, "y": 0, "width": 50, "height": 50}, **size}
     point = {"type": "keypointlabels", "value": {"x": 20, "y": 30, "keypointlabels": ["nose"]}, **size}
@@ -342,34 +349,34 @@ def _studio() -> tuple[bytes, ...]:
     return (json.dumps(tasks).encode(),)
 
 
-def _model() -> tuple[bytes, ...]:
+def _make_model() -> tuple[bytes, ...]:
     card = ModelCard(
         ("nose", "left", "right"), (0, 2, 1), ((0, 1),), Images(), Network(), "parabola", True, {"seed": 1}
     )
     return (json.dumps({"format": FORMAT, "selfmark": "0", "K": 3, **asdict(card)}).encode(),)
 
 
-def _config() -> tuple[bytes, ...]:
+def _make_config() -> tuple[bytes, ...]:
     settings = to_dict(preset("tiny"))
     sections = ("preset", "K", "M", "images", "network", "rounds", "flip")
     whole = yaml.safe_dump({name: settings[name] for name in sections}, sort_keys=False)
     return whole.encode(), b"K: 5\nM: 20\nimages: {size: 64}\n"
 
 
-def _as_json(content: bytes, rng: random.Random) -> bytes:
+def _change_as_json(content: bytes, rng: random.Random) -> bytes:
     """Change settings as a JSON document, which is also valid YAML."""
     return change_json(json.dumps(yaml.safe_load(content)).encode(), rng)
 
 
-def _list() -> tuple[bytes, ...]:
+def _make_list() -> tuple[bytes, ...]:
     return b"# pictures\na.png\nb.png,0,0,4,4\nsub/c.png,1.5,1,2,2\n", "\ufeffa.png\r\nb.png\r\n".encode()
 
 
-def _points() -> tuple[bytes, ...]:
+def _make_points() -> tuple[bytes, ...]:
     return b"image,x,y\na.png,1,2\nsub/c.png,3,4\n", b"image,x,y,score\nb.png,1.5,2.5,0.9\na.png,0,0,1\n"
 
 
-def _tensors(folder: Path) -> tuple[bytes, ...]:
+def _make_tensors(folder: Path) -> tuple[bytes, ...]:
     path = folder / "seed.safetensors"
     write_tensors({"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(0, 2)}, {"iteration": "3"}, path)
     content = path.read_bytes()

@@ -42,10 +42,10 @@ def round_trip_tensors(path: Path) -> None:
     tensors, metadata = read_tensors(path)
     written = path.with_name("written.safetensors")
     write_tensors(tensors, metadata, written)
-    again, again_metadata = read_tensors(written)
-    assert again.keys() == tensors.keys()
-    assert all(torch.equal(again[name].nan_to_num(), tensors[name].nan_to_num()) for name in tensors)
-    assert again_metadata == metadata
+    reread, reread_metadata = read_tensors(written)
+    assert reread.keys() == tensors.keys()
+    assert all(torch.equal(reread[name].nan_to_num(), tensors[name].nan_to_num()) for name in tensors)
+    assert reread_metadata == metadata
     written.unlink()
 
 

@@ -27,7 +27,7 @@ from tests.conftest import QUICK, QUICK_FEATURES, selfmark
 CPU = torch.device("cpu")
 
 
-def _settings(settings: dict[str, object]) -> list[str]:
+def _make_options(settings: dict[str, object]) -> list[str]:
     return [f"--set={name}={json.dumps(value)}" for name, value in settings.items()]
 
 
@@ -39,7 +39,7 @@ def test_the_command_prints_findings_and_writes_pictures(
     shutil.copytree(photos, folder)
     shutil.copy(folder / "000.png", folder / "copy.png")
     (folder / "broken.jpg").write_bytes(b"")
-    options = ["--preset=tiny", "--device=cpu", "-o", output, *_settings(QUICK_FEATURES)]
+    options = ["--preset=tiny", "--device=cpu", "-o", output, *_make_options(QUICK_FEATURES)]
     assert selfmark("check", folder, *options) == 0
     printed = capsys.readouterr()
     assert "25 images from 25 files, 64 x 64 pixels" in printed.out
@@ -61,7 +61,8 @@ def test_the_crops_are_the_pixels_that_the_network_gets(photos: Path) -> None:
     store = load_store(list_images([photos]), config.images, 1.0, None)
     sheet = draw_crops(store, max_images=10)  # rows of eight
     tile = config.images.size
-    for index, row in enumerate([0, 2, 5, 7, 10, 12, 15, 17, 20, 23]):
+    shown_rows = [0, 2, 5, 7, 10, 12, 15, 17, 20, 23]  # ten of 24 images, evenly spaced
+    for index, row in enumerate(shown_rows):
         top, left = index // 8 * (tile + 4), index % 8 * (tile + 4)
         assert np.array_equal(
             sheet[top : top + tile, left : left + tile], store.pixels[row].permute(1, 2, 0).numpy()

@@ -67,7 +67,7 @@ def run(tmp_path: Path) -> Path:
     return _save_model(tmp_path / "run")
 
 
-def _shapes(count: int, seed: int = 0) -> FloatArray:
+def _draw_shapes(count: int, seed: int = 0) -> FloatArray:
     """Return landmarks at whole pixels, because the images store coordinates as integers."""
     rng = np.random.default_rng(seed)
     shape = np.array([[20, 20], [44, 20], [32, 34], [32, 50]])
@@ -108,10 +108,10 @@ def _load_mapped(run: Path) -> MappedDetector:
 
 @pytest.mark.parametrize("scale", [1, 3])
 def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: int) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(30), scale, skeleton=[[1, 3], [2, 3]])
+    labels = _write_labels(tmp_path / "few", _draw_shapes(30), scale, skeleton=[[1, 3], [2, 3]])
     learned = learn_map(run, labels)
     assert learned.path == run / "model" / "map.json"
-    fresh = _shapes(6, seed=1)
+    fresh = _draw_shapes(6, seed=1)
     images = _write_labels(tmp_path / "fresh", fresh, scale).parent / "images"
     predicted = _load_mapped(run)(images)
     assert predicted.names == tuple(NAMES)
@@ -119,9 +119,8 @@ def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: 
     error = np.linalg.norm(predicted.xy - expected, axis=2) / scale
     assert error.mean() < 1.0
     assert predicted.score[:, 0] == pytest.approx(0.9, abs=0.15)
-    assert (
-        predicted.score[:, 0] > predicted.score[:, 2]
-    ).all()  # the nose depends on landmarks with lower scores
+    left_eye, nose = predicted.score[:, 0], predicted.score[:, 2]
+    assert (left_eye > nose).all(), "the nose depends on landmarks with lower scores"
 
 
 def test_mapped_points_have_no_trust(run: Path, tmp_path: Path) -> None:
@@ -129,14 +128,14 @@ def test_mapped_points_have_no_trust(run: Path, tmp_path: Path) -> None:
     card = read_card(run / "model")
     trust = tuple(0.1 for _ in card.names)
     write_card(replace(card, trust=trust, verdict="failed"), run / "model")
-    learn_map(run, _write_labels(tmp_path / "few", _shapes(12)))
+    learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(12)))
     mapped = _load_mapped(run)
     assert (mapped.card.trust, mapped.card.verdict) == ((), None)
     assert (mapped.detector.card.trust, mapped.detector.card.verdict) == (trust, "failed")
 
 
 def test_map_json_describes_the_map(run: Path, tmp_path: Path) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(12), skeleton=[[1, 3], [2, 3]])
+    labels = _write_labels(tmp_path / "few", _draw_shapes(12), skeleton=[[1, 3], [2, 3]])
     learned = learn_map(run, labels, normalizer="points:left_eye,right_eye")
     values = json.loads(learned.path.read_text())
     assert values["names"] == NAMES
@@ -149,7 +148,7 @@ def test_map_json_describes_the_map(run: Path, tmp_path: Path) -> None:
     assert learned.mapping.error == values["leave_one_out"]["mean"]
     assert not list((run / "model").glob("*.part"))
     loaded = load_mapping(run, Detector.load(run))
-    shapes = _shapes(4, seed=3)
+    shapes = _draw_shapes(4, seed=3)
     ones = np.ones((4, K))
     np.testing.assert_array_equal(loaded.map.predict(shapes, ones), learned.mapping.map.predict(shapes, ones))
     assert (loaded.names, loaded.options, loaded.errors) == (
@@ -161,7 +160,7 @@ def test_map_json_describes_the_map(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format_name", ["csv", "coco"])
 def test_exports_use_the_names_of_the_label_file(run: Path, tmp_path: Path, format_name: str) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(3), skeleton=[[1, 3]], flip_idx=[1, 0, 2])
+    labels = _write_labels(tmp_path / "few", _draw_shapes(3), skeleton=[[1, 3]], flip_idx=[1, 0, 2])
     learn_map(run, labels)
     mapped = _load_mapped(run)
     path = get_writer(format_name)(
@@ -178,7 +177,7 @@ def test_exports_use_the_names_of_the_label_file(run: Path, tmp_path: Path, form
 
 
 def test_one_image_is_enough(run: Path, tmp_path: Path) -> None:
-    shape = _shapes(1)
+    shape = _draw_shapes(1)
     labels = _write_labels(tmp_path / "few", shape)
     learned = learn_map(run, labels)
     assert learned.mapping.error is None
@@ -191,7 +190,7 @@ def test_one_image_is_enough(run: Path, tmp_path: Path) -> None:
 
 
 def test_points_without_annotations_are_left_out_and_reported(run: Path, tmp_path: Path) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(4))
+    labels = _write_labels(tmp_path / "few", _draw_shapes(4))
 
     def remove_nose(content: Any) -> None:
         for annotation in content["annotations"]:
@@ -205,7 +204,7 @@ def test_points_without_annotations_are_left_out_and_reported(run: Path, tmp_pat
 
 
 def test_points_without_known_partners_are_their_own_partners(run: Path, tmp_path: Path) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(4), keypoints=["a", "b", "c"])
+    labels = _write_labels(tmp_path / "few", _draw_shapes(4), keypoints=["a", "b", "c"])
     learned = learn_map(run, labels)
     assert json.loads(learned.path.read_text())["mirror"] is None
     assert _load_mapped(run).card.mirror == (0, 1, 2)
@@ -214,7 +213,7 @@ def test_points_without_known_partners_are_their_own_partners(run: Path, tmp_pat
 
 
 def test_several_objects_of_one_image_keep_their_boxes(run: Path, tmp_path: Path) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(2))
+    labels = _write_labels(tmp_path / "few", _draw_shapes(2))
 
     def add_object(content: Any) -> None:
         extra = dict(content["annotations"][0], id=9, bbox=[0, 0, 20, 20])
@@ -226,7 +225,7 @@ def test_several_objects_of_one_image_keep_their_boxes(run: Path, tmp_path: Path
 
 
 def test_images_that_cannot_be_read_are_left_out(run: Path, tmp_path: Path) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(4))
+    labels = _write_labels(tmp_path / "few", _draw_shapes(4))
     (labels.parent / "images" / "2.png").write_bytes(b"not an image")
     learned = learn_map(run, labels)
     assert learned.mapping.images == 3
@@ -238,7 +237,7 @@ def test_images_that_cannot_be_read_are_left_out(run: Path, tmp_path: Path) -> N
 
 
 def test_labels_of_other_images_are_rejected_without_writing_a_map(run: Path, tmp_path: Path) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(2))
+    labels = _write_labels(tmp_path / "few", _draw_shapes(2))
     other = tmp_path / "other"
     other.mkdir()
     cv2.imwrite(str(other / "different.png"), np.zeros((SIDE, SIDE, 3), np.uint8))
@@ -249,7 +248,7 @@ def test_labels_of_other_images_are_rejected_without_writing_a_map(run: Path, tm
 
 @pytest.mark.parametrize("skeleton", [[[1, 4]], [[0, 1]], [["a", 2]], [[1]], [[True, 2]], 7])
 def test_invalid_skeletons_are_rejected(run: Path, tmp_path: Path, skeleton: Any) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(2), skeleton=skeleton)
+    labels = _write_labels(tmp_path / "few", _draw_shapes(2), skeleton=skeleton)
     with pytest.raises(InputError, match="skeleton"):
         learn_map(run, labels)
 
@@ -258,7 +257,7 @@ def test_invalid_skeletons_are_rejected(run: Path, tmp_path: Path, skeleton: Any
 
 
 def test_map_of_an_earlier_training_is_rejected(run: Path, tmp_path: Path) -> None:
-    learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     _load_mapped(run)
     _save_model(run, seed=1)
     with pytest.raises(InputError, match="another model"):
@@ -266,7 +265,7 @@ def test_map_of_an_earlier_training_is_rejected(run: Path, tmp_path: Path) -> No
 
 
 def test_renaming_landmarks_keeps_the_map_valid(run: Path, tmp_path: Path) -> None:
-    learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     _edit_json(run / "model" / "model.json", lambda card: card.update(names=["a", "b", "c", "d"]))
     assert _load_mapped(run).names == tuple(NAMES)
 
@@ -278,9 +277,9 @@ def test_missing_map_is_reported_with_the_command_that_makes_one(run: Path) -> N
 
 def test_arrays_and_description_of_different_maps_are_rejected(run: Path, tmp_path: Path) -> None:
     """This happens if the process is killed between writing the two files."""
-    learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     description = (run / "model" / "map.json").read_text()
-    learn_map(run, _write_labels(tmp_path / "more", _shapes(4, seed=8)))
+    learn_map(run, _write_labels(tmp_path / "more", _draw_shapes(4, seed=8)))
     (run / "model" / "map.json").write_text(description)
     with pytest.raises(InputError, match="do not belong together"):
         _load_mapped(run)
@@ -291,14 +290,14 @@ def test_arrays_and_description_of_different_maps_are_rejected(run: Path, tmp_pa
     [{"names": ["a", "b"]}, {"mirror": [0, 0, 1]}, {"skeleton": [[0, 7]]}, {"fit": 3}, {"leave_one_out": {}}],
 )
 def test_damaged_descriptions_are_rejected(run: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     _edit_json(learned.path, lambda values: values.update(change))
     with pytest.raises(InputError, match="not a usable map"):
         _load_mapped(run)
 
 
 def test_mapped_detector_is_saved_with_its_map(run: Path, tmp_path: Path) -> None:
-    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     _load_mapped(run).save(tmp_path / "copy")
     shutil.rmtree(run)
     assert Detector.load(tmp_path / "copy").names[0] == "landmark_0"
@@ -312,7 +311,7 @@ def test_landmarks_of_a_network_on_an_encoder_are_mapped(run: Path, tmp_path: Pa
     Detector(ZeroShotPsi(encoder, torch.ones(K, encoder.part_channels), Features(sharpness=30.0)), card).save(
         run / "model"
     )
-    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(3)))
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     mapped = _load_mapped(run)
     assert mapped.names == learned.mapping.names
     assert isinstance(mapped.psi, ZeroShotPsi)
@@ -323,14 +322,14 @@ def test_landmarks_of_a_network_on_an_encoder_are_mapped(run: Path, tmp_path: Pa
 def test_packaged_model_cannot_store_a_map(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels = _write_labels(tmp_path / "few", _shapes(2))
+    labels = _write_labels(tmp_path / "few", _draw_shapes(2))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="demo model inside selfmark"):
         learn_map("demo", labels)
 
 
 def test_missing_target_folder_is_reported(run: Path, tmp_path: Path) -> None:
-    learned = learn_map(run, _write_labels(tmp_path / "few", _shapes(2)))
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(2)))
     with pytest.raises(InputError, match="cannot write"):
         save_mapping(learned.mapping, tmp_path / "absent")
 
@@ -352,7 +351,7 @@ def test_mirror_partners_are_inferred_from_names(names: list[str], partners: tup
 
 def test_edits_of_landmarks_do_not_affect_mapped_points(run: Path, tmp_path: Path) -> None:
     """The map still uses hidden landmarks, and all mapped points are exported."""
-    learn_map(run, _write_labels(tmp_path / "few", _shapes(8)))
+    learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(8)))
     image = tmp_path / "few" / "images" / "0.png"
     before = _load_mapped(run)(image)
     _edit_json(

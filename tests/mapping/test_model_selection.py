@@ -25,7 +25,7 @@ OFFSET = np.array([[-25.0, 5], [25, 5], [0, -40]])
 MIRROR = MirrorPartners(PARTNERS, (1, 0, 2), 256)
 
 
-def _examples(count: int, seed: int = 0, noise: float = 3.0, rotated: bool = False) -> MappingExamples:
+def _make_examples(count: int, seed: int = 0, noise: float = 3.0, rotated: bool = False) -> MappingExamples:
     """Return random shapes with noise as landmarks, and points that depend on the shapes without noise."""
     rng = np.random.default_rng(seed)
     shape: FloatArray = SHAPE + rng.normal(0, 10, (count, 5, 2))
@@ -49,7 +49,7 @@ def _rotate(xy: FloatArray, angle: FloatArray) -> FloatArray:
     "options", [FitOptions(True, True, 0.1), FitOptions(False, True, 0.05), FitOptions(False, False, 0.2)]
 )
 def test_held_out_error_equals_error_of_a_fit_without_the_object(options: FitOptions) -> None:
-    examples, lengths = _examples(7), np.linspace(50, 80, 7)
+    examples, lengths = _make_examples(7), np.linspace(50, 80, 7)
     errors = compute_cross_validation_errors(examples, lengths, MIRROR, options)
     for row in range(7):
         rest = examples.select(np.array([index for index in range(7) if index != row]))
@@ -65,7 +65,7 @@ def test_held_out_error_equals_error_of_a_fit_without_the_object(options: FitOpt
 
 def test_objects_of_one_image_are_held_out_together() -> None:
     """Every object occurs twice in one image; held out alone, its copy would make the error too small."""
-    single = _examples(6, noise=15.0)
+    single = _make_examples(6, noise=15.0)
     twice = single.select(np.repeat(np.arange(6), 2))
     lengths = np.full(12, 60.0)
     options = FitOptions(False, False, 0.0)
@@ -82,7 +82,7 @@ def test_objects_of_one_image_are_held_out_together() -> None:
 
 
 def test_many_images_are_held_out_in_folds() -> None:
-    examples, options = _examples(MAX_FOLDS + 10), FitOptions(False, False, 0.1)
+    examples, options = _make_examples(MAX_FOLDS + 10), FitOptions(False, False, 0.1)
     errors = compute_cross_validation_errors(examples, np.full(len(examples), 60.0), None, options)
     rows = np.array([3, MAX_FOLDS + 3])  # in the same fold
     rest = examples.select(np.setdiff1d(np.arange(len(examples)), rows))
@@ -93,24 +93,29 @@ def test_many_images_are_held_out_in_folds() -> None:
 
 
 def test_selected_options_have_the_lowest_error_and_generalize() -> None:
-    examples, fresh = _examples(30), _examples(200, seed=7)
+    examples, fresh = _make_examples(30), _make_examples(200, seed=7)
     lengths = np.full(30, 60.0)
     selected = select_map(examples, lengths, MIRROR)
-    all_options = [FitOptions(a, m, r) for a in (True, False) for m in (True, False) for r in RIDGES]
+    all_options = [
+        FitOptions(aligned, mirrored, ridge)
+        for aligned in (True, False)
+        for mirrored in (True, False)
+        for ridge in RIDGES
+    ]
     errors = [compute_cross_validation_errors(examples, lengths, MIRROR, options) for options in all_options]
-    lowest = min(np.nanmean(_by_image(option_errors)) for option_errors in errors)
-    assert np.nanmean(_by_image(selected.errors)) == pytest.approx(lowest)
+    lowest = min(np.nanmean(_average_by_image(option_errors)) for option_errors in errors)
+    assert np.nanmean(_average_by_image(selected.errors)) == pytest.approx(lowest)
     predicted = selected.map.predict(fresh.landmarks, fresh.score)
-    real = 100 * np.linalg.norm(predicted - fresh.points, axis=2).mean() / 60
-    assert np.nanmean(selected.errors) == pytest.approx(real, rel=0.25)
+    error_on_fresh = 100 * np.linalg.norm(predicted - fresh.points, axis=2).mean() / 60
+    assert np.nanmean(selected.errors) == pytest.approx(error_on_fresh, rel=0.25)
 
 
-def _by_image(errors: FloatArray) -> FloatArray:
+def _average_by_image(errors: FloatArray) -> FloatArray:
     return np.array([np.nanmean(row) for row in errors])
 
 
 def test_objects_in_any_orientation_are_aligned() -> None:
-    examples, lengths = _examples(8, rotated=True), np.full(8, 60.0)
+    examples, lengths = _make_examples(8, rotated=True), np.full(8, 60.0)
     selected = select_map(examples, lengths, None)
     assert selected.options.aligned
     assert np.nanmean(selected.errors) < 10
@@ -120,17 +125,19 @@ def test_objects_in_any_orientation_are_aligned() -> None:
 
 def test_wrong_mirror_partners_are_not_used() -> None:
     wrong = MirrorPartners(PARTNERS, (0, 1, 2), 256)  # left stays left
-    assert not select_map(_examples(20), np.full(20, 60.0), wrong).options.mirrored
+    assert not select_map(_make_examples(20), np.full(20, 60.0), wrong).options.mirrored
 
 
 def test_single_image_has_no_error() -> None:
-    selected = select_map(_examples(1), np.full(1, 60.0), MIRROR)
+    selected = select_map(_make_examples(1), np.full(1, 60.0), MIRROR)
     assert selected.options == FitOptions(True, True, RIDGES[0])
     assert np.isnan(selected.errors).all()
     assert selected.map.known_points().all()
 
 
 def test_few_images_use_the_default_options_and_have_errors() -> None:
-    selected = select_map(_examples(MIN_IMAGES_TO_SELECT - 1), np.full(MIN_IMAGES_TO_SELECT - 1, 60.0), None)
+    selected = select_map(
+        _make_examples(MIN_IMAGES_TO_SELECT - 1), np.full(MIN_IMAGES_TO_SELECT - 1, 60.0), None
+    )
     assert selected.options == FitOptions(True, False, RIDGES[0])
     assert np.isfinite(selected.errors[:, 0]).all()

@@ -21,13 +21,13 @@ SHAPE = np.array([[80.0, 90], [170, 95], [128, 140], [95, 190], [165, 185]])
 BLEND = np.array([[0.5, 0.5, 0, 0, 0], [0, 0.2, 0.3, 0.5, 0], [1.5, -0.5, 0, 0, 0]])
 
 
-def _objects(count: int, seed: int = 0, bend: float = 8.0) -> FloatArray:
+def _draw_objects(count: int, seed: int = 0, bend: float = 8.0) -> FloatArray:
     """Return landmarks of objects that are randomly shifted and deformed."""
     rng = np.random.default_rng(seed)
     return SHAPE + rng.normal(0, 20, (count, 1, 2)) + rng.normal(0, bend, (count, K, 2))
 
 
-def _annotated(landmarks: FloatArray, points: FloatArray) -> MappingExamples:
+def _make_examples(landmarks: FloatArray, points: FloatArray) -> MappingExamples:
     count = len(landmarks)
     return MappingExamples(
         landmarks,
@@ -48,23 +48,23 @@ def test_many_images_recover_a_linear_relation() -> None:
     """The relation is random, so the prior does not favor it."""
     rng = np.random.default_rng(1)
     matrix, constant = rng.normal(0, 0.5, (2 * K, 2 * L)), rng.normal(128, 30, 2 * L)
-    landmarks, fresh = _objects(4000, bend=20.0), _objects(50, seed=2, bend=20.0)
+    landmarks, fresh = _draw_objects(4000, bend=20.0), _draw_objects(50, seed=2, bend=20.0)
     points = (landmarks.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
     expected = (fresh.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
-    learned = fit_point_map(_annotated(landmarks, points), make_empty_reference(), ridge=0.0)
+    learned = fit_point_map(_make_examples(landmarks, points), make_empty_reference(), ridge=0.0)
     assert np.abs(learned.predict(fresh, np.ones((50, K))) - expected).max() < 0.5
     assert np.abs(learned.weights - matrix).max() < 0.01
     # The remaining error comes from the prior, which counts as three images; fewer images make it larger.
-    fewer = fit_point_map(_annotated(landmarks[:400], points[:400]), make_empty_reference(), ridge=0.0)
+    fewer = fit_point_map(_make_examples(landmarks[:400], points[:400]), make_empty_reference(), ridge=0.0)
     assert np.abs(fewer.weights - matrix).max() > 2 * np.abs(learned.weights - matrix).max()
 
 
 @pytest.mark.parametrize("reference", [make_empty_reference(), SHAPE])
 def test_mean_residual_is_zero(reference: FloatArray) -> None:
     """Residuals of a regression with a constant have mean zero, exactly so without alignment."""
-    landmarks = _objects(7)
+    landmarks = _draw_objects(7)
     points = np.einsum("lk,nkc->nlc", BLEND, landmarks) + np.random.default_rng(3).normal(0, 3, (7, L, 2))
-    learned = fit_point_map(_annotated(landmarks, points), reference, ridge=0.1)
+    learned = fit_point_map(_make_examples(landmarks, points), reference, ridge=0.1)
     residual = learned.predict(landmarks, np.ones((7, K))) - points
     assert np.abs(residual.mean(axis=0)).max() < (1e-9 if len(reference) == 0 else 3.0)
 
@@ -72,7 +72,7 @@ def test_mean_residual_is_zero(reference: FloatArray) -> None:
 def test_with_one_image_points_follow_translation_rotation_and_scale() -> None:
     points = np.einsum("lk,kc->lc", BLEND, SHAPE)[None]
     learned = fit_point_map(
-        _annotated(SHAPE[None], points), compute_mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
+        _make_examples(SHAPE[None], points), compute_mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
     )
     ones = np.ones((1, K))
     assert np.abs(learned.predict(SHAPE[None], ones) - points).max() < 1e-9
@@ -84,7 +84,7 @@ def test_with_one_image_points_follow_translation_rotation_and_scale() -> None:
 
 def test_with_one_image_a_point_follows_the_nearest_landmark() -> None:
     points = SHAPE[None, :1] + 1.0
-    learned = fit_point_map(_annotated(SHAPE[None], points), make_empty_reference(), ridge=0.1)
+    learned = fit_point_map(_make_examples(SHAPE[None], points), make_empty_reference(), ridge=0.1)
     start = learned.predict(SHAPE[None], np.ones((1, K)))
     near, far = SHAPE.copy(), SHAPE.copy()
     near[0] += 10
@@ -96,16 +96,16 @@ def test_with_one_image_a_point_follows_the_nearest_landmark() -> None:
 
 
 def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
-    landmarks = _objects(12)
+    landmarks = _draw_objects(12)
     points = np.einsum("lk,nkc->nlc", BLEND, landmarks)
     visible = np.ones((12, L), bool)
     visible[4:, 1] = False
     visible[:, 2] = False
     corrupted = np.where(visible[..., None], points, 1e6)
-    complete = _annotated(landmarks, points)
+    complete = _make_examples(landmarks, points)
     incomplete = MappingExamples(landmarks, complete.score, corrupted, visible, complete.group)
     learned = fit_point_map(incomplete, make_empty_reference(), ridge=0.1)
-    fresh = _objects(3, seed=9)
+    fresh = _draw_objects(3, seed=9)
     predicted = learned.predict(fresh, np.ones((3, K)))
     full = fit_point_map(complete, make_empty_reference(), ridge=0.1).predict(fresh, np.ones((3, K)))
     part = fit_point_map(complete.select(np.arange(4)), make_empty_reference(), ridge=0.1).predict(
@@ -136,7 +136,7 @@ def test_mirror_images_teach_the_other_side() -> None:
     np.testing.assert_allclose(predicted[0, 1] - landmarks[0, 1], [-3, -2], atol=0.5)
 
 
-def test_mean_shape_of_rotated_and_scaled_copies() -> None:
+def test_the_mean_shape_of_rotated_and_scaled_copies_is_the_shape() -> None:
     copies = np.stack([SHAPE, _transform(SHAPE, 1.0, 2.0, (5, 9)), _transform(SHAPE, -2.0, 0.7, (200, 9))])
     np.testing.assert_allclose(compute_mean_shape(copies, np.ones((3, K))), SHAPE, atol=0.1)
 
@@ -145,14 +145,14 @@ def test_landmarks_all_in_one_place_give_finite_points() -> None:
     landmarks = np.full((2, K, 2), 50.0)
     points = np.full((2, L, 2), 60.0)
     for reference in (make_empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
-        learned = fit_point_map(_annotated(landmarks, points), reference, ridge=0.1)
+        learned = fit_point_map(_make_examples(landmarks, points), reference, ridge=0.1)
         np.testing.assert_allclose(learned.predict(landmarks, np.ones((2, K))), points)
 
 
 def test_point_scores_follow_the_landmarks_with_the_most_influence() -> None:
-    landmarks = _objects(200, bend=20.0)
+    landmarks = _draw_objects(200, bend=20.0)
     points = landmarks[:, :2].copy()
-    learned = fit_point_map(_annotated(landmarks, points), make_empty_reference(), ridge=0.0)
+    learned = fit_point_map(_make_examples(landmarks, points), make_empty_reference(), ridge=0.0)
     score = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.3] * K])
     scores = learned.point_scores(score)
     assert scores[0, 0] > 0.8

@@ -17,7 +17,9 @@ from selfmark.mapping.learning import learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
 
 
-def test_map_of_a_run_from_a_coco_file(quick_run: Path, labeled: Path, tmp_path: Path) -> None:
+def test_a_map_learned_from_a_coco_file_predicts_where_the_points_are(
+    quick_run: Path, labeled: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(quick_run, run)
     labels = labeled / "labels.json"
@@ -81,9 +83,8 @@ def test_labels_of_other_tools_give_the_same_map(
     shutil.copytree(quick_run, run)
     content = json.loads((labeled / "labels.json").read_text())
     category = content["categories"][0]
-    content["categories"] = [
-        {"id": category["id"], "keypoints": category["keypoints"]}
-    ]  # what all formats can store
+    # All formats can store the names of points, but not skeletons, mirror partners and boxes.
+    content["categories"] = [{"id": category["id"], "keypoints": category["keypoints"]}]
     for annotation in content["annotations"]:
         del annotation["bbox"]
     (tmp_path / "coco.json").write_text(json.dumps(content))

@@ -88,12 +88,12 @@ def test_eight_concurrent_users_lose_no_edit(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert errors == []
-        now = read_card(folder / "model")
-    assert now.names == tuple(f"user {i // edits_each} step {i % edits_each}" for i in range(count))
-    assert {frozenset(edge) for edge in now.skeleton} == {
+        saved = read_card(folder / "model")
+    assert saved.names == tuple(f"user {i // edits_each} step {i % edits_each}" for i in range(count))
+    assert {frozenset(edge) for edge in saved.skeleton} == {
         frozenset((i, (i + 1) % count)) for i in range(count)
     }
-    assert now.hidden == tuple(range(1, count, 2))
+    assert saved.hidden == tuple(range(1, count, 2))
 
 
 def test_card_is_sent_only_if_it_has_changed(toy: ToyServer) -> None:
@@ -162,13 +162,13 @@ def test_crops_have_the_landmark_in_their_center(shared_server: ToyServer) -> No
 
 
 def test_galleries_are_sorted_as_requested(shared_server: ToyServer) -> None:
-    def column(order: str, name: str) -> list[float]:
+    def list_values(order: str, name: str) -> list[float]:
         crops = shared_server.client.get("/api/gallery/1", params={"order": order}).json()["crops"]
         return [crop[name] for crop in crops]
 
-    assert column("highest", "score") == sorted(column("highest", "score"), reverse=True)
-    assert column("lowest", "row") == column("highest", "row")[::-1]
-    assert sorted(column("mixed", "row")) == list(range(5))
+    assert list_values("highest", "score") == sorted(list_values("highest", "score"), reverse=True)
+    assert list_values("lowest", "row") == list_values("highest", "row")[::-1]
+    assert sorted(list_values("mixed", "row")) == list(range(5))
     assert shared_server.client.get("/api/gallery/1", params={"order": "odd"}).status_code == 422
 
 

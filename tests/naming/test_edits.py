@@ -47,7 +47,8 @@ def test_all_edits_can_be_undone_and_redone(steps: list[list[Edit]]) -> None:
         undone, redo = apply_edits(after, undo)
         assert undone == replace(card, skeleton=undone.skeleton)
         assert set(undone.skeleton) == set(card.skeleton)
-        assert apply_edits(undone, redo)[0] == replace(after, skeleton=apply_edits(undone, redo)[0].skeleton)
+        redone, _ = apply_edits(undone, redo)
+        assert redone == replace(after, skeleton=redone.skeleton)  # edges may be in another order
         # Every card is valid.
         assert all(after.mirror[partner] == index for index, partner in enumerate(after.mirror))
         assert len(after.hidden) < K
@@ -111,7 +112,7 @@ def test_names_may_contain_any_visible_text() -> None:
 
 
 @given(st.lists(edits, min_size=1, max_size=5))
-def test_json_round_trip(given_edits: list[Edit]) -> None:
+def test_edits_survive_a_json_round_trip(given_edits: list[Edit]) -> None:
     assert edits_from_json(edits_to_json(given_edits)) == given_edits
 
 

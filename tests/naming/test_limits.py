@@ -35,7 +35,7 @@ def connect(running: ToyServer) -> Iterator[socket.socket]:
         yield connection
 
 
-def cookie(running: ToyServer) -> str:
+def get_cookie(running: ToyServer) -> str:
     (entry,) = running.client.cookies.jar
     return f"{entry.name}={entry.value}"
 
@@ -52,7 +52,7 @@ def receive_all(connection: socket.socket) -> bytes:
 
 
 def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
-    """300 at once: most are closed because they are too many, the others because they take too long."""
+    """Of 300 connections, most are closed because they are too many, the others because they are too slow."""
     beginnings = [b"", b"GET", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-a: "]
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(hasty_server)) for _ in range(300)]
@@ -69,7 +69,7 @@ def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
 def test_a_second_request_on_a_connection_must_arrive_in_time_too(hasty_server: ToyServer) -> None:
     host = hasty_server.origin.removeprefix("http://")
     with connect(hasty_server) as connection:
-        head = f"GET /api/run HTTP/1.1\r\nhost: {host}\r\ncookie: {cookie(hasty_server)}\r\n"
+        head = f"GET /api/run HTTP/1.1\r\nhost: {host}\r\ncookie: {get_cookie(hasty_server)}\r\n"
         connection.sendall(f"{head}\r\n".encode())
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
         connection.sendall(head.encode())
@@ -79,10 +79,8 @@ def test_a_second_request_on_a_connection_must_arrive_in_time_too(hasty_server: 
 @pytest.mark.parametrize("encoding", ["content-length: 100", "transfer-encoding: chunked"])
 def test_a_body_must_arrive_in_time(encoding: str, hasty_server: ToyServer) -> None:
     host = hasty_server.origin.removeprefix("http://")
-    lines = [
-        "POST /api/edits HTTP/1.1",
-        *(f"host: {host}", f"cookie: {cookie(hasty_server)}", "x-selfmark: 1", "connection: close", encoding),
-    ]
+    headers = [f"host: {host}", f"cookie: {get_cookie(hasty_server)}", "x-selfmark: 1", "connection: close"]
+    lines = ["POST /api/edits HTTP/1.1", *headers, encoding]
     with connect(hasty_server) as connection:
         connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
         assert receive_all(connection).startswith(b"HTTP/1.1 408")

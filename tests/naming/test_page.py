@@ -52,7 +52,7 @@ def act_and_wait(page: Any, action: Any, num_edits: int = 1) -> None:
     page.wait_for_function(shown, arg=response.value.json()["revision"])
 
 
-def center(page: Any, landmark: int) -> tuple[float, float]:
+def get_center(page: Any, landmark: int) -> tuple[float, float]:
     box = page.locator(f".point[data-landmark='{landmark}'] .hit-area").bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
@@ -188,24 +188,24 @@ def test_everything_works_with_the_keyboard(browser: Any, toy: ToyServer) -> Non
 def test_points_are_connected_and_paired_with_the_mouse(browser: Any, toy: ToyServer) -> None:
     with visit(browser, toy.address) as visited:
         page = wait_until_ready(visited)
-        page.mouse.click(*center(page, 4))
+        page.mouse.click(*get_center(page, 4))
         assert page.get_attribute(".entry[data-landmark='4']", "aria-current") == "true"
         page.click("[data-tool=connect]")
-        page.mouse.click(*center(page, 0))
-        act_and_wait(page, lambda: page.mouse.click(*center(page, 2)))
-        page.mouse.move(*center(page, 2))  # draw a line
+        page.mouse.click(*get_center(page, 0))
+        act_and_wait(page, lambda: page.mouse.click(*get_center(page, 2)))
+        page.mouse.move(*get_center(page, 2))  # draw a line
         page.mouse.down()
-        page.mouse.move(*center(page, 5), steps=5)
+        page.mouse.move(*get_center(page, 5), steps=5)
         assert page.locator(".draft").count() == 2  # the line and its outline
         act_and_wait(page, page.mouse.up)
         assert set(read_card_of(toy).skeleton) == {(0, 2), (2, 5)}
         assert page.locator(".bone:not(.under)").count() == 2
-        page.mouse.click(*center(page, 2))
-        act_and_wait(page, lambda: page.mouse.click(*center(page, 0)))  # a second time removes the line
+        page.mouse.click(*get_center(page, 2))
+        act_and_wait(page, lambda: page.mouse.click(*get_center(page, 0)))  # a second time removes the line
         assert read_card_of(toy).skeleton == ((2, 5),)
         page.click("[data-tool=pair]")
-        page.mouse.click(*center(page, 2))
-        act_and_wait(page, lambda: page.mouse.click(*center(page, 5)))
+        page.mouse.click(*get_center(page, 2))
+        act_and_wait(page, lambda: page.mouse.click(*get_center(page, 5)))
         assert read_card_of(toy).mirror == (1, 0, 5, 4, 3, 2)
         assert read_card_of(toy).confirmed == (2, 5)
         assert find_problems(visited) == []
@@ -227,7 +227,7 @@ def test_names_are_connected_or_the_page_says_why_not(browser: Any, toy: ToyServ
         click_name(0)
         assert "0 · landmark_0 cannot be connected to itself" in page.inner_text("#hint")
         act_and_wait(page, lambda: click_name(3))
-        page.mouse.click(*center(page, 1))  # a point and a name
+        page.mouse.click(*get_center(page, 1))  # a point and a name
         act_and_wait(page, lambda: click_name(4))
         click_name(2)
         page.click("#tab-gallery")  # here, a name selects, even if Connect was chosen before
@@ -247,7 +247,7 @@ def test_landmarks_on_each_other_can_each_be_clicked(browser: Any, tmp_path: Pat
     shown.xy[0, :4] = [[40.0, 30.0], [40.0, 30.0], [40.0, 30.0], [41.0, 30.5]]
     with serve(folder, shown) as running, visit(browser, running.address) as visited:
         page = wait_until_ready(visited)
-        places = [center(page, landmark) for landmark in range(6)]
+        places = [get_center(page, landmark) for landmark in range(6)]
         apart = [math.dist(a, b) for index, a in enumerate(places) for b in places[:index]]
         assert min(apart) >= 24, "marks of 11 pixels with an outline of 2 do not cover each other"
         for landmark in range(6):
@@ -272,7 +272,7 @@ def test_landmarks_on_each_other_can_each_be_clicked(browser: Any, tmp_path: Pat
         assert find_problems(visited) == []
 
 
-def test_points_are_dragged_to_where_they_belong(browser: Any, tmp_path: Path) -> None:
+def test_points_are_corrected_by_dragging(browser: Any, tmp_path: Path) -> None:
     folder = tmp_path / "corrected"
     shown = make_toy_folder(folder, replace(CARD, hidden=(5,)), images=3)
     labels = folder / "corrections" / "labels.json"
@@ -284,7 +284,7 @@ def test_points_are_dragged_to_where_they_belong(browser: Any, tmp_path: Path) -
     with serve(folder, shown, "correct") as running, visit(browser, running.address) as visited:
         page = wait_until_ready(visited)
         assert page.get_attribute("[data-tool=correct]", "aria-pressed") == "true"
-        start, scale = center(page, 0), page.locator(".overlay").bounding_box()["width"] / 120
+        start, scale = get_center(page, 0), page.locator(".overlay").bounding_box()["width"] / 120
         page.mouse.move(start[0] + 4, start[1] - 3)  # anywhere on the mark
         page.mouse.down()
         page.mouse.move(start[0] + 4 + 10 * scale, start[1] - 3 + 5 * scale, steps=4)
@@ -311,7 +311,7 @@ def test_points_are_dragged_to_where_they_belong(browser: Any, tmp_path: Path) -
         wait_until_ready(visited)
         page.click(".thumbnail[data-row='0']")
         page.wait_for_selector(".point.moved[data-landmark='0']")
-        dropped = center(page, 0)
+        dropped = get_center(page, 0)
         assert dropped == pytest.approx((start[0] + 10 * scale, start[1] + 5 * scale), abs=2)
         select(page, 0)
         act_and_wait(page, lambda: page.click("#reset"))
@@ -325,11 +325,11 @@ def test_points_are_dragged_to_where_they_belong(browser: Any, tmp_path: Path) -
 def test_touch_works_like_a_mouse(browser: Any, toy: ToyServer) -> None:
     with visit(browser, toy.address, 390, has_touch=True, is_mobile=True) as visited:
         page = wait_until_ready(visited)
-        page.touchscreen.tap(*center(page, 1))
+        page.touchscreen.tap(*get_center(page, 1))
         assert page.get_attribute(".entry[data-landmark='1']", "aria-current") == "true"
         page.tap("[data-tool=connect]")
-        page.touchscreen.tap(*center(page, 1))
-        act_and_wait(page, lambda: page.touchscreen.tap(*center(page, 3)))
+        page.touchscreen.tap(*get_center(page, 1))
+        act_and_wait(page, lambda: page.touchscreen.tap(*get_center(page, 3)))
         assert read_card_of(toy).skeleton == ((1, 3),)
         page.tap("[data-tool=select]")
         page.tap(".entry[data-landmark='1']")
@@ -454,7 +454,7 @@ def test_trust_and_verdict_are_shown(browser: Any, judged: ToyServer, scheme: st
             assert page.evaluate(_LOW_CONTRAST) == []
 
 
-def test_a_run_without_trust_looks_as_before(browser: Any, shared_server: ToyServer) -> None:
+def test_a_run_without_trust_shows_neither_trust_nor_verdict(browser: Any, shared_server: ToyServer) -> None:
     with visit(browser, shared_server.address) as visited:
         page = wait_until_ready(visited)
         assert not page.is_visible("#verdict")

@@ -38,7 +38,7 @@ def ready_run(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def start(*arguments: object) -> tuple[subprocess.Popen[str], str, str]:
+def start_server(*arguments: object) -> tuple[subprocess.Popen[str], str, str]:
     """Start the command; return the process, the address it prints, and the next line."""
     process = subprocess.Popen(
         [sys.executable, "-m", "selfmark", "name", *map(str, arguments), "--no-browser"],
@@ -53,8 +53,8 @@ def start(*arguments: object) -> tuple[subprocess.Popen[str], str, str]:
     raise AssertionError(f"exit code {process.wait()} before an address was printed")
 
 
-def test_start_edit_and_stop(ready_run: Path) -> None:
-    process, address, summary = start(ready_run)
+def test_the_server_starts_saves_an_edit_and_stops(ready_run: Path) -> None:
+    process, address, summary = start_server(ready_run)
     try:
         with httpx.Client(follow_redirects=True) as client:
             page = client.get(address)
@@ -79,7 +79,7 @@ def test_start_edit_and_stop(ready_run: Path) -> None:
 def test_landmarks_are_predicted_in_a_child_process(quick_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fresh"
     shutil.copytree(quick_run, folder)
-    process, address, summary = start(folder, "--max-images", 8, "--device", "cpu")
+    process, address, summary = start_server(folder, "--max-images", 8, "--device", "cpu")
     try:
         assert httpx.get(address).status_code == 303
         assert (folder / "naming" / "landmarks.safetensors").exists()
@@ -95,19 +95,20 @@ def test_landmarks_are_predicted_in_a_child_process(quick_run: Path, tmp_path: P
         process.kill()
 
 
-def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+def read_error_line(capsys: pytest.CaptureFixture[str]) -> str:
     text = capsys.readouterr().err.strip()
     assert text.startswith("selfmark: ")
     assert "\n" not in text
     return text
 
 
-def test_port_in_use(ready_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(ready_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_socket(0) as taken:
         port = taken.getsockname()[1]
         assert selfmark("name", ready_run, "--port", port, "--no-browser") == 2
-    assert f"cannot listen on port {port} (Address already in use): choose another with --port" in error_line(
-        capsys
+    assert (
+        f"cannot listen on port {port} (Address already in use): choose another with --port"
+        in read_error_line(capsys)
     )
 
 
@@ -136,7 +137,7 @@ def test_tcp_nodelay_is_set() -> None:
 def test_requested_port_is_used(ready_run: Path) -> None:
     with open_socket(0) as free:
         port = free.getsockname()[1]
-    process, address, _ = start(ready_run, "--port", port)
+    process, address, _ = start_server(ready_run, "--port", port)
     try:
         assert f":{port}/" in address
         deadline = time.monotonic() + 20
@@ -149,21 +150,21 @@ def test_requested_port_is_used(ready_run: Path) -> None:
         process.communicate()
 
 
-def test_errors_that_prevent_the_start(
+def test_errors_that_prevent_the_start_are_reported_in_one_line(
     ready_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert selfmark("name", tmp_path / "nothing", "--no-browser") == 2
-    assert "nothing does not exist" in error_line(capsys)
+    assert "nothing does not exist" in read_error_line(capsys)
     assert selfmark("name", "demo", "--no-browser") == 2
-    assert "save it to a folder of your own" in error_line(capsys)
+    assert "save it to a folder of your own" in read_error_line(capsys)
     assert selfmark("name", ready_run, tmp_path / "nowhere", "--no-browser") == 2
-    assert "there is no file or folder" in error_line(capsys)
+    assert "there is no file or folder" in read_error_line(capsys)
     assert selfmark("name", ready_run / "model", "--no-browser") == 2
-    assert "does not say which images" in error_line(capsys)
+    assert "does not say which images" in read_error_line(capsys)
     monkeypatch.setattr("selfmark.naming.server.os", SimpleNamespace(access=lambda *_: False, W_OK=os.W_OK))
     assert selfmark("name", ready_run, "--no-browser") == 2
-    assert "cannot write to" in error_line(capsys)
+    assert "cannot write to" in read_error_line(capsys)
 
 
 def test_browser_is_opened_by_default(
@@ -187,7 +188,7 @@ def test_missing_extra_is_reported_with_the_install_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert selfmark("name", ready_run) == 2
-    assert "pip install 'selfmark[web]'" in error_line(capsys)
+    assert "pip install 'selfmark[web]'" in read_error_line(capsys)
 
 
 def test_server_does_not_import_torch() -> None:

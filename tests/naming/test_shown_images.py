@@ -200,7 +200,7 @@ def test_the_fingerprint_covers_networks_on_encoders(run: Path) -> None:
     assert len(set(found)) == 7
 
 
-def test_image_references_json_round_trip() -> None:
+def test_image_references_survive_a_json_round_trip() -> None:
     refs = [ImageRef(Path("a.mp4"), 3, (1.0, 2.0, 3.0, 4.0)), ImageRef(Path("b.jpg"))]
     from selfmark.run.image_list import refs_from_json
 

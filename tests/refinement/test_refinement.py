@@ -26,7 +26,7 @@ from selfmark.refinement.head_training import LabeledPixels, describe_views, spl
 from selfmark.run.tensor_files import read_tensors
 from tests.conftest import selfmark
 
-SHIFT = np.array([0.0, -9.0])  # pixels of 192; also possible in mirrored images
+SHIFT = np.array([0.0, -9.0])  # pixels in images of 192 pixels; vertical, so the same in mirrored images
 FAST = ["--device=cpu"]
 for setting in ("iterations=20", "batch=4", "views=2", "folds=2", "lr=0.002"):
     FAST += ["--set", f"refinement.{setting}"]
@@ -79,8 +79,8 @@ def test_corrections_move_the_landmarks_of_other_images(
     labels = corrected / "corrections" / "labels.json"
     labels.write_text(labels.read_text().replace('"landmark_0"', '"nose"'))
     assert selfmark("refine", corrected, pictures, "--labels", labels, *FAST) == 0
-    again, _ = read_tensors(weights)
-    assert all(torch.equal(refined[name], again[name]) for name in refined)
+    refined_again, _ = read_tensors(weights)
+    assert all(torch.equal(refined[name], refined_again[name]) for name in refined)
     assert selfmark("refine", corrected, "--undo") == 0
     assert weights.read_bytes() == original
     assert read_card(corrected / "model").names[0] == "nose"
@@ -101,6 +101,7 @@ def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.Capt
         for landmark in range(2):
             x, y = annotation["keypoints"][3 * landmark : 3 * landmark + 2]
             annotation["keypoints"][3 * landmark : 3 * landmark + 2] = [x - SHIFT[0], y - SHIFT[1]]
+    # In the first image, two landmarks are moved by 1.5 pixels in opposite directions.
     moved[:2] = [moved[0] - SHIFT[0] + 1.5, moved[1] - SHIFT[1]]
     moved[3:5] = [moved[3] - SHIFT[0] - 1.5, moved[4] - SHIFT[1]]
     labels.write_text(json.dumps(content))
@@ -111,7 +112,9 @@ def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.Capt
     assert not (corrected / "model-original").exists()
 
 
-def test_problems_are_reported(corrected: Path, labeled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_inputs_are_reported(
+    corrected: Path, labeled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(corrected / "corrections")
     foreign = labeled / "labels.json"
     for arguments, message in (
@@ -145,5 +148,7 @@ def test_landmarks_without_labels_stay(quick_run: Path) -> None:
         before, after = network.read(network.head, plain), network.read(head, plain)
     changes = (after - before).square().mean(dim=(0, 2, 3))
     assert changes[1:].max() < 0.3 * changes[0]
-    target = draw_gaussians(torch.tensor([(20 + 0.5) / 4 - 0.5] * 2), 16, 2.0)
-    assert (after[:, 0] - target).square().mean() < 0.5 * (before[:, 0] - target).square().mean()
+    label_cell = (20 + 0.5) / 4 - 0.5  # of a label at pixel 20
+    target = draw_gaussians(torch.tensor([label_cell] * 2), 16, 2.0)
+    error_before = (before[:, 0] - target).square().mean()
+    assert (after[:, 0] - target).square().mean() < 0.5 * error_before

@@ -13,7 +13,7 @@ K, E, S = 4, 5, 64  # K landmarks, E example images of S x S pixels
 ATTACK = '<script>alert("x")</script>.png'
 
 
-def example_data(**changes: Any) -> ReportData:
+def make_example_data(**changes: Any) -> ReportData:
     """Return the data of a run without an evaluation."""
     rng = np.random.default_rng(0)
     history: list[dict[str, Any]] = [{"event": "start"}, {"event": "images", "used": 5}]
@@ -44,7 +44,7 @@ def example_data(**changes: Any) -> ReportData:
     return replace(data, **changes)
 
 
-def evaluated_data(**changes: Any) -> ReportData:
+def make_evaluated_data(**changes: Any) -> ReportData:
     """Return the data of a run with everything that an evaluation adds."""
     rng = np.random.default_rng(1)
     recovery = [
@@ -55,8 +55,8 @@ def evaluated_data(**changes: Any) -> ReportData:
     label = rng.integers(-1, K, 200)
     steps = np.arange(1.0, 21.0)
     parts = tuple(f"quite a long body part {index}" for index in range(16))
-    evaluated = example_data(
-        history=(*example_data().history, *recovery),
+    evaluated = make_example_data(
+        history=(*make_example_data().history, *recovery),
         notes=("2 of 7 images were left out.", f"No label for {ATTACK}."),
         tables=(
             ReportTable(

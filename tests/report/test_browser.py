@@ -13,7 +13,7 @@ from selfmark.model.colors import palette, to_rgb
 from selfmark.report import write_report
 from tests import browser as chromium
 from tests.browser import crop_screenshot, take_screenshot, visit
-from tests.report.example import S, evaluated_data, example_data
+from tests.report.example import S, make_evaluated_data, make_example_data
 
 INJECTION = '"><img src=x onerror="window.attacked=1"><script>window.attacked=1</script>'
 BLOCKS = ".notes, .figures, section.part, .landmark, .table, .charts figure, .map, .words"
@@ -21,19 +21,19 @@ BLOCKS = ".notes, .figures, section.part, .landmark, .table, .charts figure, .ma
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(evaluated_data(), tmp_path_factory.mktemp("report"))
+    return write_report(make_evaluated_data(), tmp_path_factory.mktemp("report"))
 
 
-def _ink(picture: np.ndarray) -> float:
+def _measure_ink(picture: np.ndarray) -> float:
     """Return the fraction of the pixels that differ from the most common color, the background."""
-    packed = picture @ [1 << 16, 1 << 8, 1]
+    packed = picture @ [1 << 16, 1 << 8, 1]  # one number for each color
     colors, counts = np.unique(packed, return_counts=True)
     background = picture[packed == colors[counts.argmax()]][0]
     difference = np.abs(picture - background).max(axis=2)
     return float((difference > 24).mean())
 
 
-def _bounding_boxes(page: Any, selector: str) -> list[dict[str, float]]:
+def _get_bounding_boxes(page: Any, selector: str) -> list[dict[str, float]]:
     return [element.bounding_box() for element in page.query_selector_all(selector)]
 
 
@@ -47,23 +47,23 @@ def test_the_page_loads_without_problems(browser: Any, report: Path, width: int,
             summary.click()
         assert seen.page.is_visible(".settings")
         assert seen.find_problems() == []
-        blocks = _bounding_boxes(seen.page, BLOCKS)
+        blocks = _get_bounding_boxes(seen.page, BLOCKS)
         assert len(blocks) > 20
         assert all(box is not None and box["height"] > 20 and box["width"] > 100 for box in blocks)
 
 
 def test_a_report_without_an_evaluation_loads_without_problems(browser: Any, tmp_path: Path) -> None:
-    with visit(browser, write_report(example_data(), tmp_path), 360) as seen:
+    with visit(browser, write_report(make_example_data(), tmp_path), 360) as seen:
         assert seen.find_problems() == []
 
 
 def test_a_wide_table_scrolls_in_its_own_box(browser: Any, report: Path) -> None:
     with visit(browser, report, 360) as seen:
-        inside, box = seen.page.evaluate(
+        scroll_width, client_width = seen.page.evaluate(
             "() => { const box = [...document.querySelectorAll('#evaluation .scroll')].at(-1);"
             " return [box.scrollWidth, box.clientWidth]; }"
         )
-        assert inside > 2 * box > 400
+        assert scroll_width > 2 * client_width > 400
 
 
 def test_problems_of_a_page_are_found(browser: Any, tmp_path: Path) -> None:
@@ -93,7 +93,9 @@ def test_problems_of_a_page_are_found(browser: Any, tmp_path: Path) -> None:
 def test_user_text_is_not_executed(browser: Any, tmp_path: Path, clean: bool) -> None:
     # The content security policy is off, so that only escaping protects the page.
     names = (INJECTION, "left eye", "right eye", "tail")
-    data = evaluated_data(title=INJECTION, names=names, notes=(INJECTION,), settings={INJECTION: INJECTION})
+    data = make_evaluated_data(
+        title=INJECTION, names=names, notes=(INJECTION,), settings={INJECTION: INJECTION}
+    )
     path = write_report(data, tmp_path)
     if not clean:  # Insert the text unescaped, to show that the check can fail.
         path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
@@ -104,7 +106,7 @@ def test_user_text_is_not_executed(browser: Any, tmp_path: Path, clean: bool) ->
 
 
 def test_the_content_security_policy_stops_injected_code(browser: Any, tmp_path: Path) -> None:
-    path = write_report(example_data(), tmp_path)
+    path = write_report(make_example_data(), tmp_path)
     path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
     with visit(browser, path) as seen:
         assert seen.page.evaluate("() => window.attacked === undefined")
@@ -112,9 +114,9 @@ def test_the_content_security_policy_stops_injected_code(browser: Any, tmp_path:
 
 
 def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> None:
-    data = evaluated_data()
+    data = make_evaluated_data()
     with visit(browser, report) as seen:
-        picture, box = take_screenshot(seen.page), _bounding_boxes(seen.page, ".examples img")[0]
+        picture, box = take_screenshot(seen.page), _get_bounding_boxes(seen.page, ".examples img")[0]
     assert box["width"] > 200
     first = crop_screenshot(picture, box).astype(int)
     for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
@@ -128,18 +130,19 @@ def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> N
 def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) -> None:
     with visit(browser, report, color_scheme=scheme) as seen:
         picture = take_screenshot(seen.page)
-        assert (picture[2, 2].max() < 60) if scheme == "dark" else (picture[2, 2].min() > 240)
+        background = picture[2, 2]
+        assert background.max() < 60 if scheme == "dark" else background.min() > 240
         figures = seen.page.query_selector_all("svg[role=img]")
         assert len(figures) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
         for svg in figures:
             inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
-            assert _ink(inside) > 0.01
+            assert _measure_ink(inside) > 0.01
             for line in svg.query_selector_all(".line, .over"):
                 stroke = line.evaluate("line => getComputedStyle(line).stroke")
                 color = np.array([int(part) for part in re.findall(r"\d+", stroke)[:3]])
                 assert (np.abs(inside - color).max(axis=2) < 40).sum() > 15
     blank = np.full((50, 50, 3), 245)
-    assert _ink(blank) == 0.0
+    assert _measure_ink(blank) == 0.0
 
 
 def test_lines_differ_without_colors(browser: Any, report: Path) -> None:
@@ -172,7 +175,7 @@ def test_print_shows_everything(browser: Any, report: Path) -> None:
         assert seen.page.is_visible("details .scroll")
         assert all(
             box is not None and box["height"] > 15
-            for box in _bounding_boxes(seen.page, f"{BLOCKS}, .settings")
+            for box in _get_bounding_boxes(seen.page, f"{BLOCKS}, .settings")
         )
         assert seen.find_problems() == []
         # Words of the summaries that are clicked to open details.

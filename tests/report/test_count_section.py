@@ -9,10 +9,10 @@ import numpy as np
 
 from selfmark.report.count_section import build_count_section
 from selfmark.report.page import write_report
-from tests.report.example import example_data
+from tests.report.example import make_example_data
 
 
-def _choice_event(K: int) -> dict[str, Any]:
+def _make_choice_event(K: int) -> dict[str, Any]:
     trials = [
         {"K": k, "detection": 0.9, "separation": 0.8, "agreement": 0.7, "score": score, "error": 0.02}
         for k, score in ((4, 0.3), (8, 0.61), (12, 0.5))
@@ -22,7 +22,7 @@ def _choice_event(K: int) -> dict[str, Any]:
 
 def test_the_last_choice_becomes_text_a_table_and_charts() -> None:
     text, (table,), (score, parts) = build_count_section(
-        [_choice_event(4), {"event": "images"}, _choice_event(8)]
+        [_make_choice_event(4), {"event": "images"}, _make_choice_event(8)]
     )
     assert text == "8 landmarks: because."
     assert table.rows[1] == ("8 (chosen)", "0.61", "0.02", "0.90", "0.80", "0.70")
@@ -46,9 +46,9 @@ def test_there_is_no_section_if_the_user_set_the_number() -> None:
 
 
 def test_the_page_shows_the_section_only_after_a_choice(tmp_path: Path) -> None:
-    data = example_data()
+    data = make_example_data()
     assert "How many landmarks" not in write_report(data, tmp_path / "given").read_text()
-    chosen = example_data(history=(*data.history, _choice_event(8)))
+    chosen = make_example_data(history=(*data.history, _make_choice_event(8)))
     page = write_report(chosen, tmp_path / "chosen").read_text()
     assert page.count("How many landmarks") == 2  # in the table of contents and as a heading
     assert "8 landmarks: because." in page

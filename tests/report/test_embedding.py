@@ -16,7 +16,7 @@ from selfmark.report import embedding
 from selfmark.report.embedding import embed_in_plane, principal_components, tsne
 
 
-def _clusters(points: int, clusters: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
+def _make_clusters(points: int, clusters: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
     """Return unit vectors in clusters, and the cluster of each."""
     rng = np.random.default_rng(seed)
     label = np.arange(points) % clusters
@@ -24,7 +24,7 @@ def _clusters(points: int, clusters: int, seed: int = 0) -> tuple[FloatArray, Fl
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), label
 
 
-def _nearest_neighbor_accuracy(positions: FloatArray, label: FloatArray) -> float:
+def _measure_nearest_neighbor_accuracy(positions: FloatArray, label: FloatArray) -> float:
     distance = np.linalg.norm(positions[:, None] - positions, axis=2) + np.where(
         np.eye(len(positions)), np.inf, 0
     )
@@ -38,33 +38,33 @@ def _without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_neighbors_are_kept_as_well_as_by_exact_tsne() -> None:
-    vectors, label = _clusters(200, 5)
+    vectors, label = _make_clusters(200, 5)
     positions = tsne(vectors)
     assert positions.shape == (200, 2)
     assert positions.dtype == np.float64
     exact = TSNE(init="pca", method="exact", random_state=0).fit_transform(vectors)
     assert trustworthiness(vectors, positions) > trustworthiness(vectors, exact) - 0.01
-    assert _nearest_neighbor_accuracy(positions, label) > 0.99
+    assert _measure_nearest_neighbor_accuracy(positions, label) > 0.99
 
 
 def test_neighbors_are_kept_better_than_by_principal_components() -> None:
-    vectors, label = _clusters(200, 12)
+    vectors, label = _make_clusters(200, 12)
     assert trustworthiness(vectors, tsne(vectors)) > trustworthiness(vectors, principal_components(vectors))
     by_tsne, by_projection = (
-        _nearest_neighbor_accuracy(positions, label)
+        _measure_nearest_neighbor_accuracy(positions, label)
         for positions in (tsne(vectors), principal_components(vectors))
     )
     assert by_tsne > 0.99 > by_projection
 
 
 def test_tsne_is_reproducible() -> None:
-    vectors, _ = _clusters(60, 3)
+    vectors, _ = _make_clusters(60, 3)
     np.testing.assert_array_equal(tsne(vectors), tsne(vectors))
     assert not np.array_equal(tsne(vectors), tsne(vectors, seed=1))
 
 
 def test_tsne_does_not_depend_on_the_number_of_threads() -> None:
-    vectors, _ = _clusters(300, 5)
+    vectors, _ = _make_clusters(300, 5)
     with threadpool_limits(1):
         one_thread = tsne(vectors)
     with threadpool_limits(4):
@@ -72,13 +72,13 @@ def test_tsne_does_not_depend_on_the_number_of_threads() -> None:
 
 
 def test_scikit_learn_is_used_where_it_is_installed() -> None:
-    vectors, _ = _clusters(40, 3)
+    vectors, _ = _make_clusters(40, 3)
     np.testing.assert_array_equal(embed_in_plane(vectors), tsne(vectors))
 
 
 @pytest.mark.usefixtures("_without_scikit_learn")
-def test_principal_components_without_scikit_learn() -> None:
-    vectors, _ = _clusters(40, 3)
+def test_without_scikit_learn_principal_components_are_used() -> None:
+    vectors, _ = _make_clusters(40, 3)
     np.testing.assert_array_equal(embed_in_plane(vectors), principal_components(vectors))
     with pytest.raises(InputError, match=r"pip install 'selfmark\[report\]'"):
         tsne(vectors)
@@ -86,7 +86,7 @@ def test_principal_components_without_scikit_learn() -> None:
 
 @pytest.mark.parametrize("shape", [(40, 6), (7, 20), (50, 2)])
 def test_principal_components_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
-    """Up to the sign of each axis, which is chosen so that the largest coordinate is positive."""
+    """They agree up to the sign of each axis; our sign makes the largest coordinate positive."""
     vectors = np.random.default_rng(0).normal(size=shape)
     ours, theirs = principal_components(vectors), PCA(2).fit_transform(vectors)
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-9)
@@ -105,14 +105,14 @@ def test_very_few_points_keep_their_distances(count: int) -> None:
 
 
 @pytest.mark.parametrize("vectors", [np.ones((20, 3)), np.zeros((6, 1)), np.arange(12.0)[:, None]])
-def test_equal_and_one_dimensional_vectors(vectors: FloatArray) -> None:
+def test_equal_and_one_dimensional_vectors_get_finite_positions(vectors: FloatArray) -> None:
     positions = tsne(vectors)
     assert positions.shape == (len(vectors), 2)
     assert np.isfinite(positions).all()
 
 
 def test_few_points_lower_the_perplexity() -> None:
-    vectors, label = _clusters(12, 2)
+    vectors, label = _make_clusters(12, 2)
     positions = tsne(vectors, perplexity=30)
     assert np.isfinite(positions).all()
     left, right = positions[label == 0], positions[label == 1]

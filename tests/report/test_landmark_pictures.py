@@ -19,16 +19,16 @@ from selfmark.report.landmark_pictures import (
 GRAY = 90
 
 
-def _palette_rgb(count: int) -> np.ndarray:
+def _get_palette_rgb(count: int) -> np.ndarray:
     """Return the default colors as [count, 3]."""
     return np.array([to_rgb(color) for color in palette(count)], np.uint8)
 
 
-def _gray(count: int, size: int) -> np.ndarray:
+def _make_gray_images(count: int, size: int) -> np.ndarray:
     return np.full((count, size, size, 3), GRAY, np.uint8)
 
 
-def _center_of(picture: np.ndarray, color: np.ndarray) -> np.ndarray:
+def _find_center(picture: np.ndarray, color: np.ndarray) -> np.ndarray:
     """Return the centroid (x, y) of the pixels of exactly this color."""
     rows, columns = np.nonzero((picture == color).all(axis=2))
     assert len(rows) > 0
@@ -36,26 +36,26 @@ def _center_of(picture: np.ndarray, color: np.ndarray) -> np.ndarray:
 
 
 def test_colors_are_distinct_and_do_not_depend_on_their_number() -> None:
-    colors = _palette_rgb(40).astype(int)
+    colors = _get_palette_rgb(40).astype(int)
     distance = np.abs(colors[:, None] - colors[None]).sum(axis=2) + 1000 * np.eye(40, dtype=int)
     assert distance.min() > 10
-    assert np.array_equal(_palette_rgb(7), _palette_rgb(40)[:7])
+    assert np.array_equal(_get_palette_rgb(7), _get_palette_rgb(40)[:7])
 
 
 @pytest.mark.parametrize("size", [64, 128, 256, 512])
 def test_discs_are_centered_on_the_points(size: int) -> None:
     # Far apart, away from the border, and between pixels.
     xy = np.array([[0.3, 0.35], [0.7, 0.3], [0.55, 0.8]]) * size + 0.25
-    picture = draw_landmarks(_gray(1, size)[0], xy)
+    picture = draw_landmarks(_make_gray_images(1, size)[0], xy)
     zoom = picture.shape[0] // size
     assert zoom >= 2
     assert picture.shape == (zoom * size, zoom * size, 3)
-    for point, color in zip(xy, _palette_rgb(3), strict=True):
-        assert _center_of(picture, color) == pytest.approx((point + 0.5) * zoom - 0.5, abs=0.5)
+    for point, color in zip(xy, _get_palette_rgb(3), strict=True):
+        assert _find_center(picture, color) == pytest.approx((point + 0.5) * zoom - 0.5, abs=0.5)
 
 
 def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
-    picture = draw_landmarks(_gray(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
+    picture = draw_landmarks(_make_gray_images(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
     middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
     # From the left edge to the disc, away from the number.
     row = picture[round(middle), : round(middle)].sum(axis=1)
@@ -68,13 +68,13 @@ def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
 
 
 def test_missing_and_distant_points_are_not_drawn() -> None:
-    image = _gray(1, 128)[0]
+    image = _make_gray_images(1, 128)[0]
     picture = draw_landmarks(image, np.array([[np.nan, 3.0], [np.inf, 0.0], [1e30, 5.0], [-500.0, 40.0]]))
     assert (picture == GRAY).all()
 
 
 def test_drawing_does_not_change_the_image() -> None:
-    image = _gray(1, 256)[0]
+    image = _make_gray_images(1, 256)[0]
     draw_landmarks(image, np.array([[100.0, 100.0]]))
     assert (image == GRAY).all()
 
@@ -97,7 +97,7 @@ def test_a_contact_sheet_is_filled_row_by_row() -> None:
 
 def test_a_gallery_is_sorted_and_centered_and_skips_missing_landmarks() -> None:
     size, side = 128, 96
-    images = _gray(5, size)
+    images = _make_gray_images(5, size)
     xy = np.full((5, 2, 2), 10.0)
     xy[:, 1] = [[40, 50], [60.5, 61.5], [np.nan, 2], [90, 30], [1, 1]]
     score = np.zeros((5, 2))
@@ -114,7 +114,7 @@ def test_a_gallery_is_sorted_and_centered_and_skips_missing_landmarks() -> None:
         assert crop.shape == (side, side, 3)
         bright = np.nonzero((crop > 200).all(axis=2))
         assert [bright[1].mean(), bright[0].mean()] == pytest.approx([side / 2 - 0.5] * 2, abs=0.5)
-    ring = _palette_rgb(2)[1]
+    ring = _get_palette_rgb(2)[1]
     assert all((crop == ring).all(axis=2).any() for _, crop in gallery)
     missing = np.full((5, 2), np.nan)
     assert (
@@ -133,15 +133,15 @@ def test_a_data_uri_contains_the_picture() -> None:
 
 def test_user_colors_and_connections_are_drawn() -> None:
     xy = np.array([[20.0, 64.0], [108.0, 64.0], [64.0, 20.0]])
-    picture = draw_landmarks(_gray(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
+    picture = draw_landmarks(_make_gray_images(1, 128)[0], xy, ["#00ff00", "#0000ff", "#ff00ff"], [(0, 1)])
     zoom = picture.shape[0] / 128
-    assert _center_of(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
+    assert _find_center(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
     middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
     assert middle.min() > 200, "the line between the two landmarks"
     # Halfway to the third landmark, which is not connected.
     beside = picture[round(42 * zoom), round(42 * zoom)]
     assert (beside == GRAY).all()
     absent = draw_landmarks(
-        _gray(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)]
+        _make_gray_images(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)]
     )
     assert (absent[round(64.5 * zoom), round(64.5 * zoom)] == GRAY).all()

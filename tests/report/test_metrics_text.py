@@ -35,19 +35,19 @@ def _reject_constant(name: str) -> float:
     raise AssertionError(f"{name} is not JSON")
 
 
-def _cells(table: ReportTable) -> dict[str, tuple[str, ...]]:
+def _read_cells(table: ReportTable) -> dict[str, tuple[str, ...]]:
     return {row[0]: row[1:] for row in table.rows}
 
 
-def _table(metrics: dict[str, Any], title: str) -> ReportTable:
+def _find_table(metrics: dict[str, Any], title: str) -> ReportTable:
     (table,) = [table for table in metrics_text.build_metric_tables(metrics) if title in table.title]
     return table
 
 
 def test_errors_are_in_the_cell_of_their_regressor_and_number_of_images(metrics: dict[str, Any]) -> None:
     for direction in ("forward", "backward"):
-        table = _table(metrics, f"{direction.capitalize()} error by number")
-        cells = _cells(table)
+        table = _find_table(metrics, f"{direction.capitalize()} error by number")
+        cells = _read_cells(table)
         assert list(cells) == ["3", "12", "guessing"]
         assert set(cells["guessing"]) == {f"{metrics['guessing'][direction]:.2f}"}
         assert "over 2 random samples" in table.note
@@ -59,30 +59,27 @@ def test_errors_are_in_the_cell_of_their_regressor_and_number_of_images(metrics:
 
 
 def test_stages_groups_hits_and_precision_are_tables(metrics: dict[str, Any]) -> None:
-    stages = _cells(_table(metrics, "Stage 1 and Stage 2"))
+    stages = _read_cells(_find_table(metrics, "Stage 1 and Stage 2"))
     for row in metrics["stage1"]["errors"]:
         assert stages[row["regressor"]][0] == f"{row['forward']:.2f}"
         assert stages[row["regressor"]][2:4] == (f"{row['backward']:.2f}", f"{row['backward_found']:.2f}")
-    guesses, guessed = metrics["stage1"]["guessing"], metrics["guessing"]
-    assert stages["guessing"] == tuple(
-        f"{value:.2f}"
-        for value in (
-            *(guessed["forward"], guessed["forward"]),
-            *(guesses["backward"], guesses["backward_found"], guessed["backward"]),
-        )
-    )
-    poses = _cells(_table(metrics, "Error by pose"))
+    stage1, stage2 = metrics["stage1"]["guessing"], metrics["guessing"]
+    # Guessing has the same forward error in both stages.
+    expected = (stage2["forward"], stage2["forward"])
+    expected += (stage1["backward"], stage1["backward_found"], stage2["backward"])
+    assert stages["guessing"] == tuple(f"{value:.2f}" for value in expected)
+    poses = _read_cells(_find_table(metrics, "Error by pose"))
     assert set(poses) == {"left", "right"}
     for name, row in metrics["by"]["pose"].items():
         errors = ("forward", "guessing_forward", "backward", "guessing_backward")
         assert poses[name][1:] == tuple(f"{row[key]:.2f}" for key in errors)
     assert sum(int(row[0]) for row in poses.values()) == metrics["test_images_used"]
     for kind in ("raw", "regressed"):
-        hits = _cells(_table(metrics, f"hit, {kind}"))
+        hits = _read_cells(_find_table(metrics, f"hit, {kind}"))
         assert hits["all points"] == tuple(f"{row['average']:.1f}" for row in metrics[kind].values())
         assert set(hits) - {"all points"} == set(next(iter(metrics[kind].values()))["by_part"])
-    assert _table(metrics, "OKS").rows[0] == tuple(f"{value:.3f}" for value in metrics["oks"].values())
-    assert _cells(_table(metrics, "Precision"))["orb"] == (f"{metrics['precision']['orb']:.1f}",)
+    assert _find_table(metrics, "OKS").rows[0] == tuple(f"{value:.3f}" for value in metrics["oks"].values())
+    assert _read_cells(_find_table(metrics, "Precision"))["orb"] == (f"{metrics['precision']['orb']:.1f}",)
 
 
 def test_curves_rise_and_end_at_the_mean(metrics: dict[str, Any]) -> None:
@@ -127,18 +124,18 @@ def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"), [("inter_ocular", "between the eyes"), ("points:a,b", "between a and b")]
 )
-def test_units_are_described(spec: str, words: str) -> None:
+def test_normalizers_are_described_in_words(spec: str, words: str) -> None:
     assert words in metrics_text.describe_error_unit({"normaliser": spec})
 
 
-def _with_eyes(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
+def _add_inter_ocular_errors(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
     """Return the metrics as if the points were 68 facial points; the second distance is half as long."""
 
-    def scaled(value: Any, scale: float) -> Any:
+    def scale_floats(value: Any, scale: float) -> Any:
         if isinstance(value, dict):
-            return {key: scaled(entry, scale) for key, entry in value.items()}
+            return {key: scale_floats(entry, scale) for key, entry in value.items()}
         if isinstance(value, list):
-            return [scaled(entry, scale) for entry in value]
+            return [scale_floats(entry, scale) for entry in value]
         return value * scale if isinstance(value, float) else value
 
     keys = ("errors", "guessing", "headline", "stage1")
@@ -146,7 +143,7 @@ def _with_eyes(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
         name: {
             "normaliser": spec,
             "test_images_used": 7,
-            **scaled({key: metrics[key] for key in keys}, scale),
+            **scale_floats({key: metrics[key] for key in keys}, scale),
         }
         for name, spec, scale in (
             ("eye_centers", "inter_ocular", 1.0),
@@ -157,11 +154,11 @@ def _with_eyes(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
 
 
 def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
-    faces = _with_eyes(metrics, "inter_ocular")
+    faces = _add_inter_ocular_errors(metrics, "inter_ocular")
     headline, guessing = metrics["headline"], metrics["guessing"]
-    table = _table(faces, "Errors by inter-ocular distance")
+    table = _find_table(faces, "Errors by inter-ocular distance")
     assert table.header == ("distance between", "forward", "guessing", "backward", "guessing")
-    cells = _cells(table)
+    cells = _read_cells(table)
     for stage2, scale in (
         ("the centers of the eyes, Stage 2", 1),
         ("points 41 and 46 (the authors' program), Stage 2", 2),
@@ -175,20 +172,20 @@ def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
         f"{2 * metrics['stage1']['guessing']['backward']:.2f}",
     )
     # The table by number of images and the headline have both, too.
-    other = _table(faces, "Forward error by number of annotated images, % of the distance between points 41")
-    assert set(_cells(other)["guessing"]) == {f"{2 * guessing['forward']:.2f}"}
-    explanation = {name: text for name, _, text in metrics_text.list_headline_numbers(faces)}[
-        "Backward error"
-    ]
-    assert (
-        f"{2 * headline['backward']['error']:.2f} % (guessing: {2 * guessing['backward']:.2f} %)"
-        in explanation
+    other = _find_table(
+        faces, "Forward error by number of annotated images, % of the distance between points 41"
     )
+    assert set(_read_cells(other)["guessing"]) == {f"{2 * guessing['forward']:.2f}"}
+    explanations = {name: text for name, _, text in metrics_text.list_headline_numbers(faces)}
+    numbers_by_points = (
+        f"{2 * headline['backward']['error']:.2f} % (guessing: {2 * guessing['backward']:.2f} %)"
+    )
+    assert numbers_by_points in explanations["Backward error"]
 
 
 def test_inter_ocular_errors_are_listed_beside_those_of_the_box(metrics: dict[str, Any]) -> None:
-    faces = _with_eyes(metrics, "box")
-    assert len(_table(faces, "Errors by inter-ocular distance").rows) == 4
+    faces = _add_inter_ocular_errors(metrics, "box")
+    assert len(_find_table(faces, "Errors by inter-ocular distance").rows) == 4
     titles = [table.title for table in metrics_text.build_metric_tables(faces)]
     assert titles.count("Forward error by number of annotated images") == 1
     assert "points 41" not in " ".join(text for _, _, text in metrics_text.list_headline_numbers(faces))
@@ -206,8 +203,8 @@ def test_metrics_of_earlier_versions_are_shown_without_the_values_they_lack(metr
             del old["headline"][direction][key]
     for row in old["by"]["pose"].values():
         del row["guessing_forward"], row["guessing_backward"]
-    assert "Stage 1 backward, found only" not in _table(old, "Stage 1 and Stage 2").header
-    assert _cells(_table(old, "Stage 1 and Stage 2"))["guessing"][2] == "none"
-    assert _table(old, "Error by pose").header == ("pose", "images", "forward", "backward")
+    assert "Stage 1 backward, found only" not in _find_table(old, "Stage 1 and Stage 2").header
+    assert _read_cells(_find_table(old, "Stage 1 and Stage 2"))["guessing"][2] == "none"
+    assert _find_table(old, "Error by pose").header == ("pose", "images", "forward", "backward")
     assert [len(curve.lines) for curve in metrics_text.build_metric_curves(old)] == [1, 1, 2]
     assert "backward error of guessing" not in dict(metrics_text.list_landmark_facts(old)[0])

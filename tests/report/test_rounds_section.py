@@ -9,7 +9,7 @@ import numpy as np
 from selfmark.report.rounds_section import build_rounds_section
 
 
-def _recovery_event(number: int, found: float, kept: float, fraction: Any) -> dict[str, Any]:
+def _make_recovery_event(number: int, found: float, kept: float, fraction: Any) -> dict[str, Any]:
     return {
         "event": "recovery",
         "round": number,
@@ -22,10 +22,10 @@ def _recovery_event(number: int, found: float, kept: float, fraction: Any) -> di
 def test_rounds_become_a_table_and_a_chart() -> None:
     history = [
         {"event": "images", "used": 3},
-        _recovery_event(1, 30.04, 12.0, 0.5),
-        _recovery_event(2, 28, 11, 0.6),
-        _recovery_event(2, 25.0, 13.5, 0.912),  # repeated after an interruption
-        _recovery_event(3, 20.0, 14.0, None),
+        _make_recovery_event(1, 30.04, 12.0, 0.5),
+        _make_recovery_event(2, 28, 11, 0.6),
+        _make_recovery_event(2, 25.0, 13.5, 0.912),  # repeated after an interruption
+        _make_recovery_event(3, 20.0, 14.0, None),
     ]
     (table,), (curves,) = build_rounds_section(history)
     assert table.rows == (

@@ -11,7 +11,8 @@ from selfmark.model.colors import palette
 from selfmark.report.scatter import CROP_SIDE, HEIGHT, WIDTH, Scatter, build_scatter
 
 
-def _dots(scatter: Scatter) -> dict[int, np.ndarray]:
+def _read_dots(scatter: Scatter) -> dict[int, np.ndarray]:
+    """Return the positions of the dots, [P, 2], of each landmark."""
     return {
         group.index: np.array(re.findall(r"M(-?[\d.]+) (-?[\d.]+)h0", group.dots), float)
         for group in scatter.groups
@@ -20,7 +21,7 @@ def _dots(scatter: Scatter) -> dict[int, np.ndarray]:
 
 def test_dots_fill_the_map_without_distortion() -> None:
     xy = np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]])
-    positions = _dots(build_scatter(xy, np.zeros(4, int), palette(1), None))[0]
+    positions = _read_dots(build_scatter(xy, np.zeros(4, int), palette(1), None))[0]
     assert positions[1, 0] - positions[0, 0] == pytest.approx(2 * (positions[2, 1] - positions[3, 1]))
     assert positions.mean(axis=0) == pytest.approx([WIDTH / 2, HEIGHT / 2])
     assert positions.min() > 0
@@ -35,20 +36,21 @@ def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
     assert [group.index for group in scatter.groups] == [-1, 0, 1, 2, 3]
     for group in scatter.groups[1:]:
         assert group.color == palette(5)[group.index]
-        assert len(_dots(scatter)[group.index]) == (label == group.index).sum()
-        assert group.center == pytest.approx(np.median(_dots(scatter)[group.index], axis=0), abs=0.11)
+        assert len(_read_dots(scatter)[group.index]) == (label == group.index).sum()
+        assert group.center == pytest.approx(np.median(_read_dots(scatter)[group.index], axis=0), abs=0.11)
     assert scatter.groups[0].color not in palette(5)
     assert scatter.num_points == 300
 
 
 def test_the_map_has_at_most_a_thousand_finite_dots() -> None:
     xy = np.random.default_rng(0).normal(size=(2500, 2))
-    assert sum(map(len, _dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 1000
+    label = np.zeros(2500, int)
+    assert len(_read_dots(build_scatter(xy, label, palette(1), None))[0]) == 1000
     xy[3:] = np.nan
-    assert sum(map(len, _dots(build_scatter(xy, np.zeros(2500, int), palette(1), None)).values())) == 3
+    assert len(_read_dots(build_scatter(xy, label, palette(1), None))[0]) == 3
     assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).groups == ()
     all_equal = build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None)
-    assert len(_dots(all_equal)[0]) == 4
+    assert len(_read_dots(all_equal)[0]) == 4
 
 
 def test_crops_do_not_overlap_and_are_centered_on_their_points() -> None:
@@ -61,6 +63,6 @@ def test_crops_do_not_overlap_and_are_centered_on_their_points() -> None:
     gaps = np.abs(corners[:, None] - corners[None]).max(axis=2) + 1e6 * np.eye(len(corners))
     assert 10 < len(corners) <= 120
     assert gaps.min() >= CROP_SIDE
-    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - _dots(scatter)[0][None]).max(axis=2).min(axis=1)
+    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - _read_dots(scatter)[0][None]).max(axis=2).min(axis=1)
     assert nearest.max() < 0.2
     assert all(crop[2] == palette(2)[0] and crop[3].startswith("data:image/jpeg") for crop in scatter.crops)

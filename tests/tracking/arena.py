@@ -40,19 +40,19 @@ def draw_frame(paths: Floats, number: int, bright: bool = False) -> npt.NDArray[
             continue
         x, y = position - previous if number else (1.0, 0.0)
         angle = np.degrees(np.arctan2(y, x)) if np.isfinite([x, y]).all() else 0.0
-        center = _fixed_point(position)
+        center = _to_fixed_point(position)
         cv2.ellipse(image, center, (BODY[0] * 16, BODY[1] * 16), angle, 0, 360, shade, -1, cv2.LINE_AA, 4)
         forward = np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))])
         for along, across, contrast in SPOTS:  # the detector needs structure on the body
             spot = position + along * BODY[0] * forward + across * BODY[1] * forward[::-1] * (-1, 1)
             color = shade - contrast if bright else shade + contrast
-            cv2.circle(image, _fixed_point(spot), 2 * 16, color, -1, cv2.LINE_AA, 4)
+            cv2.circle(image, _to_fixed_point(spot), 2 * 16, color, -1, cv2.LINE_AA, 4)
         tail = position - 2.2 * BODY[0] * forward
-        cv2.line(image, center, _fixed_point(tail), shade, 1, cv2.LINE_AA, 4)
+        cv2.line(image, center, _to_fixed_point(tail), shade, 1, cv2.LINE_AA, 4)
     return np.repeat(image[..., None], 3, axis=2)
 
 
-def _fixed_point(xy: Floats) -> tuple[int, ...]:
+def _to_fixed_point(xy: Floats) -> tuple[int, ...]:
     """Return x and y in sixteenths of a pixel, which OpenCV expects for a shift of 4."""
     return tuple(int(value) for value in np.round(xy * 16))
 

@@ -27,7 +27,7 @@ SETTINGS = Tracking(num_samples=30)
 NAN = [np.nan, np.nan]
 
 
-def errors(tracks: AnimalTracks, paths: Floats) -> Floats:
+def measure_errors(tracks: AnimalTracks, paths: Floats) -> Floats:
     """Return distances [frames, animals] to the true positions, for the best assignment of animals."""
     orders = permutations(range(paths.shape[1]))
     distances = [np.linalg.norm(tracks.center[:, list(order)] - paths, axis=2) for order in orders]
@@ -38,7 +38,7 @@ def errors(tracks: AnimalTracks, paths: Floats) -> Floats:
 def test_animals_are_found_and_keep_their_identity(animals: int, bright: bool, tmp_path: Path) -> None:
     paths = wander(160, animals, seed=animals)
     tracks = track_animals(write_arena_video(paths, tmp_path / "arena.mp4", bright), animals, SETTINGS)
-    error = errors(tracks, paths)
+    error = measure_errors(tracks, paths)
     assert np.isfinite(error).all()
     assert np.median(error) < 1.5
     assert error.max() < BODY[1]
@@ -71,7 +71,9 @@ def test_identity_survives_a_short_contact(tmp_path: Path) -> None:
         axis=1,
     )
     assert (gap < 2 * BODY[0]).sum() > 12, "the animals touch"
-    error = errors(track_animals(write_arena_video(paths, tmp_path / "touch.mp4"), 2, SETTINGS), paths)
+    error = measure_errors(
+        track_animals(write_arena_video(paths, tmp_path / "touch.mp4"), 2, SETTINGS), paths
+    )
     assert np.isfinite(error).all()
     assert error.max() < BODY[0], "no animal jumps to the other's position"
 
@@ -119,7 +121,7 @@ def test_progress_counts_the_frames(tmp_path: Path) -> None:
 # --- squares ---------------------------------------------------------------------------------------
 
 
-def test_squares_by_hand() -> None:
+def test_squares_of_a_hand_computed_case() -> None:
     """Side 10 around pixel center (20, 30): the corner is 20.5 - 5 = 15.5 and 30.5 - 5 = 25.5."""
     center = np.array([[[20, 30], [50, 60]], [[21, 31], NAN], [NAN, [52, 62]]], dtype=np.float64)
     path = Path("arena.mp4")
@@ -186,7 +188,7 @@ def test_smoothing_does_not_mix_the_two_sides_of_a_gap() -> None:
 
 
 @pytest.mark.parametrize("name", ["animals", "regions"])
-def test_examples_in_docstrings(name: str) -> None:
+def test_examples_in_docstrings_are_correct(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"selfmark.tracking.{name}"))
     assert result.attempted > 0
     assert result.failed == 0

@@ -72,10 +72,10 @@ def test_identities_of_several_animals_agree_with_their_appearance() -> None:
         truth[start:] = truth[start:, exchanged]
     # truth[t, path] is the animal on that path.
     seen = np.take_along_axis(description, truth[..., None], axis=1)
-    busy = np.isnan(seen).any(axis=(1, 2))
+    is_in_contact = np.isnan(seen).any(axis=(1, 2))
     order = restore_identities(seen.astype(np.float32), 20.0, SETTINGS)
     found = np.take_along_axis(truth, order, axis=1)  # the animal on the path that each animal follows
-    assert (found[~busy] == [0, 1, 2]).all()
+    assert (found[~is_in_contact] == [0, 1, 2]).all()
 
 
 def test_restoring_identities_copies_only_what_is_compared() -> None:
@@ -89,7 +89,7 @@ def test_restoring_identities_copies_only_what_is_compared() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
-def test_a_crossing_that_paths_get_wrong(ratio: float, tmp_path: Path) -> None:
+def test_appearance_corrects_a_crossing_that_paths_get_wrong(ratio: float, tmp_path: Path) -> None:
     """Two animals meet, cover each other, and each goes back to where it came from.
 
     While one is covered, the paths alone go on in the previous direction, so they are exchanged.
@@ -108,6 +108,7 @@ def test_a_crossing_that_paths_get_wrong(ratio: float, tmp_path: Path) -> None:
         writer.write(np.repeat(noisy[..., None], 3, axis=2))
     writer.release()
     center = track_animals(path, 2, Tracking(max_appearance_ratio=ratio)).center
-    first = int(np.linalg.norm(center[5, 0] - places[5], axis=1).argmin())
-    last = int(np.linalg.norm(center[-5, 0] - places[-5], axis=1).argmin())
-    assert (first == last) == (ratio > 0)
+    animal_at_start = int(np.linalg.norm(center[5, 0] - places[5], axis=1).argmin())
+    animal_at_end = int(np.linalg.norm(center[-5, 0] - places[-5], axis=1).argmin())
+    uses_appearance = ratio > 0
+    assert (animal_at_start == animal_at_end) == uses_appearance

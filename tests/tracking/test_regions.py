@@ -41,7 +41,7 @@ def write_coco(path: Path, images: list[dict[str, Any]], annotations: list[dict[
     return path
 
 
-def test_coco_boxes_of_frames_with_tracks(folder: Path) -> None:
+def test_coco_boxes_and_tracks_of_frames_are_read(folder: Path) -> None:
     images = [{"id": n, "file_name": "elsewhere/clip.avi", "frame": n} for n in range(0, 12, 2)]
     annotations = [
         {"image_id": 4, "bbox": [1, 2, 3, 4], "track_id": 7},
@@ -64,7 +64,7 @@ def test_coco_boxes_of_frames_with_tracks(folder: Path) -> None:
     )
 
 
-def test_csv_boxes_of_a_single_video(folder: Path) -> None:
+def test_csv_boxes_of_a_single_video_are_read(folder: Path) -> None:
     path = folder / "boxes.csv"
     path.write_text(
         "Frame, X,y,width,height,id\n3,1,2,3,4,1\n\n3.0,5,6,7,8,2.0\n11,1,1,2,2,1\n40,1,1,2,2,1\n"
@@ -189,7 +189,9 @@ def test_crops_that_are_not_four_numbers_are_rejected(text: str) -> None:
         ("", "", "there is no file or folder"),
     ],
 )
-def test_unusable_box_files(name: str, content: str, message: str | None, folder: Path) -> None:
+def test_unusable_box_files_are_rejected_in_one_line(
+    name: str, content: str, message: str | None, folder: Path
+) -> None:
     path = folder / (name or "nowhere.csv")
     if name:
         path.write_text(content)
@@ -201,7 +203,7 @@ def test_unusable_box_files(name: str, content: str, message: str | None, folder
     assert "\n" not in str(caught.value)
 
 
-def test_regions_cannot_be_combined(folder: Path) -> None:
+def test_regions_that_do_not_fit_each_other_or_the_inputs_are_rejected(folder: Path) -> None:
     with pytest.raises(InputError, match="cannot be combined; give only one"):
         Regions(crop=(0, 0, 1, 1), animals=1)
     path = write_coco(

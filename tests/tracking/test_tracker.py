@@ -26,22 +26,22 @@ def draw_mask(*centers: tuple[int, int], side: int = SIDE) -> npt.NDArray[np.uin
     return mask
 
 
-def square(x: float, y: float, side: int = SIDE) -> Floats:
+def list_square_pixels(x: float, y: float, side: int = SIDE) -> Floats:
     """Return the pixels [side * side, 2] of a square around a center."""
     offsets = np.arange(side) - side // 2
     return np.stack(np.meshgrid(x + offsets, y + offsets), axis=-1).reshape(-1, 2).astype(np.float64)
 
 
-def state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unseen: int = 0) -> AnimalState:
+def make_state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unseen: int = 0) -> AnimalState:
     """Return the state of a square animal."""
-    variance = (SIDE**2 - 1) / 12 + 1
+    variance = (SIDE**2 - 1) / 12 + 1  # of SIDE pixels in a row; the tracker adds 1 to invert the matrix
     return AnimalState(np.array([x, y]), variance * np.eye(2), 5.0, np.array(step), unseen)
 
 
 # --- one animal ------------------------------------------------------------------------------------
 
 
-def test_center_and_radius_by_hand() -> None:
+def test_center_and_radius_of_a_hand_computed_case() -> None:
     """Of the 9 pixels of a 3 x 3 square, 4 have the largest distance, the square root of 2."""
     positions = AnimalTracker(1, 9.0, SETTINGS).update(draw_mask((40, 30), side=3))
     np.testing.assert_allclose(positions.center, [[40, 30]])
@@ -92,8 +92,8 @@ def test_the_expected_position_follows_the_motion() -> None:
 
 
 def test_a_hidden_animal_is_expected_at_its_last_position() -> None:
-    assert state(40, 30, step=(3, 1)).expected.tolist() == [43, 31]
-    assert state(40, 30, step=(3, 1), unseen=1).expected.tolist() == [40, 30]
+    assert make_state(40, 30, step=(3, 1)).expected.tolist() == [43, 31]
+    assert make_state(40, 30, step=(3, 1), unseen=1).expected.tolist() == [40, 30]
 
 
 # --- several animals -------------------------------------------------------------------------------
@@ -151,10 +151,10 @@ def test_animals_that_cover_each_other_continue_as_expected() -> None:
 
 
 def test_each_animal_gets_its_own_square() -> None:
-    left, right = square(20, 30), square(20 + SIDE, 30)
+    left, right = list_square_pixels(20, 30), list_square_pixels(20 + SIDE, 30)
     pixels = np.concatenate([left, right])
     for first, second in ((0, 1), (1, 0)):
-        animals: list[AnimalState | None] = [state(19, 30), state(30, 30)]
+        animals: list[AnimalState | None] = [make_state(19, 30), make_state(30, 30)]
         parts = divide_pixels(pixels, [animals[first], animals[second]])
         np.testing.assert_array_equal(parts[first], left)
         np.testing.assert_array_equal(parts[second], right)
@@ -162,16 +162,16 @@ def test_each_animal_gets_its_own_square() -> None:
 
 def test_expected_steps_tell_animals_apart() -> None:
     """Both animals were at the same position, but move in opposite directions."""
-    left, right = square(20, 30), square(20 + SIDE, 30)
+    left, right = list_square_pixels(20, 30), list_square_pixels(20 + SIDE, 30)
     parts = divide_pixels(
-        np.concatenate([left, right]), [state(24.5, 30, step=(5, 0)), state(24.5, 30, step=(-5, 0))]
+        np.concatenate([left, right]), [make_state(24.5, 30, step=(5, 0)), make_state(24.5, 30, step=(-5, 0))]
     )
     np.testing.assert_array_equal(parts[0], right)
     np.testing.assert_array_equal(parts[1], left)
 
 
 def test_animals_never_seen_start_along_the_long_axis() -> None:
-    squares = [square(30, 20 + SIDE * number) for number in range(3)]
+    squares = [list_square_pixels(30, 20 + SIDE * number) for number in range(3)]
     parts = divide_pixels(np.concatenate(squares), [None, None, None])
     middles = sorted(part.mean(axis=0).tolist() for part in parts)
     np.testing.assert_allclose(sorted(middle[1] for middle in middles), [20, 29, 38], atol=1.5)
@@ -184,7 +184,7 @@ def test_animals_never_seen_start_along_the_long_axis() -> None:
 )
 def test_every_pixel_goes_to_exactly_one_animal(pixels: list[tuple[int, int]], known: list[bool]) -> None:
     blob = np.array(pixels, dtype=np.float64)
-    animals = [state(20.0 * number, 30.0) if seen else None for number, seen in enumerate(known)]
+    animals = [make_state(20.0 * number, 30.0) if seen else None for number, seen in enumerate(known)]
     parts = divide_pixels(blob, animals)
     assert len(parts) == len(animals)
     divided = [tuple(pixel) for part in parts for pixel in part.tolist()]
@@ -192,8 +192,8 @@ def test_every_pixel_goes_to_exactly_one_animal(pixels: list[tuple[int, int]], k
 
 
 def test_a_single_animal_gets_all_pixels() -> None:
-    blob = square(20, 30)
-    (part,) = divide_pixels(blob, [state(100, 80)])
+    blob = list_square_pixels(20, 30)
+    (part,) = divide_pixels(blob, [make_state(100, 80)])
     np.testing.assert_array_equal(part, blob)
 
 

@@ -1,3 +1,5 @@
+"""Training images of keypoints: drawn shapes, scenes and animals, and cropped photographs."""
+
 import cv2
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ def draw_shape(maker, seed):
     return canvas, shape.points
 
 
-def cornerness(image):
+def compute_cornerness(image):
     """Return the smaller eigenvalue of the structure tensor."""
     return cv2.cornerMinEigenVal(image, blockSize=3, ksize=3)
 
@@ -41,12 +43,12 @@ def cornerness(image):
     "maker",
     [draw_polygon, draw_star, draw_lines, draw_checkerboard, draw_stripes, draw_cube, draw_almond, draw_horn],
 )
-def test_points_lie_on_corners(maker):
+def test_the_points_of_a_shape_lie_on_its_corners(maker):
     offsets, strengths = [], []
     for seed in range(6):
         image, points = draw_shape(maker, seed)
         points = points[:2] if maker is draw_almond else points  # the third point is the center of the iris
-        strength = cornerness(image)
+        strength = compute_cornerness(image)
         typical = np.percentile(strength[strength > 1e-5], 50)
         for x, y in np.round(points).astype(int):
             near = strength[y - 4 : y + 5, x - 4 : x + 5]

@@ -1,3 +1,5 @@
+"""Random homographies, and images and points mapped by them, compared with OpenCV."""
+
 import cv2
 import numpy as np
 import pytest
@@ -25,13 +27,13 @@ def homographies(generator):
     return sample_homographies(6, 64, VIEWS, generator)
 
 
-def smooth_images(count, side):
+def draw_smooth_images(count, side):
     rng = np.random.default_rng(0)
     return np.stack([cv2.GaussianBlur(rng.random((side, side), np.float32), (0, 0), 2) for _ in range(count)])
 
 
 def test_views_match_opencv(homographies):
-    images = smooth_images(6, 64)
+    images = draw_smooth_images(6, 64)
     views, inside = warp_images(torch.from_numpy(images)[:, None], homographies, 48)
     assert 0.3 < inside.float().mean() < 1
     for image, view, seen, matrix in zip(images, views[:, 0], inside, homographies, strict=True):

@@ -1,3 +1,5 @@
+"""Losses of the keypoint network, compared with naive loops."""
+
 import math
 
 import torch
@@ -11,7 +13,7 @@ from training.keypoints.losses import (
 )
 
 
-def generator():
+def make_generator():
     return torch.Generator().manual_seed(0)
 
 
@@ -22,12 +24,12 @@ def test_the_label_of_a_cell_is_the_index_of_the_pixel_with_a_point():
     expected = torch.full((3, 3), 64)
     for x, y in ((0, 0), (9, 3), (23, 16)):  # halves are rounded to even
         expected[y // 8, x // 8] = 8 * (y % 8) + x % 8
-    assert torch.equal(label_cells(xy, 24, generator())[0], expected)
+    assert torch.equal(label_cells(xy, 24, make_generator())[0], expected)
 
 
 def test_one_of_the_points_that_share_a_cell_is_chosen_at_random():
     xy = torch.tensor([[1.0, 1.0], [6.0, 2.0], [3.0, 7.0]]).expand(600, 3, 2)
-    labels = label_cells(xy, 8, generator()).flatten()
+    labels = label_cells(xy, 8, make_generator()).flatten()
     counts = torch.bincount(labels, minlength=65)
     assert counts[[9, 22, 59]].sum() == 600
     assert counts[[9, 22, 59]].min() > 150
@@ -53,21 +55,22 @@ def test_detector_loss_is_the_mean_over_counted_cells():
     assert compute_detector_loss(logits, labels, torch.zeros_like(counted)).item() == 0
 
 
-def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, min_distance):
-    def at(field, x, y):  # bilinear, cells of 8 pixels
-        u, v = (x + 0.5) / 8 - 0.5, (y + 0.5) / 8 - 0.5
-        c, r = math.floor(u), math.floor(v)
-        a, b = u - c, v - r
-        value = (1 - b) * ((1 - a) * field[:, r, c] + a * field[:, r, c + 1])
-        value = value + b * ((1 - a) * field[:, r + 1, c] + a * field[:, r + 1, c + 1])
-        return F.normalize(value, dim=0)
+def compute_naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, min_distance):
+    def interpolate(field, x, y):
+        """Return the descriptor at a pixel, by bilinear interpolation of cells of 8 pixels."""
+        cell_x, cell_y = (x + 0.5) / 8 - 0.5, (y + 0.5) / 8 - 0.5
+        column, row = math.floor(cell_x), math.floor(cell_y)
+        right, lower = cell_x - column, cell_y - row  # weights of the next column and row
+        upper_value = (1 - right) * field[:, row, column] + right * field[:, row, column + 1]
+        lower_value = (1 - right) * field[:, row + 1, column] + right * field[:, row + 1, column + 1]
+        return F.normalize((1 - lower) * upper_value + lower * lower_value, dim=0)
 
     total = 0.0
     for fields, places in (((first, second), (xy1, xy2)), ((second, first), (xy2, xy1))):
         terms = []
         for b in range(len(valid)):
-            first_vectors = [at(fields[0][b], *xy.tolist()) for xy in places[0][b]]
-            second_vectors = [at(fields[1][b], *xy.tolist()) for xy in places[1][b]]
+            first_vectors = [interpolate(fields[0][b], *xy.tolist()) for xy in places[0][b]]
+            second_vectors = [interpolate(fields[1][b], *xy.tolist()) for xy in places[1][b]]
             for i in valid[b].nonzero().flatten().tolist():
                 candidates = [
                     j
@@ -80,14 +83,14 @@ def naive_descriptor_loss(first, second, xy1, xy2, valid, temperature, min_dista
     return total
 
 
-def test_descriptor_loss_against_a_loop():
+def test_descriptor_loss_agrees_with_a_naive_loop():
     torch.manual_seed(1)
     first, second = torch.randn(2, 6, 5, 5), torch.randn(2, 6, 5, 5)
     xy1, xy2 = torch.rand(2, 7, 2) * 30 + 4, torch.rand(2, 7, 2) * 30 + 4
     valid = torch.rand(2, 7) > 0.3
     assert 0 < valid.sum() < 14
     loss = compute_descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
-    expected = naive_descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
+    expected = compute_naive_descriptor_loss(first, second, xy1, xy2, valid, 0.2, 9.0)
     assert math.isclose(loss.item(), expected, rel_tol=1e-4)
 
 

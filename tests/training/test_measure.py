@@ -1,3 +1,5 @@
+"""Scores of detected points under a known homography, computed by hand."""
+
 import cv2
 import numpy as np
 import pytest
@@ -46,7 +48,7 @@ def test_matches_must_be_correct_and_mutual():
     assert score.matching == 0
 
 
-def test_mean_of_scores():
+def test_the_mean_of_scores_is_their_average():
     scores = [
         compare(make_points([[20, 20]]), make_points([[x, 20]]), SHIFT, 100, 3.0, compute_euclidean)
         for x in (30, 50)

@@ -1,3 +1,5 @@
+"""The training network: folding of its norms, the first convolution, and gradients."""
+
 import torch
 from torch.nn import functional as F
 

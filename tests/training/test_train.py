@@ -54,7 +54,7 @@ def test_twenty_steps_lower_the_loss(phase):
             return build_shapes_step(network, images, settings, generator)
         return build_joint_step(network, images, images, settings, generator)
 
-    def losses():
+    def measure_losses():
         fixed_step = step(1)
         with torch.no_grad():
             sampled_losses = [fixed_step() for _ in range(6)]
@@ -62,10 +62,10 @@ def test_twenty_steps_lower_the_loss(phase):
             name: torch.stack([loss[name] for loss in sampled_losses]).mean() for name in sampled_losses[0]
         }
 
-    before = losses()
+    before = measure_losses()
     generator = torch.Generator()
     optimize(network, step(2), 20, 2e-3, settings.training, generator, phase, Log())
-    after = losses()
+    after = measure_losses()
     assert set(after) == ({"detector"} if phase == "shapes" else {"detector", "descriptor"})
     for name in after:
         assert after[name] < 0.8 * before[name], name
@@ -109,7 +109,8 @@ def test_chosen_positions_correspond_in_both_views():
     torch.testing.assert_close(
         warp_points(first_xy, first)[valid], warp_points(second_xy, second)[valid], atol=1e-2, rtol=0
     )
-    assert all(((xy[valid] >= 4) & (xy[valid] <= 27)).all() for xy in (first_xy, second_xy))
+    for xy in (first_xy, second_xy):  # at least 4 pixels from the border of the view, which has 32 pixels
+        assert ((xy[valid] >= 4) & (xy[valid] <= 27)).all()
 
 
 # --- light -----------------------------------------------------------------------------------------
@@ -120,16 +121,16 @@ def test_relighting_does_not_move_edges():
     view[..., 24:, 24:] = 0.8
     all_views = torch.ones(64, dtype=torch.bool)
 
-    def contrast(views):
+    def measure_contrast(views):
         return views[..., 32:44, 32:44].mean(dim=(1, 2, 3)) - views[..., 4:16, 4:16].mean(dim=(1, 2, 3))
 
     changed = relight(view, Light(), torch.Generator().manual_seed(0))
     assert changed.min() >= 0
     assert changed.max() <= 1
     assert (changed - view).abs().amax(dim=(1, 2, 3)).min() > 0.01
-    assert (contrast(changed) > 0.05).float().mean() > 0.9
+    assert (measure_contrast(changed) > 0.05).float().mean() > 0.9
     inverted = relight(view, Light(), torch.Generator().manual_seed(0), all_views)
-    assert (contrast(inverted) < -0.05).float().mean() > 0.9
+    assert (measure_contrast(inverted) < -0.05).float().mean() > 0.9
 
 
 def test_blur_matches_opencv():
@@ -161,12 +162,12 @@ def test_a_change_applies_to_its_fraction_of_views():
         coarse_fraction=0, block_fraction=0, noise_fraction=0.25,
     )  # fmt: skip
 
-    def changed_views(seed):
+    def find_changed_views(seed):
         difference = relight(view, noise_only, torch.Generator().manual_seed(seed)) - view
         return difference.abs().amax(dim=(1, 2, 3)) > 1e-4
 
-    assert changed_views(0).sum() == 8
-    assert not torch.equal(changed_views(0), changed_views(1))
+    assert find_changed_views(0).sum() == 8
+    assert not torch.equal(find_changed_views(0), find_changed_views(1))
 
 
 def test_the_learning_rate_rises_then_falls_to_zero():
@@ -224,8 +225,11 @@ def test_a_training_interrupted_twice_gives_the_same_weights(command, monkeypatc
     original, started = train.optimize, []
 
     def interrupt(*arguments):
-        started.append(arguments[-2])
-        if started in (["shapes", "joint 1"], ["shapes", "joint 1", "joint 1", "joint 2"]):
+        phase = arguments[-2]
+        started.append(phase)
+        first_interruption = ["shapes", "joint 1"]
+        second_interruption = ["shapes", "joint 1", "joint 1", "joint 2"]  # joint 1 is started again
+        if started in (first_interruption, second_interruption):
             raise KeyboardInterrupt
         original(*arguments)
 

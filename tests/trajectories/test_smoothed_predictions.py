@@ -27,7 +27,7 @@ TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 SIZE, RATE, FRAMES = (64, 48), 10, 12
 SETTINGS = Smoothing(max_gap=0.2)  # two frames
 MISSING = {1: {4}, 2: {7, 8, 9}}  # frames without a box, for each track
-LOW = (5, 3, range(1, 6))  # track 1: landmark 3 has low scores in these frames
+LOW_LANDMARK, LOW_FRAMES = 3, range(1, 6)  # track 1: this landmark has low scores in these frames
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def clip(tmp_path: Path) -> Path:
     return path
 
 
-def true_xy(frame: int, track: int) -> np.ndarray:
+def compute_true_xy(frame: int, track: int) -> np.ndarray:
     """Return landmarks that move evenly: [K, 2]."""
     start = np.array([[5, 6], [12, 9], [20, 4], [9, 16]]) + 15 * (track - 1)
     return start + frame * np.array([[1, 0], [0, 1], [1, 1], [0.5, 0.5]])
@@ -52,14 +52,14 @@ def make_predictions(clip: Path) -> Iterator[Prediction]:
     for batch in (objects[start : start + 5] for start in range(0, len(objects), 5)):
         score = np.full((len(batch), 4), 0.9, np.float32)
         for row, (frame, track) in enumerate(batch):
-            if track == 1 and frame in LOW[2]:
-                score[row, LOW[1]] = 0.1
-        xy = np.stack([true_xy(*item) for item in batch]).astype(np.float32)
+            if track == 1 and frame in LOW_FRAMES:
+                score[row, LOW_LANDMARK] = 0.1
+        xy = np.stack([compute_true_xy(*item) for item in batch]).astype(np.float32)
         refs = tuple(ImageRef(clip, frame, (frame, 2.0, 20.0, 20.0), track) for frame, track in batch)
         yield Prediction(refs, np.tile(np.array(SIZE), (len(batch), 1)), Landmarks(xy, score, NAMES))
 
 
-def test_short_gaps_get_frames_of_their_own(clip: Path) -> None:
+def test_short_gaps_are_filled_with_new_frames(clip: Path) -> None:
     batches = list(smooth_predictions(make_predictions(clip), SETTINGS))
     refs = [ref for batch in batches for ref in batch.refs]
     expected = [(frame, track) for frame in range(FRAMES) for track in (2, 1)]
@@ -70,10 +70,10 @@ def test_short_gaps_get_frames_of_their_own(clip: Path) -> None:
     landmarks = batches[0].landmarks
     assert landmarks.motion is not None
     for row, (frame, track) in enumerate(expected):
-        truth = true_xy(frame, track)
-        if track == 1 and frame in LOW[2]:
-            assert np.isnan(landmarks.xy[row, 3]).all()
-            truth[3] = np.nan
+        truth = compute_true_xy(frame, track)
+        if track == 1 and frame in LOW_FRAMES:
+            assert np.isnan(landmarks.xy[row, LOW_LANDMARK]).all()
+            truth[LOW_LANDMARK] = np.nan
         np.testing.assert_allclose(landmarks.xy[row], truth, atol=1e-3)
         assert landmarks.motion.is_filled[row].any() == ((frame, track) == (4, 1))
     np.testing.assert_allclose(landmarks.motion.seconds, [frame / RATE for frame, _ in expected], atol=1e-6)

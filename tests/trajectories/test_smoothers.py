@@ -30,7 +30,7 @@ def weight(rng: np.random.Generator) -> Floats:
     return weight
 
 
-def _naive_median(values: Floats, weight: Floats) -> float:
+def _compute_naive_median(values: Floats, weight: Floats) -> float:
     """Return the value at which half of the weight is reached."""
     order = np.argsort(values)
     return float(values[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
@@ -41,7 +41,7 @@ def test_the_running_median_agrees_with_a_loop(xy: Floats, weight: Floats) -> No
     for row in np.flatnonzero(weight):
         rows = [r for r in range(max(row - 3, 0), min(row + 4, 40)) if weight[r] > 0]
         for axis in (0, 1):
-            assert smooth[row, axis] == pytest.approx(_naive_median(xy[rows, axis], weight[rows]))
+            assert smooth[row, axis] == pytest.approx(_compute_naive_median(xy[rows, axis], weight[rows]))
     middle = (smooth[3] * 1 + smooth[6] * 2) / 3  # row 5 is two thirds of the way from 3 to 6
     np.testing.assert_allclose(smooth[5], middle)
     even = smooth_median(xy, np.ones(40), 2)
@@ -68,8 +68,11 @@ def test_a_filter_keeps_a_position_without_neighbors(xy: Floats) -> None:
     np.testing.assert_allclose(smooth_kalman(xy[7:8], np.array([0.5]), np.zeros(1), 0.1), xy[7:8], atol=1e-6)
 
 
-def _rauch_tung_striebel(z: Floats, weight: Floats, seconds: Floats, ratio: float) -> Floats:
-    """Smooth one coordinate by the textbook recursion; r = 1 and q = ratio."""
+def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: float) -> Floats:
+    """Smooth one coordinate by the recursion of Rauch, Tung and Striebel, as in textbooks.
+
+    The noise of measurements is 1, and that of accelerations is `ratio`.
+    """
     state, covariance = np.zeros(2), np.eye(2) * 1e10  # nothing is known at first
     states, covariances, predicted = [], [], []
     for row in range(len(z)):
@@ -86,9 +89,9 @@ def _rauch_tung_striebel(z: Floats, weight: Floats, seconds: Floats, ratio: floa
         states.append(state)
         covariances.append(covariance)
     for row in range(len(z) - 2, -1, -1):
-        move, ahead, uncertain = predicted[row]
-        gain = covariances[row] @ move.T @ np.linalg.inv(uncertain)
-        states[row] = states[row] + gain @ (states[row + 1] - ahead)
+        move, predicted_state, predicted_covariance = predicted[row]
+        gain = covariances[row] @ move.T @ np.linalg.inv(predicted_covariance)
+        states[row] = states[row] + gain @ (states[row + 1] - predicted_state)
     return np.array(states)[:, 0]
 
 
@@ -100,5 +103,5 @@ def test_the_kalman_smoother_agrees_with_the_recursion(
     ratio = np.median(np.diff(seconds)) / time_constant**4
     smooth = smooth_kalman(np.where(weight[:, None] > 0, xy, np.nan), weight, seconds, time_constant)
     for axis in (0, 1):
-        expected = _rauch_tung_striebel(xy[:, axis], weight, seconds, ratio)
+        expected = _smooth_by_recursion(xy[:, axis], weight, seconds, ratio)
         np.testing.assert_allclose(smooth[:, axis], expected, atol=1e-3)

@@ -35,7 +35,7 @@ def test_unlikely_positions_are_replaced(method: SmoothingMethod) -> None:
     smooth = smooth_track(Track(xy, score, truth.seconds, truth.size), settings)
     expected = truth.xy.copy()
     expected[40:46, 1] = np.nan
-    # Medians of a moving landmark are biased beside a gap and at the ends, by half of what the window lacks.
+    # Beside a gap and at the ends, the window lacks positions on one side, which biases a median.
     np.testing.assert_allclose(smooth.xy, expected, atol=11 if method == "median" else 1e-3)
     filled = np.zeros((60, 2), bool)
     filled[10, 0] = filled[20:25, 0] = filled[50] = True
@@ -43,8 +43,9 @@ def test_unlikely_positions_are_replaced(method: SmoothingMethod) -> None:
     assert np.isnan(smooth.speed[40:46, 1]).all()
     if method == "kalman":
         np.testing.assert_allclose(smooth.speed[:, 0], 100, atol=0.1)
+        # The landmarks move by 4 and 2 pixels in each of 59 steps. The 7 steps from frame 39 to frame 46 add
+        # no distance to the second.
         assert smooth.distance[-1, 0] == pytest.approx(59 * 4, abs=0.01)
-        # No distance is added from frame 39 to frame 46.
         assert smooth.distance[-1, 1] == pytest.approx((59 - 7) * 2, abs=0.01)
 
 
@@ -55,7 +56,7 @@ def test_a_fast_start_is_no_jump() -> None:
     np.testing.assert_allclose(smooth_track(fast, SETTINGS).xy, fast.xy, atol=1e-3)
 
 
-def test_a_position_counts_by_its_confidence() -> None:
+def test_a_confident_position_counts_more_than_a_doubtful_one() -> None:
     track = make_track()
     xy, score = track.xy.copy(), track.score.copy()
     xy[30] += 5
@@ -65,7 +66,7 @@ def test_a_position_counts_by_its_confidence() -> None:
     assert 0 < np.linalg.norm(doubtful - track.xy[30, 0]) < np.linalg.norm(confident - track.xy[30, 0])
 
 
-def test_the_lowest_score_is_a_setting() -> None:
+def test_positions_below_the_minimum_score_are_left_out() -> None:
     track = make_track()
     assert smooth_track(track, replace(SETTINGS, min_score=0.8)).is_filled.sum() == 0
     assert np.isnan(smooth_track(track, replace(SETTINGS, min_score=0.81)).xy).all()
@@ -84,7 +85,7 @@ def test_motion_agrees_with_a_loop() -> None:
             continue
         around = [r for r in (row - 1, row + 1) if 0 <= r < 20 and np.isfinite(xy[r, 0, 0])]
         first, last = min([*around, row]), max([*around, row])
-        if row in (12,):  # without neighbors
+        if row == 12:  # both neighbors are unknown
             assert np.isnan(speed[row, 0])
         else:
             moved = np.linalg.norm(xy[last, 0] - xy[first, 0])

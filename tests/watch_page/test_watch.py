@@ -40,17 +40,18 @@ PLAN = {
 VERDICT = {"event": "verdict", "verdict": "good", "text": "The landmarks mark the same parts."}
 
 
-def _train(number: int, iteration: int, seconds: float, loss: float) -> dict[str, Any]:
+def _make_train_event(number: int, iteration: int, seconds: float, loss: float) -> dict[str, Any]:
     event = {"event": "train", "stage": "student", "round": number, "iteration": iteration, "start": 0}
     return event | {"stop": 10, "seconds": seconds, "loss": {"total": loss}}
 
 
-def _log(folder: Path, *events: dict[str, Any]) -> None:
+def _append_events(folder: Path, *events: dict[str, Any]) -> None:
     with (folder / "log.jsonl").open("a") as handle:
         handle.writelines(json.dumps({"time": time.time(), **event}) + "\n" for event in events)
 
 
-def _preview(folder: Path, step: str, color: int) -> dict[str, Any]:
+def _write_preview(folder: Path, step: str, color: int) -> dict[str, Any]:
+    """Write the picture of a step and return its event."""
     (folder / "preview").mkdir(exist_ok=True)
     path = folder / "preview" / f"{step}.jpg"
     Image.fromarray(np.full((30, 40, 3), color, np.uint8)).save(path)
@@ -63,9 +64,21 @@ def folder(tmp_path: Path) -> Path:
     run = tmp_path / "cats"
     run.mkdir()
     (run / "run.json").write_text('{"format": 1}')
-    _log(run, START, {"event": "survey", "sentences": ["60 images", f"1 copy of {INJECTION}.png"]}, PLAN)
-    _log(run, _preview(run, "zero-shot", 40), _train(1, 5, 5.0, 0.9), _train(1, 10, 10.0, 0.5))
-    _log(run, _preview(run, "student-1", 90), _train(2, 4, 8.0, 0.4), _train(2, 6, 12.0, 0.3))
+    _append_events(
+        run, START, {"event": "survey", "sentences": ["60 images", f"1 copy of {INJECTION}.png"]}, PLAN
+    )
+    _append_events(
+        run,
+        _write_preview(run, "zero-shot", 40),
+        _make_train_event(1, 5, 5.0, 0.9),
+        _make_train_event(1, 10, 10.0, 0.5),
+    )
+    _append_events(
+        run,
+        _write_preview(run, "student-1", 90),
+        _make_train_event(2, 4, 8.0, 0.4),
+        _make_train_event(2, 6, 12.0, 0.3),
+    )
     return run
 
 
@@ -96,7 +109,9 @@ def test_the_state_follows_the_events(folder: Path) -> None:
     ]
     assert [curve["points"] for curve in shown["losses"]] == [[(5, 0.9), (10, 0.5)], [(4, 0.4), (6, 0.3)]]
     undone = {"event": "agreement", "stage": "student", "round": 1, "is_kept": False}
-    _log(folder, undone, _train(2, 5, 1.0, 0.2), VERDICT, {"event": "done", "output": "runs/a"})
+    _append_events(
+        folder, undone, _make_train_event(2, 5, 1.0, 0.2), VERDICT, {"event": "done", "output": "runs/a"}
+    )
     state.update()
     finished = state.to_json()
     assert (finished["status"], finished["seconds_left"]) == ("done", 0)
@@ -133,13 +148,13 @@ def test_a_stopped_run_in_a_read_only_folder_is_stopped(folder: Path) -> None:
     for parent in (folder.parent, folder.parent.parent, folder.parent.parent.parent):
         parent.chmod(0o755)
 
-    def ask() -> str:
+    def ask_if_locked() -> str:
         command = [sys.executable, "-c", code, str(folder)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    assert ask() == "False"
+    assert ask_if_locked() == "False"
     with exclusive(folder):
-        assert ask() == "True"
+        assert ask_if_locked() == "True"
     folder.chmod(0o755)
 
 
@@ -149,8 +164,8 @@ def test_one_page_shows_all_views(browser: Any, folder: Path) -> None:
     (run / "views.json").write_text(json.dumps({"format": 1, "views": views}))
     second = run / "mirror"
     second.mkdir()
-    _log(folder, VERDICT, {"event": "done"})
-    _log(second, START, _preview(second, "zero-shot", 60))
+    _append_events(folder, VERDICT, {"event": "done"})
+    _append_events(second, START, _write_preview(second, "zero-shot", 60))
     with _serve(run) as address, visit(browser, address) as visited:
         page = visited.page
         page.wait_for_function("() => document.getElementById('picture').naturalWidth > 0")
@@ -199,9 +214,9 @@ def test_only_previews_of_the_run_are_served_and_only_with_the_token(folder: Pat
 def test_crafted_logs_and_files_give_errors_of_the_client(folder: Path) -> None:
     outside = folder.parent / "outside.jpg"
     outside.write_bytes(b"secret")
-    losses = [_train(1, number, 1.0, 0.5) | {"loss": {"total": None}} for number in range(500)]
+    losses = [_make_train_event(1, number, 1.0, 0.5) | {"loss": {"total": None}} for number in range(500)]
     climbing = {"event": "agreement", "stage": "student", "is_kept": False, "round": "/../../../outside"}
-    _log(folder, *losses, climbing, _preview(folder, "student-2", 90))
+    _append_events(folder, *losses, climbing, _write_preview(folder, "student-2", 90))
     (folder / "preview" / "student-2.jpg").unlink()
     (folder / "preview" / "student-2.jpg").symlink_to(outside)
     with _serve(folder) as address, httpx.Client(follow_redirects=True) as client:
@@ -232,7 +247,13 @@ def test_the_page_shows_a_training_and_its_end(browser: Any, folder: Path, tmp_p
         assert INJECTION in page.inner_text("#messages")
         page.click("#steps button:first-child")
         page.wait_for_function("() => document.getElementById('picture').src.includes('zero-shot')")
-        _log(folder, _train(2, 10, 20.0, 0.1), _preview(folder, "detector", 200), VERDICT, {"event": "done"})
+        _append_events(
+            folder,
+            _make_train_event(2, 10, 20.0, 0.1),
+            _write_preview(folder, "detector", 200),
+            VERDICT,
+            {"event": "done"},
+        )
         page.wait_for_selector("#status.done")
         assert page.inner_text("#stage") == "finished"
         assert page.inner_text("#verdict").startswith("Verdict: good.")
@@ -294,7 +315,6 @@ def test_discover_serves_the_page_and_writes_previews_and_tensorboard(
     board.Reload()
     curve = board.Scalars("round/total")
     assert [point.value for point in curve] == pytest.approx([event["loss"]["total"] for event in trained])
-    assert [point.step for point in curve] == sorted(
-        {point.step for point in curve}
-    )  # rounds follow each other
+    steps_of_curve = [point.step for point in curve]
+    assert steps_of_curve == sorted(set(steps_of_curve)), "the steps of a round follow those of the last"
     assert {f"landmarks/{step}" for step in steps} <= set(board.Tags()["images"])

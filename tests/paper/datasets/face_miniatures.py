@@ -51,7 +51,7 @@ def make_sixty_eight_points(shift: float) -> Points:
 def make_rotated_face(yaw: float) -> Points:
     """Return 68 points of a round head that is turned by `yaw` degrees, in an image of 450 x 450 pixels.
 
-    All points that no reader uses by name are on a circle around the head.
+    All points that no reader uses individually are on a circle around the head.
     """
     angle = np.linspace(0, 2 * np.pi, 68, endpoint=False)
     head = np.stack([75 * np.cos(angle), 40 + 75 * np.sin(angle), np.full(68, -60.0)], axis=1)

@@ -192,7 +192,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
 def test_a_failed_measurement_does_not_stop_the_other_cells(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure is recorded, and not measured again until the user removes the record; full disks are not."""
+    """A failed measurement is repeated only after the user removes its record; full disks have no record."""
     measure, failed, messages = dict(workspace._MEASURE), list[str](), list[str]()
 
     def fail(task: Any) -> Any:

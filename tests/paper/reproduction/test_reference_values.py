@@ -11,9 +11,7 @@ from selfmark.paper.reproduction.reference_values import View, add_references, w
 from selfmark.paper.reproduction.table_metrics import Value, parse_metric
 from selfmark.paper.reproduction.table_writers import TableOrigin, to_markdown
 
-STAGE1 = {
-    "scale_errors": [{"regressor": "ridge 0.01", "forward": 5.0, "backward": 6.0, "backward_found": 7.0}]
-}
+STAGE1 = {"errors": [{"regressor": "ridge 0.01", "forward": 5.0, "backward": 6.0, "backward_found": 7.0}]}
 
 
 def _make_results(normalizer: str) -> dict[str, Any]:
@@ -24,13 +22,13 @@ def _make_results(normalizer: str) -> dict[str, Any]:
             name: {"error": scale * error, "cumulative": [scale], "guessing_cumulative": [scale * 3]}
             for name, error in (("forward", 2.0), ("backward", 4.0))
         }
-        row = {key: value * scale for key, value in STAGE1["scale_errors"][0].items() if key != "regressor"}
+        row = {key: value * scale for key, value in STAGE1["errors"][0].items() if key != "regressor"}
         return {
             "headline": {"regressor": "ridge 0.01", **directions},
             "guessing": {"forward": 10 * scale, "backward": 12 * scale},
             "stage1": {
                 "points_per_image": 25.0,
-                "scale_errors": [{"regressor": "ridge 0.01", **row}],
+                "errors": [{"regressor": "ridge 0.01", **row}],
                 "guessing": {"backward": 13 * scale, "backward_found": 14 * scale},
             },
         }

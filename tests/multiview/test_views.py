@@ -81,7 +81,7 @@ def test_views_need_a_single_process(
     assert not (tmp_path / "run").exists()
 
 
-def test_cards_are_merged() -> None:
+def test_merged_cards_have_the_landmarks_of_all_views() -> None:
     first = replace(
         CARD, hidden=(1,), trust=(0.1, 0.2, 0.3, 0.4), verdict="good", colors=("#000001", "", "", "")
     )
@@ -98,14 +98,15 @@ def test_cards_are_merged() -> None:
     assert merge_cards(["a", "b"], [first, replace(second, trust=(), verdict=None)]).trust == ()
 
 
-def test_two_views_in_one_table(run: Path, mirrored: Path, tmp_path: Path) -> None:
+def test_the_landmarks_of_two_views_are_in_one_table(run: Path, mirrored: Path, tmp_path: Path) -> None:
     assert read_views(run) == (View("top", (0, 0, 64, 64)), View("bottom", (0, 64, 64, 64)))
     assert selfmark("predict", run, mirrored, "-o", tmp_path / "out", "--device=cpu", "--draw") == 0
     with open(tmp_path / "out" / "landmarks.csv", newline="") as handle:
         rows = list(csv.DictReader(handle))
     assert len(rows) == 12 * 8
     assert {row["instance"] for row in rows} == {"0"}
-    assert [row["landmark"] for row in rows[:8]] == [f"{v}_{k}" for v in ("top", "bottom") for k in range(4)]
+    names = [f"{view}_{landmark}" for view in ("top", "bottom") for landmark in range(4)]
+    assert [row["landmark"] for row in rows[:8]] == names
     # Each view is predicted by its own detector, which sees the view and nothing else.
     for number, view in enumerate(read_views(run)):
         detector = Detector.load(run / view.name)
@@ -147,7 +148,7 @@ def _write_labels(mirrored: Path, path: Path) -> None:
     path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": [category]}))
 
 
-def test_evaluate_and_report_treat_every_view(
+def test_evaluate_and_report_write_the_results_of_every_view(
     run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = tmp_path / "labels.json"
@@ -163,8 +164,8 @@ def test_evaluate_and_report_treat_every_view(
     assert "12 of 36 points are outside the crop" in printed.err
     assert selfmark("evaluate", run, mirrored, "--device=cpu", "-o", tmp_path / "unlabeled") == 0
     written = json.loads((run / "top" / "metrics.json").read_text())["unlabelled"]
-    again = json.loads((tmp_path / "unlabeled" / "top" / "metrics.json").read_text())["unlabelled"]
-    assert again["trust"] == pytest.approx(written["trust"], abs=1e-3), "the same crops as in training"
+    evaluated = json.loads((tmp_path / "unlabeled" / "top" / "metrics.json").read_text())["unlabelled"]
+    assert evaluated["trust"] == pytest.approx(written["trust"], abs=1e-3), "the same crops as in training"
     page = run / "bottom" / "report" / "index.html"
     before = page.stat().st_mtime_ns
     assert selfmark("report", run) == 0
@@ -177,7 +178,7 @@ def test_export_writes_one_file_for_every_view(run: Path, tmp_path: Path) -> Non
     assert {path.parent.name for path in tmp_path.rglob("model.onnx")} == {"top", "bottom"}
 
 
-def test_check_looks_at_every_view(
+def test_check_reports_and_draws_every_view(
     mirrored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
@@ -210,7 +211,7 @@ def test_labels_outside_a_crop_are_left_out() -> None:
         crop_objects(truth, (50, 50, 9, 9))
 
 
-def test_other_commands_take_one_view(
+def test_unsuitable_commands_and_options_are_refused_in_one_line(
     run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ import pytest
 from selfmark.cli import entry
 from selfmark.comparison.jobs import parse_duration
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
+from selfmark.images.box_matching import _read_size
+from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.input_files import read_text, require_readable
-from selfmark.multiview.view_boxes import parse_views
+from selfmark.multiview.view_boxes import parse_views, require_inside
 from selfmark.tracking.regions import parse_crop
 from tests.conftest import selfmark
 
@@ -102,3 +107,28 @@ def test_settings_of_a_comparison_are_checked_before_any_method_starts(
     assert selfmark("compare", labeled / "images", "--labels", labels, "-o", output, option, value) == 2
     assert "must be" in _error(capsys)
     assert not output.exists()
+
+
+def _write_png(path: Path, side: int) -> None:
+    """Write a PNG whose header claims `side` x `side` pixels, with the data of one row."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(3 * side + 1))), chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+def test_the_size_of_a_bomb_is_read_without_decoding_it(tmp_path: Path) -> None:
+    """Pillow decodes a PNG to find its orientation: 10,000 megapixels would take 30 GB."""
+    bomb = tmp_path / "bomb.png"
+    _write_png(bomb, 100_000)
+    with pytest.raises(UnreadableImage, match="megapixels"):
+        read_image_size(bomb)
+    views = parse_views(["a=0,0,5,5", "b=5,5,5,5"])
+    require_inside(views, [ImageRef(bomb)])  # unreadable files are ignored, and left out later
+    with pytest.raises(InputError, match="cannot be read"):
+        _read_size(bomb)

@@ -38,9 +38,7 @@ ALLOWED = {
     "images/store.py": {"memmap"},  # of an open file from `create_file`
     # Files that the user names on the command line. They may be links, and images are checked when decoded.
     "images/decode.py": {"open"},
-    "images/box_matching.py": {"open"},
     "images/video_av.py": {"open"},
-    "multiview/view_boxes.py": {"open"},
     "images/video_opencv.py": {"VideoCapture"},
     "images/mp4_header.py": {"open"},
     "naming/image_renderer.py": {"open"},  # of bytes in memory

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +107,31 @@ def test_a_comparison_that_is_already_running_is_refused(
     write_json(runner.describe(comparison), tmp_path / "comparison.json")
     with exclusive(tmp_path), pytest.raises(InputError, match="another process is working on"):
         runner.run_comparison(comparison, tmp_path)
+
+
+def test_an_interrupted_comparison_ends_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM reaches the command only: it ends the process of the method and starts no other method."""
+    ended: list[str] = []
+    started: list[str] = []
+
+    class Process:
+        def terminate(self) -> None:
+            ended.append("terminated")
+            finished.set()
+
+    finished = threading.Event()
+
+    def run(job: Job, on_start: Any) -> dict[str, Any]:
+        started.append(job.name)
+        on_start(Process())
+        _thread.interrupt_main()
+        assert finished.wait(20)
+        raise InputError("ended")
+
+    monkeypatch.setattr(runner, "run_in_process", run)
+    comparison = Comparison(("images",), Path("labels.json"), 4, 1.0, ("autolink", "dve"))
+    with pytest.raises(KeyboardInterrupt):
+        runner._run_methods(comparison, tmp_path, ["cpu"], lambda *_: None, lambda *_: None)
+    assert (started, ended) == (["autolink"], ["terminated"])

@@ -76,13 +76,17 @@ def compare(
         else:
             print_note(f"{row['method']}: forward error {row['forward']:.2f} after {row['minutes']} minutes")
 
-    rows = run_comparison(
-        comparison,
-        output,
-        find_devices(device),
-        lambda method, used_device: print_note(f"{method}: running on {used_device}"),
-        on_done,
-    )
+    try:
+        rows = run_comparison(
+            comparison,
+            output,
+            find_devices(device),
+            lambda method, used_device: print_note(f"{method}: running on {used_device}"),
+            on_done,
+        )
+    except KeyboardInterrupt:
+        print_note("stopped; run the same command to continue")
+        raise typer.Exit(130) from None
     print_table(
         TERMINAL_COLUMNS.values(),
         [table_cells(row, TERMINAL_COLUMNS) for row in rows],

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import queue
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +61,24 @@ def run_comparison(
     """
     # Check labels and settings now, not after minutes of training.
     read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
-    num_images, device = len(list_images(list(comparison.images))), select_device(devices[0])
-    for method in comparison.methods:
-        resolve_job_config(Job(comparison, method, output / method, devices[0]), num_images, device)
+    _check_settings(comparison, output, devices[0])
     _require_same_comparison(comparison, output)
     with exclusive(output):
         return _run_methods(comparison, output, devices, on_start, on_done)
+
+
+def _check_settings(comparison: Comparison, output: Path, device: str) -> None:
+    """Raise if no method can use the settings; a method that alone cannot use them becomes a failed row."""
+    num_images, errors = len(list_images(list(comparison.images))), list[InputError]()
+    for method in comparison.methods:
+        try:
+            resolve_job_config(
+                Job(comparison, method, output / method, device), num_images, select_device(device)
+            )
+        except InputError as error:
+            errors.append(error)
+    if len(errors) == len(comparison.methods):
+        raise errors[0]
 
 
 def _run_methods(
@@ -74,19 +90,28 @@ def _run_methods(
     for name in wanted:
         names.put(name)
     rows: list[Row] = []
+    processes: list[BaseProcess] = []
 
     def work(device: str) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 name = names.get_nowait()
                 on_start(name, device)
-                row = run_in_process(Job(comparison, name, output / name, device))
+                row = run_in_process(Job(comparison, name, output / name, device), processes.append)
                 rows.append(row)
                 on_done(row)
 
     with ThreadPoolExecutor(len(devices)) as pool:
-        for worker in [pool.submit(work, device) for device in devices]:
-            worker.result()  # raises the exception of a worker that failed
+        try:
+            for worker in [pool.submit(work, device) for device in devices]:
+                worker.result()  # raises the exception of a worker that failed
+        except BaseException:  # also Ctrl-C and SIGTERM: start no other method, and save what was trained
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    names.get_nowait()
+            for process in processes:
+                process.terminate()
+            raise
     ordered = order_rows(rows)
     write_json({"selfmark": __version__, **describe(comparison), "rows": ordered}, output / "compare.json")
     write_page(comparison, ordered, output)
@@ -134,12 +159,18 @@ def _require_same_comparison(comparison: Comparison, output: Path) -> None:
     write_json(described, path)
 
 
-def run_in_process(job: Job) -> Row:
-    """Run a job in a new process, so that its memory can be measured and it cannot crash this process."""
+def run_in_process(job: Job, on_start: Callable[[BaseProcess], None] = lambda process: None) -> Row:
+    """Run a job in a new process, so that its memory can be measured and it cannot crash this process.
+
+    Args:
+        job: the job.
+        on_start: called with the process when it has started.
+    """
     context = multiprocessing.get_context("spawn")  # CUDA cannot be used in a forked process
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(job, sender), daemon=True)
     process.start()
+    on_start(process)
     sender.close()
     try:
         received = receiver.recv()
@@ -157,7 +188,16 @@ def run_in_process(job: Job) -> Row:
 
 def _work(job: Job, sender: Connection) -> None:
     """Run a job, and send its row or its exception to the parent process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         sender.send(run_job(job))
     except BaseException as error:
         sender.send(error)
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the parent process, which may be killed, then save and end this one too."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)

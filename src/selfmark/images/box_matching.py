@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from PIL import Image
-
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.box_files import FileBox, read_boxes
+from selfmark.images.decode import UnreadableImage, read_image_size
+from selfmark.images.input_files import VIDEO_SUFFIXES
 from selfmark.images.video import probe_video
-
-_ORIENTATION = 0x0112  # EXIF tag
 
 
 def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], None]) -> list[ImageRef]:
@@ -156,8 +154,8 @@ def _to_pixels(file_box: FileBox, path: Path) -> Box:
 def _read_size(path: Path) -> tuple[int, int]:
     """Return width and height of an upright image or video frame, in pixels, from the file's header."""
     try:
-        with Image.open(path) as image:
-            is_sideways = image.getexif().get(_ORIENTATION, 1) >= 5
-            return (image.height, image.width) if is_sideways else (image.width, image.height)
-    except OSError:
-        return probe_video(path).size
+        return read_image_size(path)
+    except UnreadableImage as error:
+        if path.suffix.lower() in VIDEO_SUFFIXES:
+            return probe_video(path).size
+        raise InputError(f"{path} cannot be read, so its relative box has no size: {error}") from error

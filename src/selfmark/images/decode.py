@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
+from selfmark.config import Images
 from selfmark.errors import SelfmarkError
 from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
 
@@ -64,15 +65,19 @@ def read_image(path: Path, max_megapixels: float) -> Pixels:
 
 
 def read_image_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an upright image from its header, without decoding it.
+    """Return width and height of an upright image from its header.
 
     Raises:
-        UnreadableImage: if the file is not an image.
+        UnreadableImage: if the file is not an image, or larger than the default of `images.max_megapixels`.
     """
     try:
         with Image.open(path, formats=_FORMATS) as image:
+            # Pillow decodes the whole of a PNG to look for an orientation behind its pixels.
+            _check_size(image, Images().max_megapixels, path.stat().st_size)
             width, height = image.size
             return (height, width) if _read_orientation(image) in _SIDEWAYS else (width, height)
+    except UnreadableImage:
+        raise
     except Exception as error:  # see `decode_image`
         raise UnreadableImage(_describe(error)) from error
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from PIL import Image
-
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
+from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.video import probe_video
 from selfmark.run.files import FORMAT, is_view_name, read_view_list, write_json
 from selfmark.run.guarded_files import VIEWS_FILE
@@ -118,12 +117,6 @@ def _read_image_size(path: Path, is_video: bool) -> tuple[int, int] | None:
     An image that EXIF marks as turned is measured upright.
     """
     try:
-        if is_video:
-            return probe_video(path).size
-        with Image.open(path) as image:
-            width, height = image.size
-            orientation = image.getexif().get(0x0112, 1)
-            is_turned = orientation in (5, 6, 7, 8)  # by a quarter turn
-            return (height, width) if is_turned else (width, height)
-    except (InputError, OSError, ValueError, SyntaxError):
+        return probe_video(path).size if is_video else read_image_size(path)
+    except (InputError, UnreadableImage):
         return None

@@ -47,7 +47,7 @@ from selfmark.run.files import (
 )
 from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder, sync
 from selfmark.run.image_list import refs_from_json, refs_to_json
-from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, require_fields
+from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, is_text, require_fields
 from selfmark.run.locks import exclusive
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
@@ -227,8 +227,13 @@ class Run:
 
     def start_from(self) -> dict[str, str] | None:
         """Return name and checksum of the detector that the training starts from; None for random weights."""
-        record = read_json(self.path / "run.json").get("start_from")
-        return record if isinstance(record, dict) else None
+        path = self.path / "run.json"
+        record = read_json(path).get("start_from")
+        if record is None:
+            return None
+        with _report_content_errors(path):
+            require_fields(record, {"model": is_text, "sha256": is_text})
+        return {"model": record["model"], "sha256": record["sha256"]}
 
     @property
     def verification_path(self) -> Path:

@@ -71,7 +71,7 @@ def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
     lines = [_format_cells(row) for row in finished]
     lines += [[row["method"], "failed", *[NONE] * (len(_HEADER) - 2)] for row in failed]
     sentences = [_describe_rank(finished)]
-    constant = [row["method"] for row in finished if row["guessing_backward"] < _MIN_MOTION]
+    constant = [row["method"] for row in finished if _is_constant(row)]
     if constant:
         names = " and ".join(f"`{name}`" for name in constant)
         sentences.append(
@@ -87,14 +87,19 @@ def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
 _MIN_MOTION = 0.5  # percent; landmarks whose guessing error is lower hardly move from image to image
 
 
+def _is_constant(row: Row) -> bool:
+    """Return True if the landmarks are known to stay at the same place in every image."""
+    return row["guessing_backward"] is not None and bool(row["guessing_backward"] < _MIN_MOTION)
+
+
 def _format_cells(row: Row) -> list[str]:
     iterations = (row["iterations"] or {}).get("methods.iterations")
     is_other = row["method"] not in _OWN_METHODS
     return [
         row["method"] + ("" if row["budget_minutes"] else " (default command)"),
         f"{row['forward']:.2f} ({row['guessing_forward']:.2f})",
-        f"{row['backward']:.2f} ({row['guessing_backward']:.2f})",
-        f"{row['hits']:.1f}",
+        NONE if row["backward"] is None else f"{row['backward']:.2f} ({row['guessing_backward']:.2f})",
+        NONE if row["hits"] is None else f"{row['hits']:.1f}",
         NONE if row["on_object"] is None else f"{100 * row['on_object']:.0f}",
         row["verdict"] or NONE,
         NONE if row["training_minutes"] is None else f"{row['training_minutes']:.1f}",

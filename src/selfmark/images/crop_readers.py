@@ -16,7 +16,7 @@ from selfmark.images.reading_process import CAPACITY, ReadingProcess, StillImage
 
 THREADS = min(8, os.cpu_count() or 1)
 PREFETCH = 4 * THREADS  # images that are read before they are needed; video frames wait in full size
-MAX_PROCESSES = 16
+MAX_PROCESSES = 8
 _MIN_CORES = 4  # on fewer cores, processes hardly read faster than threads
 _TRIAL_IMAGES = 64  # images that are read in threads before processes are considered
 _MIN_SECONDS = 2.5  # expected waiting time for the other images from which on processes are started

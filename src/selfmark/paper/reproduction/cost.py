@@ -19,7 +19,7 @@ STAGE1_16_PAIRS_STEP = 9.72e-3  # seconds per training step on 32 images
 STAGE1_64_PAIRS_STEP = 31.11e-3  # seconds per training step on 128 images
 EXTRACT = 5921.25  # images per second; points and descriptors of an image and its mirror image
 PREDICT_GPU = 6253.48  # images per second
-FIRST_STEP = 34.63  # seconds until the first step, from a cold start
+COLD_FIRST_STEP_S = 25.46  # seconds until the first step, from a cold start
 RECOVERY_200K = 3.16  # seconds of both clusterings with 10 restarts
 # Measured in docs/results/reproduced/birds.json. benchmarks/cost_formulas.py has the same values. Large JPEGs
 # take longer.
@@ -69,7 +69,7 @@ def estimate_training_seconds(training: Training) -> float:
     rounds = config.rounds.count
     warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
     stage1_iterations = warmup + rounds * config.rounds.iterations
-    seconds = FIRST_STEP + images / DECODE + images / FIRST_KEYPOINTS
+    seconds = COLD_FIRST_STEP_S + images / DECODE + images / FIRST_KEYPOINTS
     seconds += stage1_iterations * estimate_step_seconds(2 * config.runtime.batch, config)
     extraction = images / EXTRACT * _relative_work(config)
     clustering = RECOVERY_200K * config.correspondence.restarts / 10

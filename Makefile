@@ -1,7 +1,7 @@
 # Two commands set everything up on a fresh machine with Python 3.11+ and pip:
-#   make demo   create .venv, install, run the whole pipeline on built-in data and show the result
-#   make test   create .venv, install, then lint and the whole test suite (with Chromium, see browser)
-# Others: make lint, make docs (into site/), make build (into dist/), make slow, make clean.
+#   make demo   create .venv, install selfmark, and run the whole pipeline on generated images
+#   make test   create .venv, install selfmark, and run lint and the whole test suite
+# Other targets: make lint, docs (into site/), build (into dist/), check-wheel, slow (slow tests), fuzz, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,8 +23,8 @@ demo: install
 test: lint readers browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Programs whose own code reads our files back in the tests, and transformers, with whose DINOv2 ours is compared. They
-# are installed without their dependencies, which are large or conflict with ours.
+# Packages that only the tests use: programs that read the files that selfmark writes, and transformers, whose DINOv2 is
+# compared with selfmark's. They are installed without their dependencies, which are large or conflict with ours.
 readers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
 	  label-studio-sdk lightning-pose ultralytics \
@@ -34,7 +34,7 @@ readers: install
 browser: install
 	sh scripts/install_chromium.sh $(BIN)/python
 
-# Everything that can be checked without running the program.
+# All checks that do not run the program.
 lint: style types imports docs
 
 style: install
@@ -47,7 +47,7 @@ types: install
 imports: install
 	$(BIN)/lint-imports --no-logo
 
-# The variable hides an advertisement for the next major version.
+# NO_MKDOCS_2_WARNING hides an advertisement for the next major version of MkDocs.
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -56,11 +56,11 @@ build: install
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 
-# Install the built wheel into an empty environment and run the demo; SKIP_DEMO=1 only asks for the version.
+# Install the built wheel into an empty environment and run the demo; with SKIP_DEMO=1, only print the version.
 check-wheel: build
 	sh scripts/check_wheel.sh dist/*.whl
 
-# Corrupt files for so many minutes and read them; a file that causes an error is added to tests/fuzz/corpus.
+# For MINUTES minutes, corrupt files and read them. A file that causes an error is added to tests/fuzz/corpus.
 MINUTES ?= 10
 SEED ?= 0
 fuzz: install

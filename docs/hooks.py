@@ -1,8 +1,8 @@
-"""MkDocs hooks that publish files from outside docs/ and rewrite the links that lead to them.
+"""MkDocs hooks that publish files from outside docs/ and rewrite links to them.
 
-Pages link to each other as they do on disk, so that the links also work in an editor and on a code host.
-README.md and other files of the repository root become pages under project/. Any other file of the
-repository that a page links to is copied into the site.
+Pages link to files of the repository by relative paths, so that links also work in an editor and on a code
+host. README.md and other files of the repository root become pages under project/. Any other file outside
+docs/ that a page links to is copied into the site, under repository/.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-# Files of the repository root, and the page that each becomes.
+# File of the repository root: page of the site.
 ROOT_PAGES = {
     "README.md": "project/readme.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -25,7 +25,7 @@ ROOT_PAGES = {
     "SECURITY.md": "project/security.md",
     "LICENSE": "project/license.md",
 }
-# A fenced code block, in which nothing is a link, or the target of a link.
+# Matches a fenced code block, in which nothing is a link, or else a link.
 FENCE_OR_LINK = re.compile(
     r"(?P<fence>^```.*?^```)|\[(?P<text>[^\]]*)\]\((?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)",
     flags=re.MULTILINE | re.DOTALL,
@@ -33,7 +33,7 @@ FENCE_OR_LINK = re.compile(
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages made from files of the repository root."""
+    """Add a page for each file in `ROOT_PAGES`."""
     for name, uri in ROOT_PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         if not name.endswith(".md"):
@@ -65,7 +65,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _publish(path: Path, config: MkDocsConfig, files: Files) -> str:
-    """Return the address of a repository file within the site; copy the file if it is not there yet."""
+    """Return the path of a repository file within the site; add the file to the site if necessary."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     name = path.relative_to(ROOT).as_posix()

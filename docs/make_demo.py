@@ -15,10 +15,11 @@ from selfmark.demo.scene import generate_scene
 from selfmark.report.landmark_pictures import Picture, draw_contact_sheet
 
 PATH = Path(__file__).parent / "images" / "demo.jpg"
-SHOWN, COLUMNS, WIDTH = 12, 6, 1704
+SHOWN, COLUMNS = 12, 6  # number of images and of columns
+WIDTH = 1704  # pixels of the picture
 
 
-def picture() -> Picture:
+def draw_picture() -> Picture:
     """Return a contact sheet [H, W, 3] RGB of the first test images of the demo with their landmarks."""
     images = generate_scene(TEST_IMAGES, SIZE, TEST_SEED).images[:SHOWN]
     sheet = draw_contact_sheet(images, selfmark.load("demo")(list(images)).xy, COLUMNS)
@@ -27,4 +28,4 @@ def picture() -> Picture:
 
 
 if __name__ == "__main__":
-    cv2.imwrite(str(PATH), picture()[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])
+    cv2.imwrite(str(PATH), draw_picture()[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])

@@ -1,15 +1,15 @@
-"""Draw pictures for features.md: one row of the same images for each run, with the landmarks it finds.
+"""Draw pictures for features.md. Each row shows the same images with the landmarks of one run.
 
     python docs/make_features_pictures.py PICTURE --runs RUN... --images IMAGE...
 
-docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk, with three runs on its 60
-training images, on a CPU:
+docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk, with three runs that were
+made on its 60 training images, on a CPU:
 
     selfmark discover IMAGES -k 16 --features none -o runs/none
     selfmark discover IMAGES -k 16 --method zero-shot -o runs/zero-shot
     selfmark discover IMAGES -k 16 -o runs/default
 
-docs/images/features-mouse.jpg shows test images 1, 5, 9 and 13 of mirror-mouse, on a CPU:
+docs/images/features-mouse.jpg shows test images 1, 5, 9 and 13 of mirror-mouse, with two runs on a CPU:
 
     selfmark discover images/train -k 16 --features none -o runs/mouse-none
     selfmark discover images/train -k 16 -o runs/mouse
@@ -27,12 +27,12 @@ import numpy as np
 import selfmark
 from selfmark.report.landmark_pictures import Picture, draw_contact_sheet
 
-SIDE = 384  # pixels of one image in the sheet before it is scaled to WIDTH
-WIDTH = 1200
+SIDE = 384  # side of an image before the whole sheet is scaled to WIDTH, pixels
+WIDTH = 1200  # pixels of the picture
 JPEG_QUALITY = 80  # keeps the files below 150 KB
 
 
-def picture(runs: Sequence[str], images: Sequence[str]) -> Picture:
+def draw_picture(runs: Sequence[str], images: Sequence[str]) -> Picture:
     """Return a sheet [H, W, 3] RGB with one row for each run and one column for each image."""
     squares = np.stack([_read_square(path) for path in images])
     points = [selfmark.load(run)(list(squares)).xy for run in runs]
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", required=True)
     parser.add_argument("--images", nargs="+", required=True)
     arguments = parser.parse_args()
-    drawn = picture(arguments.runs, arguments.images)[..., ::-1]
+    drawn = draw_picture(arguments.runs, arguments.images)[..., ::-1]
     cv2.imwrite(str(arguments.picture), drawn, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 

@@ -46,7 +46,7 @@ EDGES = [(3, 9), (12, 9), (10, 5), (8, 5), (10, 1), (8, 14), (5, 2), (2, 4), (2,
 MIRROR_PAIRS = [(3, 12), (11, 0), (10, 8), (1, 14), (4, 7)]
 
 
-def screenshot_edits() -> list[Edit]:
+def list_screenshot_edits() -> list[Edit]:
     """Return the edits that the screenshot shows."""
     return [
         *(SetName(landmark, name) for landmark, name in NAMES.items()),
@@ -67,7 +67,7 @@ def main() -> None:
             cv2.imwrite(str(photos / f"animal {index:02d}.jpg"), image[..., ::-1])
         selfmark.load("demo").save(run_folder / "model")
         editor = CardEditor(run_folder / "model")
-        editor.edit(screenshot_edits())
+        editor.edit(list_screenshot_edits())
         images = prepare_images(run_folder, select_images(run_folder, [str(photos)], 24), "cpu")
         with open_socket(0) as listener:
             address, server = build_server(run_folder, editor, editor.read(), images, listener)

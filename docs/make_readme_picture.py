@@ -1,4 +1,4 @@
-"""Draw docs/images/readme.jpg: the trusted landmarks of a run in images it was not trained on.
+"""Draw docs/images/readme.jpg: the trustworthy landmarks of a run in images it was not trained on.
 
     python docs/make_readme_picture.py RUN IMAGE...
 
@@ -24,27 +24,27 @@ from selfmark.report.landmark_pictures import Picture, draw_contact_sheet
 
 PATH = Path(__file__).parent / "images" / "readme.jpg"
 COLUMNS = 4
-SIDE = 384  # pixels of one image in the sheet before it is scaled to WIDTH
-WIDTH = 1600
-MIN_TRUST = 0.5  # landmarks below this are not drawn, as a user would hide them on the naming page
+SIDE = 384  # side of an image before the whole sheet is scaled to WIDTH, pixels
+WIDTH = 1600  # pixels of the picture
+MIN_TRUST = 0.5  # landmarks with less trust are not drawn; a user would hide them on the naming page
 JPEG_QUALITY = 85  # keeps the file below 300 KB
 
 
-def picture(run: str, images: Sequence[str]) -> Picture:
+def draw_picture(run: str, images: Sequence[str]) -> Picture:
     """Return a sheet [H, W, 3] RGB of the images with the landmarks of the detector in `run`."""
     metrics = json.loads((Path(run) / "metrics.json").read_text(encoding="utf-8"))
     points = selfmark.load(run)(list(images)).xy
     points[:, np.array(metrics["unlabelled"]["trust"]) < MIN_TRUST] = np.nan
     squares, points_in_squares = zip(
-        *(_square(path, xy) for path, xy in zip(images, points, strict=True)), strict=True
+        *(_make_square(path, xy) for path, xy in zip(images, points, strict=True)), strict=True
     )
     sheet = draw_contact_sheet(np.stack(squares), np.stack(points_in_squares), COLUMNS)
     height = round(sheet.shape[0] * WIDTH / sheet.shape[1])
     return cv2.resize(sheet, (WIDTH, height), interpolation=cv2.INTER_AREA).astype("uint8")
 
 
-def _square(path: str, xy: FloatArray) -> tuple[Picture, FloatArray]:
-    """Pad an image to a square and resize it to SIDE; move its points [K, 2] along."""
+def _make_square(path: str, xy: FloatArray) -> tuple[Picture, FloatArray]:
+    """Pad an image to a square of side SIDE; return it with its points [K, 2] in the new pixels."""
     image = cv2.imread(path)
     if image is None:
         raise SystemExit(f"cannot read {path}")
@@ -61,5 +61,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     cv2.imwrite(
-        str(PATH), picture(sys.argv[1], sys.argv[2:])[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+        str(PATH),
+        draw_picture(sys.argv[1], sys.argv[2:])[..., ::-1],
+        [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY],
     )

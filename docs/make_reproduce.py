@@ -1,6 +1,7 @@
-"""Update the table of reproduce.md from the experiment files: commands, costs, the paper's numbers.
+"""Update the table of docs/reproduce.md from the experiment files: commands, costs, the paper's numbers.
 
-Run `python docs/make_reproduce.py` after you change an experiment file or a rate. A test fails until you do.
+Run `python docs/make_reproduce.py` after you change an experiment file or a rate of the cost estimate. A test
+fails until you do.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ _HEADER = (
 )
 
 
-def page(before: str) -> str:
+def build_page(before: str) -> str:
     """Return the page with an updated table."""
-    experiments = sorted(map(load_experiment, list_experiment_names()), key=_order)
-    rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_row, experiments)]
-    rows.append(("`selfmark reproduce all`", "", "", *_costs(experiments), ""))
+    experiments = sorted(map(load_experiment, list_experiment_names()), key=_sort_key)
+    rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_format_row, experiments)]
+    rows.append(("`selfmark reproduce all`", "", "", *_format_costs(experiments), ""))
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return re.sub(re.escape(_MARK) + r"(\|.*\n)*", lambda _: _MARK + table + "\n", before)
 
 
-def _order(experiment: Experiment) -> tuple[bool, str, int, str]:
-    """Sort tables before figures, each by number, then experiments that are not in the paper."""
+def _sort_key(experiment: Experiment) -> tuple[bool, str, int, str]:
+    """Return a sort key: tables by number, then figures by number, then experiments not in the paper."""
     word, _, number = experiment.place.split(",")[0].partition(" ")
     return (
         not experiment.place,
@@ -46,7 +47,7 @@ def _order(experiment: Experiment) -> tuple[bool, str, int, str]:
     )
 
 
-def _row(experiment: Experiment) -> tuple[str, ...]:
+def _format_row(experiment: Experiment) -> tuple[str, ...]:
     data = [
         f"{name} ({points} points)" if points else name
         for name, points in list_required_datasets([experiment])
@@ -56,24 +57,25 @@ def _row(experiment: Experiment) -> tuple[str, ...]:
         f"`selfmark reproduce {experiment.name}`",
         place,
         ", ".join(data),
-        *_costs([experiment]),
-        _paper_numbers(experiment),
+        *_format_costs([experiment]),
+        _format_paper_numbers(experiment),
     )
 
 
-def _costs(experiments: Sequence[Experiment]) -> tuple[str, str, str]:
+def _format_costs(experiments: Sequence[Experiment]) -> tuple[str, str, str]:
     """Return the number of training runs and the GPU minutes with the presets `paper` and `fast`."""
     plans = [make_plan(experiments, DatasetNames(), name, {}) for name in ("paper", "fast")]
     paper, fast = (f"{estimate_minutes(plan):,.0f}" for plan in plans)
     return str(len(plans[0].trainings)), paper, fast
 
 
-def _paper_numbers(experiment: Experiment) -> str:
+def _format_paper_numbers(experiment: Experiment) -> str:
     rows = [row for row in experiment.own_rows if row.paper]
     if not rows:
         return "none printed" if experiment.place else "not in the paper"
-    return "; ".join(f"{row.name}: {', '.join(f'{n:g}' for n in row.paper if n is not None)}" for row in rows)
+    numbers = {row.name: [number for number in row.paper if number is not None] for row in rows}
+    return "; ".join(f"{name}: {', '.join(f'{number:g}' for number in row)}" for name, row in numbers.items())
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(build_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Write settings.md from the configuration: every setting, its meaning and its value in each preset.
+"""Write docs/settings.md from the configuration: every setting, its meaning and its value in each preset.
 
 Run `python docs/make_settings.py` after you change a setting. A test fails until you do.
 """
@@ -17,7 +17,7 @@ _FIELD = re.compile(r"^    (\w+): ")
 _COMMENT = re.compile(r"#\s*(.*)$")
 
 
-def field_comments(kind: type[Any]) -> dict[str, str]:
+def read_field_comments(kind: type[Any]) -> dict[str, str]:
     """Return the comment of each field of a dataclass: on its line or, if the comment is long, above it."""
     comments: dict[str, str] = {}
     above: list[str] = []
@@ -29,7 +29,7 @@ def field_comments(kind: type[Any]) -> dict[str, str]:
     return comments
 
 
-def page() -> str:
+def build_page() -> str:
     """Return the whole page as Markdown."""
     lines = [
         "# Settings",
@@ -60,7 +60,7 @@ def page() -> str:
             lines += [inspect.getdoc(kind) or "", ""]
         lines += ["| setting | " + " | ".join(presets) + " | allowed | meaning |"]
         lines += ["| --- |" + " --- |" * (len(presets) + 2)]
-        meanings, hints = field_comments(kind), get_type_hints(kind)
+        meanings, hints = read_field_comments(kind), get_type_hints(kind)
         for item in dataclasses.fields(kind):
             values = []
             for preset in presets.values():
@@ -69,14 +69,14 @@ def page() -> str:
             if dataclasses.is_dataclass(values[0]):
                 continue
             dotted = f"{name}.{item.name}" if name else item.name
-            shown = " | ".join(_text(value) for value in values)
-            allowed = _allowed(item, hints[item.name])
+            shown = " | ".join(_format_value(value) for value in values)
+            allowed = _describe_allowed(item, hints[item.name])
             lines.append(f"| `{dotted}` | {shown} | {allowed} | {meanings.get(item.name, '')} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _allowed(item: dataclasses.Field[Any], hint: Any) -> str:
+def _describe_allowed(item: dataclasses.Field[Any], hint: Any) -> str:
     """Return the choices of a setting, or the limits of its numbers."""
     if get_origin(hint) is Literal:
         return ", ".join(get_args(hint))
@@ -84,7 +84,7 @@ def _allowed(item: dataclasses.Field[Any], hint: Any) -> str:
     return str(config.limit_of(item)) if is_number else ""
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -93,4 +93,4 @@ def _text(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("settings.md").write_text(page(), encoding="utf-8")
+    Path(__file__).with_name("settings.md").write_text(build_page(), encoding="utf-8")

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Install a wheel with all extras into an empty environment, check its packages for known vulnerabilities, and write a
-# software bill of materials (CycloneDX) beside the wheel. Needs the network.
-#   scripts/audit_release.sh dist/selfmark-*.whl
+# Install a wheel with all extras into an empty environment, check all packages for known vulnerabilities, and write a
+# software bill of materials (CycloneDX) next to the wheel. Needs the network.
+# Usage: scripts/audit_release.sh dist/selfmark-*.whl
 set -eu
 wheel=$1
 folder=$(mktemp -d)
@@ -15,7 +15,7 @@ python=${PYTHON:-python3}
 
 "$folder/tools/bin/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible \
   --output-format JSON --output-file "${wheel%.whl}.cdx.json" "$folder/released/bin/python"
-# The package index knows neither local versions such as torch 2.13.0+cpu nor this release. With --strict, a package
-# that cannot be looked up is an error: otherwise an audit without a connection would report no vulnerabilities.
+# Leave out this release and cut local versions such as +cpu of torch, because the package index does not know them.
+# With --strict, a failed lookup is an error. Otherwise an audit without a connection would report no vulnerabilities.
 "$folder/released/bin/python" -m pip list --format freeze --exclude selfmark | sed 's/+.*//' >"$folder/packages.txt"
 "$folder/tools/bin/pip-audit" --strict --no-deps --disable-pip --desc --requirement "$folder/packages.txt"

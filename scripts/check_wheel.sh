@@ -1,7 +1,7 @@
 #!/bin/sh
 # Install a built wheel into an empty virtual environment and run `selfmark demo` from there.
 # Usage: scripts/check_wheel.sh [--skip-demo] WHEEL
-# Environment: PYTHON is the interpreter to use (python3); SKIP_DEMO=1 is the same as --skip-demo.
+# Environment: PYTHON is the interpreter (default: python3); SKIP_DEMO=1 is the same as --skip-demo.
 set -eu
 
 skip_demo=${SKIP_DEMO:-}
@@ -16,13 +16,13 @@ fi
 wheel=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-unset PYTHONPATH  # so that pip and Python see nothing but the new environment
+unset PYTHONPATH  # so that pip and Python see only the new environment
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
 "$folder/venv/bin/python" -m pip install --quiet --constraint "$root/constraints.txt" "$wheel"
 
-# Away from the repository, so that nothing but the installed package can be imported.
+# Leave the repository, so that Python imports the installed package and not the source.
 cd "$folder"
 "$folder/venv/bin/selfmark" --version
 if [ -n "$skip_demo" ]; then

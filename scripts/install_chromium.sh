@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install Chromium for the browser tests if this is possible without asking: as root on Debian and Ubuntu.
-# On other systems, print how to get it. Never fail: the tests decide whether they may be skipped.
+# Install Chromium for the browser tests. This works as root on Debian and Ubuntu; otherwise print how to get it.
+# The script never fails, because the tests decide whether they may be skipped without Chromium.
 # Usage: scripts/install_chromium.sh PYTHON
 set -u
 python=${1:?usage: scripts/install_chromium.sh PYTHON}

@@ -2,9 +2,9 @@
 
     python scripts/lock.py
 
-pip reports which file it would install on this platform and its sha256, using the configured package index.
-Nothing is installed, and the lock file contains no addresses. The lock is valid only for the platform on
-which you run this script, so run it where the tests run. torch is left out because its builds differ by
+The script asks pip which file of each package it would install on this platform, and for the sha256 of this
+file. Nothing is installed, and the lock file contains no addresses. The lock is valid only for the platform
+on which you run this script, so run it where the tests run. torch is left out because its builds differ by
 platform and accelerator.
 """
 
@@ -47,7 +47,7 @@ def fetch_checksums(pins: dict[str, str]) -> dict[str, str]:
 
 
 def _normalize(name: str) -> str:
-    """Return the spelling of a package name that pip treats as equal to all others."""
+    """Return the normalized spelling of a package name, which is the same for all spellings pip accepts."""
     return name.lower().replace("_", "-").replace(".", "-")
 
 

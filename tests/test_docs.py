@@ -287,7 +287,7 @@ def _load_script(name: str) -> ModuleType:
 
 
 def test_the_settings_page_is_up_to_date() -> None:
-    page = _load_script("make_settings").page()
+    page = _load_script("make_settings").build_page()
     assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python docs/make_settings.py"
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 60
@@ -299,7 +299,7 @@ def test_the_settings_page_is_up_to_date() -> None:
 
 def test_the_table_of_experiments_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reproduce.md").read_text()
-    assert page == _load_script("make_reproduce").page(page), "run: python docs/make_reproduce.py"
+    assert page == _load_script("make_reproduce").build_page(page), "run: python docs/make_reproduce.py"
     rows = [line for line in page.splitlines() if line.startswith("| `selfmark reproduce")]
     assert len(rows) == len(experiment.list_experiment_names()) + 1
 
@@ -307,7 +307,7 @@ def test_the_table_of_experiments_is_up_to_date() -> None:
 def test_the_demo_picture_is_up_to_date() -> None:
     demo = _load_script("make_demo")
     saved = cv2.imread(str(demo.PATH))
-    redrawn = demo.picture()[..., ::-1]
+    redrawn = demo.draw_picture()[..., ::-1]
     assert saved is not None
     assert saved.shape == redrawn.shape
     # JPEG blurs edges slightly; a disc at another position changes dozens of pixels completely.
@@ -322,7 +322,7 @@ def test_the_readme_picture_can_be_redrawn(workspace: Path, tmp_path: Path) -> N
     sheets = []
     for trust in (1.0, 0.0):
         (tmp_path / "metrics.json").write_text(json.dumps({"unlabelled": {"trust": [trust] * 16}}))
-        sheets.append(script.picture(str(tmp_path), images))
+        sheets.append(script.draw_picture(str(tmp_path), images))
     assert sheets[0].shape == (script.WIDTH // 2 - 1, script.WIDTH, 3)  # two rows of four, with gaps
     assert (sheets[0] != sheets[1]).any()  # landmarks of low trust are not drawn
 
@@ -333,7 +333,7 @@ def test_pictures_of_features_can_be_redrawn(workspace: Path, tmp_path: Path) ->
         Detector.load("demo").save(tmp_path / name)
     runs = [str(tmp_path / name) for name in ("first", "second")]
     images = [str(workspace / "photos" / f"{index:03d}.png") for index in range(3)]
-    sheet = script.picture(runs, images)
+    sheet = script.draw_picture(runs, images)
     assert sheet.shape[1:] == (script.WIDTH, 3)
     assert abs(sheet.shape[0] - script.WIDTH * 2 / 3) < 2  # one row for each run, with a gap
     half = sheet.shape[0] // 2

@@ -1,1 +1,1 @@
-"""Training of selfmark's own first-keypoint detector; run it with `python -m training.keypoints.train`."""
+"""Train selfmark's own detector of first keypoints. Run `python -m training.keypoints.train`."""

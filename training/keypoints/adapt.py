@@ -1,4 +1,4 @@
-"""Homographic adaptation: points that a detector finds in many deformed views of an image become labels."""
+"""Label images by homographic adaptation: points found in many deformed views of an image become labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training.keypoints.settings import Settings
 
 
 def compute_confidence(network: nn.Module, views: Tensor) -> Tensor:
-    """Return the detector's confidence map [B, 1, S, S] of views [B, 1, S, S]; bfloat16 on a GPU."""
+    """Return the detector's confidence maps [B, 1, S, S] of gray views [B, 1, S, S], in bfloat16 on a GPU."""
     with torch.autocast(views.device.type, torch.bfloat16, enabled=views.is_cuda):
         score, _ = network(views.expand(-1, 3, -1, -1))
     result: Tensor = score.float()[:, None]
@@ -51,8 +51,9 @@ def adapt(
     """Label images with the points that a detector finds in many views.
 
     Args:
-        network: Network like `SuperPoint`: RGB [B, 3, S, S] in 0..1 to a score [B, S, S] and anything else.
-        images: Images [N, S, S] uint8.
+        network: Network like `SuperPoint`. It maps RGB images [B, 3, S, S] in 0..1 to scores [B, S, S] and a
+            second result, which is ignored.
+        images: Gray images [N, S, S] uint8.
         settings: Settings of the training.
         generator: Random generator.
     """

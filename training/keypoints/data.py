@@ -1,4 +1,4 @@
-"""Parallel drawing of many images, with one process per core."""
+"""Draw many training images in parallel, with one process per core."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LabeledImages:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Images that other processes are drawing."""
+    """Images that other processes draw in the background."""
 
     parts: list[Future[Drawn]]
 
@@ -64,9 +64,9 @@ class Drawing:
 
 @contextlib.contextmanager
 def open_drawing_pool() -> Iterator[Executor]:
-    """Open a pool with one process per core, except for the core that trains.
+    """Open a pool with one process per core, except for one core, which trains.
 
-    Processes are spawned, because forking a process that uses a CUDA device breaks it.
+    Processes are spawned, because a forked process cannot use CUDA.
     """
     context = multiprocessing.get_context("spawn")
     cores = max(1, (os.cpu_count() or 1) - 1)
@@ -98,9 +98,10 @@ def _crop(
 
 
 def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int, int]) -> list[Future[Drawn]]:
-    """Submit `count` images; image i depends only on the seed and i, not on the process that draws it.
+    """Submit tasks that draw `count` images.
 
-    The second number of the seed is different for each kind of image.
+    Image i depends only on the seed and i, not on the process that draws it. The second number of the seed is
+    different for each kind of image.
     """
     return [
         pool.submit(_draw_part, draw, data, seed, start, min(start + IMAGES_PER_TASK, count))
@@ -109,6 +110,7 @@ def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int,
 
 
 def _draw_part(draw: Draw, data: Data, seed: tuple[int, int], start: int, stop: int) -> Drawn:
+    """Draw the images `start` to `stop` - 1; return [n, S, S] uint8 and their points [n, P, 2]."""
     images = np.empty((stop - start, data.side, data.side), np.uint8)
     points = np.full((stop - start, data.max_points, 2), np.nan, np.float32)
     for row, index in enumerate(range(start, stop)):

@@ -1,7 +1,7 @@
-"""Random homographies and batched warping of images and points on the device.
+"""Sample homographies, and warp batches of images and points on the device.
 
-A homography maps pixels of the *view* to pixels of the *image* that it shows, as sampling needs it. Pixel
-centers are at integer coordinates.
+A view is a deformed image. A homography maps pixels of the view to pixels of the image, because warping looks
+up each pixel of the view in the image. Pixel centers are at integer coordinates.
 """
 
 from __future__ import annotations
@@ -29,24 +29,28 @@ def sample_homographies(count: int, side: int, views: Views, generator: torch.Ge
     tilt = draw_uniform((count, 2), -1, 1, generator) * views.perspective / views.side
     shift = draw_uniform((count, 2), -1, 1, generator) * views.shift * side
 
-    def matrix(*rows: tuple[Tensor | float, ...]) -> Tensor:
-        # Constants are filled in on the device, because a CUDA graph cannot capture a copy from the host.
-        filled = [[v if isinstance(v, Tensor) else torch.full_like(turn, v) for v in row] for row in rows]
-        return torch.stack([torch.stack(row, dim=-1) for row in filled], dim=-2)
+    def build_matrices(*rows: tuple[Tensor | float, ...]) -> Tensor:
+        # Constants become tensors on the device, because a CUDA graph cannot capture a copy from the host.
+        tensors = [
+            [entry if isinstance(entry, Tensor) else torch.full_like(turn, entry) for entry in row]
+            for row in rows
+        ]
+        return torch.stack([torch.stack(row, dim=-1) for row in tensors], dim=-2)
 
     view_center, image_center = (views.side - 1) / 2, (side - 1) / 2
-    to_center = matrix((1.0, 0.0, -view_center), (0.0, 1.0, -view_center), (0.0, 0.0, 1.0))
-    perspective = matrix((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (tilt[:, 0], tilt[:, 1], 1.0))
-    scale = matrix((zoom * stretch, shear * zoom, 0.0), (0.0, zoom / stretch, 0.0), (0.0, 0.0, 1.0))
+    to_center = build_matrices((1.0, 0.0, -view_center), (0.0, 1.0, -view_center), (0.0, 0.0, 1.0))
+    perspective = build_matrices((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (tilt[:, 0], tilt[:, 1], 1.0))
+    scale = build_matrices((zoom * stretch, shear * zoom, 0.0), (0.0, zoom / stretch, 0.0), (0.0, 0.0, 1.0))
     cos, sin = turn.cos(), turn.sin()
-    rotation = matrix((cos, -sin, 0.0), (sin, cos, 0.0), (0.0, 0.0, 1.0))
+    rotation = build_matrices((cos, -sin, 0.0), (sin, cos, 0.0), (0.0, 0.0, 1.0))
     to_image = shift + image_center
-    back = matrix((1.0, 0.0, to_image[:, 0]), (0.0, 1.0, to_image[:, 1]), (0.0, 0.0, 1.0))
-    return back @ rotation @ scale @ perspective @ to_center
+    from_center = build_matrices((1.0, 0.0, to_image[:, 0]), (0.0, 1.0, to_image[:, 1]), (0.0, 0.0, 1.0))
+    return from_center @ rotation @ scale @ perspective @ to_center
 
 
 def sample_pairs(count: int, side: int, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return homographies of two views that show about the same part of each image, 2 x [count, 3, 3]."""
+    # The same shift for both views of an image, added to the shift of each view.
     roam = draw_uniform((count, 2, 1), -1, 1, generator) * views.roam * side
 
     def sample() -> Tensor:
@@ -75,7 +79,7 @@ def warp_points(xy: Tensor, homography: Tensor) -> Tensor:
 
 
 def map_pixels(homography: Tensor, side: int) -> Tensor:
-    """Return the image positions [B, side, side, 2] of the pixels of square views."""
+    """Return the positions [B, side, side, 2] in the image of all pixels of square views."""
     steps = torch.arange(side, device=homography.device, dtype=homography.dtype)
     by_column, by_row, fixed = (homography[:, :, i, None, None] for i in range(3))
     mapped = by_column * steps[None, :] + (by_row * steps[:, None] + fixed)  # [B, 3, side, side]

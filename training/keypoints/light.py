@@ -1,7 +1,7 @@
-"""Batched changes of light, sharpness and noise that do not move any point.
+"""Change light, sharpness and noise of a batch of views without moving any point.
 
-Operations along rows or columns are written as products with a matrix as wide as the view. On a GPU these are
-much cheaper than convolutions with a separate kernel for each view.
+Operations along rows or columns are products with a matrix as wide as the view. On a GPU this is much faster
+than convolutions with a separate kernel for each view.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from training.keypoints.homography import draw_uniform
 from training.keypoints.settings import Light
 
-BLOCK = 8  # side of a compressed block
-SIZES = 4  # number of reduced resolutions in one batch
+BLOCK = 8  # side of a compressed block, pixels
+SIZES = 4  # number of different reduced resolutions in one batch
 
 
 def relight(views: Tensor, light: Light, generator: torch.Generator, invert: Tensor | None = None) -> Tensor:
@@ -52,7 +52,10 @@ def relight(views: Tensor, light: Light, generator: torch.Generator, invert: Ten
 def _apply_to_fraction(
     views: Tensor, fraction: float, change: Callable[[Tensor], Tensor], generator: torch.Generator
 ) -> Tensor:
-    """Apply a change to a random subset of fixed size, so that no result is computed and then discarded."""
+    """Apply a change to a random subset of the views.
+
+    The subset has a fixed size, so that only its views are computed, and a CUDA graph can capture it.
+    """
     count = round(fraction * len(views))
     if count == 0:
         return views
@@ -80,32 +83,32 @@ def _change_tone(views: Tensor, light: Light, generator: torch.Generator) -> Ten
 
 
 def _change_lighting(views: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Change the lighting smoothly across the view, with a random surface of 4 x 4 knots."""
+    """Change the lighting smoothly across each view, by a random surface of 4 x 4 knots."""
     knots = draw_uniform((len(views), 1, 4, 4), -strength, strength, generator)
     surface = F.interpolate(knots, views.shape[-2:], mode="bicubic", align_corners=True)
     return (views * (1 + surface) + 0.3 * surface).clamp(0, 1)
 
 
 def blur(views: Tensor, sigma: Tensor) -> Tensor:
-    """Blur square views with Gaussians of sigma [B] in pixels; edges reflect as in OpenCV."""
+    """Blur square views [B, C, S, S] with Gaussians of sigma [B] in pixels. Edges reflect as in OpenCV."""
     last = views.shape[-1] - 1
     steps = torch.arange(last + 1, device=views.device, dtype=views.dtype)
     row, column = steps[:, None], steps[None]
     exponent = -0.5 / sigma.clamp_min(1e-2)[:, None, None] ** 2
 
-    def weight(distance: Tensor) -> Tensor:
+    def compute_weight(distance: Tensor) -> Tensor:
         return torch.exp(distance**2 * exponent)
 
     # Add the weights of each pixel's mirror images at both edges; edge pixels themselves are not mirrored.
-    weights = weight(row - column)
-    weights = weights + weight(row + column) * (column > 0)
-    weights = weights + weight(2 * last - row - column) * (column < last)
+    weights = compute_weight(row - column)
+    weights = weights + compute_weight(row + column) * (column > 0)
+    weights = weights + compute_weight(2 * last - row - column) * (column < last)
     weights = (weights / weights.sum(dim=2, keepdim=True))[:, None]
     return weights @ views @ weights.transpose(2, 3)
 
 
 def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> Tensor:
-    """Apply motion blur along a straight line in a random direction."""
+    """Apply motion blur along a straight line of random direction, at most `longest` pixels long."""
     count, _, height, width = views.shape
     radius = math.ceil(longest / 2)
     steps = torch.arange(-radius, radius + 1, device=views.device, dtype=views.dtype)
@@ -123,7 +126,7 @@ def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> T
 
 
 def _reduce_resolution(views: Tensor, light: Light) -> Tensor:
-    """Shrink and enlarge views; each quarter of the batch, which is in random order, gets its own size."""
+    """Shrink and enlarge views. Each quarter of the batch, whose order is random, gets its own size."""
     side, result = views.shape[-1], []
     for part, group in enumerate(views.chunk(SIZES)):
         scale = light.coarse[0] + (light.coarse[1] - light.coarse[0]) * (part + 0.5) / SIZES
@@ -137,7 +140,8 @@ def compress(views: Tensor, step: Tensor) -> Tensor:
 
     Args:
         views: Views [B, 1, S, S]; S is a multiple of 8.
-        step: Rounding step [B] of the middle frequencies. Higher frequencies are rounded more.
+        step: Rounding step [B] of the middle frequencies, for views in 0..1. Higher frequencies have larger
+            steps.
     """
     index = torch.arange(BLOCK, device=views.device, dtype=views.dtype)
     cosines = torch.cos(math.pi * (index[None] + 0.5) * index[:, None] / BLOCK) * math.sqrt(2 / BLOCK)

@@ -1,4 +1,4 @@
-"""Losses: a 65-way classification in every cell, and a contrastive loss on descriptors."""
+"""Compute the losses: a classification with 65 classes in each cell, and a contrastive descriptor loss."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from selfmark.model.heatmaps import sample_descriptors
 
 
 def label_cells(xy: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """Return for every cell of 8 x 8 pixels the pixel that contains a point, or 64 for none.
+    """Return the label of every cell of 8 x 8 pixels: the pixel of the cell that contains a point, or 64.
 
-    If several points share a cell, one is chosen at random.
+    The label 64 means no point. If several points share a cell, one is chosen at random.
 
     Args:
         xy: Points [B, P, 2] in pixels, padded with NaN; points outside the image are ignored.
@@ -31,12 +31,12 @@ def label_cells(xy: Tensor, side: int, generator: torch.Generator) -> Tensor:
     priority = torch.rand(index.shape, generator=generator, device=xy.device) + 1.0
     pixels = torch.zeros(batch, side * side + 1, device=xy.device).scatter_(1, index, priority)
     cells = F.pixel_unshuffle(pixels[:, :-1].reshape(batch, 1, side, side), CELL)
-    none = torch.full_like(cells[:, :1], 0.5)
-    return torch.cat((cells, none), dim=1).argmax(dim=1)
+    no_point = torch.full_like(cells[:, :1], 0.5)  # less than every priority
+    return torch.cat((cells, no_point), dim=1).argmax(dim=1)
 
 
 def find_full_cells(inside: Tensor) -> Tensor:
-    """Return which cells lie completely inside the image: [B, H, W] bool to [B, H/8, W/8]."""
+    """Return a mask [B, H/8, W/8] of cells all of whose pixels are inside the image (mask [B, H, W])."""
     return F.max_pool2d((~inside).float()[:, None], CELL)[:, 0] == 0
 
 
@@ -61,10 +61,10 @@ def compute_descriptor_loss(
     temperature: float,
     min_distance: float,
 ) -> Tensor:
-    """Return the InfoNCE loss of matching each position to itself in the other view, in both directions.
+    """Return the InfoNCE loss of matching each position with the same position in the other view.
 
-    Negatives come only from the same image, as in selfmark's own loss, because positions that look alike in
-    different images may be the same part of an object.
+    The loss is the mean of both directions. Negatives come only from the same image, as in selfmark's own
+    loss, because positions that look alike in different images may be the same part of an object.
 
     Args:
         first: Raw descriptors [B, 256, h, w] of the first view.
@@ -73,7 +73,7 @@ def compute_descriptor_loss(
         xy2: The same positions in pixels of the second view.
         valid: Mask [B, M] of positions that are visible in both views.
         temperature: Temperature of the softmax.
-        min_distance: Positions closer than this many pixels to the correct one do not count as wrong.
+        min_distance: Positions closer than this to the correct one, in pixels, are not negatives.
     """
     first_vectors = sample_descriptors(first, (xy1 + 0.5) / CELL - 0.5)
     second_vectors = sample_descriptors(second, (xy2 + 0.5) / CELL - 0.5)

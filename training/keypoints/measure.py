@@ -1,4 +1,4 @@
-"""Repeatability of points and matching of descriptors between two views of the same image."""
+"""Measure repeatability of points and matching of descriptors between two views of the same image."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ class Score:
     """Scores of one pair of views, or their mean.
 
     Attributes:
-        repeatability: Fraction of the points visible in both views that are close to a point of the other
-            view.
-        matching: Correct matches among mutual nearest descriptors, as a fraction of the points visible in
-            both views.
-        points: Number of points visible in both views, averaged over the two views.
+        repeatability: Of the points visible in both views, the fraction with a point of the other view
+            nearby.
+        matching: Number of correct matches of mutual nearest descriptors, divided by `points`.
+        points: Number of points that are visible in both views, averaged over the two views.
     """
 
     repeatability: float
@@ -63,12 +62,12 @@ def compare(
         descriptor_distance: Distance between descriptors, [P, D] and [Q, D] to [P, Q].
     """
 
-    def inside(xy: Floats) -> npt.NDArray[np.bool_]:
+    def is_inside(xy: Floats) -> npt.NDArray[np.bool_]:
         return np.asarray(((xy >= 0) & (xy <= side - 1)).all(axis=1))
 
     first_in_second = map_points(first.xy, homography)
     second_in_first = map_points(second.xy, np.linalg.inv(homography))
-    in_second, in_first = inside(first_in_second), inside(second_in_first)
+    in_second, in_first = is_inside(first_in_second), is_inside(second_in_first)
     if not in_second.any() or not in_first.any():
         return Score(0.0, 0.0, float(in_second.sum() + in_first.sum()) / 2)
     # Distances between all pairs of points, [P, Q], in pixels of the second and of the first view.
@@ -92,22 +91,22 @@ def compute_euclidean(a: Floats, b: Floats) -> Floats:
 
 def average_scores(scores: Iterable[Score]) -> Score:
     """Return the mean of several scores."""
-    rows = np.array([(s.repeatability, s.matching, s.points) for s in scores])
+    rows = np.array([(score.repeatability, score.matching, score.points) for score in scores])
     return Score(*(float(value) for value in rows.mean(axis=0)))
 
 
 def sample_homography(
     rng: np.random.Generator, side: int, rotation: float, zoom: float, perspective: float, shift: float
 ) -> Floats:
-    """Return a random 3 x 3 homography from the pixels of an image to those of a new view.
+    """Return a random 3 x 3 homography from pixels of an image to pixels of a view.
 
     Args:
         rng: Random generator.
         side: Side of image and view in pixels.
         rotation: Maximum rotation in degrees, in both directions.
-        zoom: Maximum zoom factor, in both directions.
-        perspective: Maximum independent shift of each corner, relative to the side.
-        shift: Maximum common shift of all corners, relative to the side.
+        zoom: Maximum zoom factor; its inverse is the minimum.
+        perspective: Maximum shift of each corner by itself, relative to the side.
+        shift: Maximum shift of all corners together, relative to the side.
     """
     square = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * (side - 1.0)
     center = np.full(2, (side - 1) / 2)

@@ -1,4 +1,4 @@
-"""Network during training: SuperPoint with batch norms, which are folded into the convolutions at the end."""
+"""SuperPoint with batch norms for training, and its conversion to a plain SuperPoint."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from selfmark.keypoints.superpoint import SuperPoint
 ENCODER = ("conv1a", "conv1b", "conv2a", "conv2b", "conv3a", "conv3b", "conv4a", "conv4b")
 POOL_BEFORE = ("conv2a", "conv3a", "conv4a")
 LAYERS_WITH_NORM = (*ENCODER, "convPa", "convDa")
-PATCH_SIZE = 16  # nine pixels, zero-padded because GPUs are fastest if matrix sizes are multiples of 8
+PATCH_SIZE = 16  # 9 pixels of a 3 x 3 patch and 7 zeros: GPUs are fastest if sizes are multiples of 8
 
 
 class TrainingNetwork(nn.Module):
     """SuperPoint with a batch norm between each convolution and its ReLU.
 
-    The norms allow a high learning rate and can be folded into the convolutions. The convolutions before them
-    use no biases, because the norms would cancel them. On a GPU, all activations are bfloat16 in the
-    channels-last layout.
+    The norms allow a high learning rate. After training, `fold_norms` folds them into the convolutions.
+    Convolutions before a norm have no bias, because the norm would cancel it. On a GPU, all activations are
+    bfloat16 in the channels-last layout.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class TrainingNetwork(nn.Module):
             convolution = getattr(self.net, name)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             convolution.bias.requires_grad_(False).zero_()
-        for layer in self.net.children():  # GPUs convolve fastest in this layout, and activations inherit it
+        for layer in self.net.children():  # GPUs convolve fastest in channels-last; activations inherit it
             assert isinstance(layer, nn.Conv2d)
             layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
 
@@ -62,10 +62,10 @@ def _apply_output_layer(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def convolve_patches(gray: Tensor, weight: Tensor) -> Tensor:
-    """Convolve one channel [B, 1, H, W] with 3 x 3 kernels [C, 1, 3, 3] by matrix products.
+    """Convolve gray images [B, 1, H, W] with 3 x 3 kernels [C, 1, 3, 3] by matrix products.
 
-    With `conv2d`, the gradient of a one-channel kernel is slow because it leaves most of the GPU idle. One
-    small matrix product per image is fast. The result has the channels-last memory layout.
+    With `conv2d`, the gradient of a kernel with one input channel is slow, because most of the GPU is idle.
+    One matrix product per image is fast. The result [B, C, H, W] has the channels-last memory layout.
     """
     count, _, height, width = gray.shape
     padded = F.pad(gray[:, 0], (1, 1, 1, 1))

@@ -1,4 +1,4 @@
-"""Optimization loop with a warm-up and cosine schedule; on a GPU, iterations run as a CUDA graph."""
+"""Minimize losses with AdamW, a warm-up and a cosine schedule. On a GPU, iterations run as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -31,18 +31,21 @@ class Log:
         """Record and print an event."""
         seconds = round(time.perf_counter() - self.started, 1)
         self.events.append({"event": event, "seconds": seconds, **values})
-        shown = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+        shown = "  ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in values.items()
+        )
         print(f"{seconds:7.1f} s  {event}  {shown}", file=sys.stderr, flush=True)
 
 
 def make_iteration(
     network: TrainingNetwork, step: Step, training: Training, generator: torch.Generator
 ) -> Iterate:
-    """Return a function that does one iteration at a given learning rate and returns the losses before it.
+    """Return a function that does one iteration with a given learning rate.
 
-    On a GPU, the iterations after the first few replay a CUDA graph. An iteration consists of about a
-    thousand small operations, and launching them one by one would take longer than executing them. `step`
-    must draw its random numbers from `generator`.
+    It returns the losses before the update. On a GPU, all but the first few iterations replay a CUDA graph:
+    an iteration has about a thousand small operations, and launching them one by one takes longer than
+    executing them. `step` must draw its random numbers from `generator`.
     """
     network.train()
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -73,7 +76,10 @@ def make_iteration(
 
 
 def compute_learning_rate(done: int, total: int, lr: float, training: Training) -> float:
-    """Return the learning rate: a short linear warm-up to `lr`, then a cosine decay to zero."""
+    """Return the learning rate after `done` of `total` iterations.
+
+    It rises linearly to about `lr` during the warm-up and then falls to zero along a cosine.
+    """
     warmup = min(1.0, (done + 1) / max(1.0, training.warmup * total))
     return lr * warmup * 0.5 * (1 + math.cos(math.pi * done / total))
 
@@ -88,7 +94,18 @@ def optimize(
     phase: str,
     log: Log,
 ) -> None:
-    """Minimize the losses that `step` returns, in `total` iterations."""
+    """Minimize the sum of the losses that `step` returns.
+
+    Args:
+        network: Network to train.
+        step: Function that draws a batch and returns its losses.
+        total: Number of iterations.
+        lr: Maximum learning rate.
+        training: Settings of the optimizer.
+        generator: Random generator of `step`.
+        phase: Name of the phase, for the log.
+        log: Log of the run.
+    """
     iterate = make_iteration(network, step, training, generator)
     last_time, last_iteration = time.perf_counter(), 0
     for iteration in range(1, total + 1):

@@ -1,4 +1,4 @@
-"""Steps of the training phases: draw a batch, deform it, and return the losses."""
+"""Build the steps of the training phases. A step draws a batch, deforms it, and returns the losses."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from training.keypoints.network import TrainingNetwork
 from training.keypoints.settings import Settings
 
 Step = Callable[[], dict[str, Tensor]]
-EDGE = 4  # width of the view's border where no descriptors are compared, pixels
+EDGE = 4  # width of the border of a view in which no descriptors are compared, pixels
 
 
 def _draw(source: LabeledImages, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw random images [count, 1, S, S] in 0..1 and their points."""
+    """Choose random images; return them as [count, 1, S, S] in 0..1 with their points [count, P, 2]."""
     chosen = torch.randint(len(source), (count,), generator=generator, device=generator.device)
     return source.images[chosen, None].float() / 255, source.points[chosen]
 
@@ -39,7 +39,7 @@ def _draw(source: LabeledImages, count: int, generator: torch.Generator) -> tupl
 def build_shapes_step(
     network: TrainingNetwork, shapes: LabeledImages, settings: Settings, generator: torch.Generator
 ) -> Step:
-    """Return a step that trains only the detector, on shapes."""
+    """Return the step of the first phase, which trains only the detector, on shapes with known points."""
     views, batch = settings.shape_views, settings.training.batch
     side = shapes.images.shape[-1]
 
@@ -61,7 +61,15 @@ def build_joint_step(
     settings: Settings,
     generator: torch.Generator,
 ) -> Step:
-    """Return a step that trains detector and descriptor on two views of each image."""
+    """Return the step of a joint phase, which trains detector and descriptor on two views of each image.
+
+    Args:
+        network: Network to train.
+        labeled: Images with labels from homographic adaptation.
+        shapes: Images of shapes with known points.
+        settings: Settings of the training.
+        generator: Random generator.
+    """
     options, views = settings.training, settings.views
     num_shapes = round(options.batch * options.joint_shapes)
     side = shapes.images.shape[-1]
@@ -99,7 +107,7 @@ def choose_positions(
     settings: Settings,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose positions at which the descriptors of two views are compared: labeled points and random ones.
+    """Choose the positions where the descriptors of two views are compared: labeled points and random ones.
 
     Args:
         points: Labeled points [B, P, 2] in image pixels, padded with NaN.

@@ -1,9 +1,9 @@
-"""Public-domain photographs that are included in Python packages.
+"""Collect public-domain photographs that are included in Python packages, and crop training images from them.
 
     PYTHONPATH=src python -m training.keypoints.photographs --out photos
 
-This command copies the photographs of the installed packages into one folder, in gray. Training crops its
-images from them. All photographs are in the public domain, so no rights restrict the use of the weights.
+This command copies the photographs of the installed packages into one folder, in gray. All photographs are in
+the public domain, so no rights restrict the use of the trained weights.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from selfmark.errors import InputError
 from training.keypoints.drawing import Array, Image
 from training.keypoints.shapes import NO_POINTS
 
-MAX_SIDE = 768  # larger photographs are resized to this side, pixels
+MAX_SIDE = 768  # photographs whose longer side is larger are resized to it, pixels
 
 
 @dataclass(frozen=True)
 class Photograph:
-    """Location, author and license of a photograph."""
+    """Location, author and license of a photograph. `path` is relative to the folder of the package."""
 
     package: str
     path: str
@@ -86,9 +86,16 @@ def load(folder: Path) -> list[Image]:
 def crop(
     rng: np.random.Generator, photographs: list[Image], side: int, side_range: tuple[int, int]
 ) -> tuple[Image, Array]:
-    """Cut a random square from a random photograph, resize it to `side`, and randomly mirror or rotate it.
+    """Cut a random square from a random photograph, and mirror or rotate it at random.
 
-    The side of the square in the photograph is in `side_range`, pixels.
+    Args:
+        rng: Random generator.
+        photographs: Gray photographs.
+        side: Side of the result in pixels.
+        side_range: Range of the side of the square in the photograph, pixels.
+
+    Returns:
+        The image [side, side] in 0..1, and an empty array of points.
     """
     source = photographs[rng.integers(len(photographs))]
     longest = min(*source.shape, side_range[1])

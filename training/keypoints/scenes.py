@@ -1,4 +1,4 @@
-"""Generated scenes of many overlapping, textured, shaded objects without known points."""
+"""Draw scenes of many overlapping, textured, shaded objects. Their points are not known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from training.keypoints.shapes import MAKERS, NO_POINTS
 
 
 def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
-    """Draw an image [side, side] in 0..1 without known points."""
+    """Draw a scene; return an image [side, side] in 0..1 and an empty array of points."""
     canvas = 0.5 + np.float32(rng.uniform(0.05, 0.5)) * make_clouds(rng, side, rng.uniform(0.2, 0.9))
     canvas = canvas.astype(np.float32)
     surfaces = [make_texture(rng, side) for _ in range(5)]
@@ -51,6 +51,7 @@ def _blur(image: Image, sigma: float) -> Image:
 def _draw_object(
     rng: np.random.Generator, side: int, center: Array, radius: float
 ) -> list[tuple[Image, float]]:
+    """Draw a random object; return the coverage [side, side] and the gray value of each layer."""
     kind = rng.random()
     if kind < 0.45:
         return MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, 0.5).layers
@@ -88,7 +89,7 @@ def _draw_word(
 ) -> list[tuple[Image, float]]:
     """Draw a few random characters."""
     page = np.zeros((side, side), np.uint8)
-    text = "".join(chr(c) for c in rng.integers(ord("!"), ord("~"), int(rng.integers(1, 5))))
+    text = "".join(chr(code) for code in rng.integers(ord("!"), ord("~"), int(rng.integers(1, 5))))
     place = (center - [radius * 0.5 * len(text) * 0.5, 0]).astype(int).tolist()
     thickness = int(rng.integers(1, 5))
     cv2.putText(
@@ -98,6 +99,6 @@ def _draw_word(
 
 
 def draw_animal(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
-    """Draw the demo's toy animal in gray."""
+    """Draw the demo's toy animal in gray; return an image [side, side] in 0..1 and no points."""
     picture = generate_scene(1, side, int(rng.integers(1 << 31))).images[0]
     return cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32) / np.float32(255), NO_POINTS

@@ -1,6 +1,6 @@
-"""Generated images with exactly known points: corners, junctions, tips and small blobs.
+"""Draw shapes with exactly known points: corners, junctions, tips and small blobs.
 
-Shapes never touch each other, because crossing outlines would create additional, unknown points.
+Shapes never touch each other, because crossing outlines would create further points that are not known.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Shape:
     points: Array
 
 
-# Draws a shape; arguments: generator, side of the image, center, radius, gray value of the background.
+# Function that draws a shape. Its arguments are a random generator, the side of the image, the center and the
+# radius of the shape (all in pixels), and the gray value of the background.
 Maker = Callable[[np.random.Generator, int, Array, float, float], Shape]
 
 
@@ -66,19 +67,27 @@ def draw_polygon(rng: np.random.Generator, side: int, center: Array, radius: flo
 
 
 def _are_corners(corners: Array, min_edge: float) -> bool:
-    """Return True if all corners of a polygon are clearly visible; up to four must also be convex."""
+    """Return True if all corners of a polygon are clearly visible.
+
+    Triangles and quadrilaterals must also be convex.
+
+    Args:
+        corners: Corners [n, 2] in order.
+        min_edge: Minimum length of an edge in pixels.
+    """
     previous, following = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
     lengths = np.linalg.norm(following, axis=1)
     cosine = (previous * following).sum(axis=1) / np.maximum(1e-9, np.linalg.norm(previous, axis=1) * lengths)
     angle = np.arccos(np.clip(cosine, -1, 1))
     turn = following[:, 0] * previous[:, 1] - following[:, 1] * previous[:, 0]
-    is_convex = bool((turn > 0).all() or (turn < 0).all()) or len(corners) > 4
+    is_convex = bool((turn > 0).all() or (turn < 0).all())
     are_angles_clear = bool(((angle > MIN_ANGLE) & (angle < MAX_ANGLE)).all())
-    return is_convex and are_angles_clear and bool(lengths.min() > min_edge)
+    are_edges_long = bool(lengths.min() > min_edge)
+    return (is_convex or len(corners) > 4) and are_angles_clear and are_edges_long
 
 
 def draw_star(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Draw rays from a center; the center and the ends are points."""
+    """Draw rays from a center. The center and the ends are points."""
     count = int(rng.integers(3, 7))
     angle = np.linspace(0, 2 * np.pi, count, endpoint=False) + rng.uniform(0, 2 * np.pi)
     angle += rng.uniform(-0.3, 0.3, count)
@@ -90,7 +99,7 @@ def draw_star(rng: np.random.Generator, side: int, center: Array, radius: float,
 
 
 def draw_lines(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Draw a few strokes; their ends and crossings are points."""
+    """Draw a few strokes. Their ends and crossings are points."""
     segments: list[tuple[Array, Array]] = []
     for _ in range(int(rng.integers(2, 6))):
         angle, middle = rng.uniform(0, np.pi), center + rng.uniform(-0.3, 0.3, 2) * radius
@@ -101,9 +110,11 @@ def draw_lines(rng: np.random.Generator, side: int, center: Array, radius: float
         first, second = b - a, d - c
         cross = first[0] * second[1] - first[1] * second[0]
         if abs(cross) < 0.35 * np.linalg.norm(first) * np.linalg.norm(second):
-            if _are_segments_near(a, b, c, d):  # the intersection of nearly parallel segments is ill-defined
+            # The intersection of nearly parallel segments is ill-defined, so draw another shape instead.
+            if _are_segments_near(a, b, c, d):
                 return draw_polygon(rng, side, center, radius, ground)
             continue
+        # The lines meet at a + s * first and at c + t * second.
         s = ((c - a)[0] * second[1] - (c - a)[1] * second[0]) / cross
         t = ((c - a)[0] * first[1] - (c - a)[1] * first[0]) / cross
         if 0 <= s <= 1 and 0 <= t <= 1:
@@ -141,7 +152,7 @@ def _get_cell(nodes: Array, row: int, column: int) -> Array:
 def draw_checkerboard(
     rng: np.random.Generator, side: int, center: Array, radius: float, ground: float
 ) -> Shape:
-    """Draw dark and light cells; every node is a point."""
+    """Draw dark and light cells. Every corner of a cell is a point."""
     max_cells = max(2, min(8, int(radius / 9)))
     rows, columns = int(rng.integers(2, max_cells + 1)), int(rng.integers(2, max_cells + 1))
     nodes = _make_grid(rng, center, radius, rows, columns)
@@ -155,7 +166,7 @@ def draw_checkerboard(
 
 
 def draw_stripes(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Draw parallel bars; their corners are points."""
+    """Draw parallel bars. Their corners are points."""
     columns = 2 * int(rng.integers(1, max(2, min(5, int(radius / 14))) + 1)) + 1
     nodes = _make_grid(rng, center, radius, 1, columns)
     bars = [_get_cell(nodes, 0, column) for column in range(0, columns, 2)]
@@ -163,7 +174,7 @@ def draw_stripes(rng: np.random.Generator, side: int, center: Array, radius: flo
 
 
 def draw_cube(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Draw a box seen from a corner; its seven visible corners are points."""
+    """Draw a box seen from a corner. Its seven visible corners are points."""
     yaw, pitch = rng.uniform(0.35, 1.2), rng.uniform(0.3, 0.8)
     size = rng.uniform(0.6, 1.0, 3)
     corners = np.array(list(itertools.product((-1, 1), repeat=3))) * size
@@ -196,7 +207,7 @@ def draw_oval(rng: np.random.Generator, side: int, center: Array, radius: float,
 
 
 def draw_dots(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Draw small discs, rings and soft blobs; their centers are points."""
+    """Draw small discs, rings and soft blobs. Their centers are points."""
     centers: list[Array] = []
     mask = np.zeros((side, side), np.float32)
     for _ in range(int(rng.integers(1, 7))):
@@ -218,7 +229,10 @@ def draw_dots(rng: np.random.Generator, side: int, center: Array, radius: float,
 
 
 def draw_almond(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Draw two arcs that meet in two cusps, like eyelids or lips, sometimes with an iris."""
+    """Draw two arcs that meet in two cusps, like eyelids or lips, sometimes with an iris.
+
+    The cusps and the center of the iris are points.
+    """
     half, turn = radius * rng.uniform(0.6, 0.95), make_rotation(rng.uniform(0, 2 * np.pi))
     heights = half * rng.uniform(0.2, 0.75, 2)
     along = np.linspace(-1, 1, 25)
@@ -237,7 +251,7 @@ def draw_almond(rng: np.random.Generator, side: int, center: Array, radius: floa
 
 
 def draw_horn(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
-    """Draw a bent taper with a round base, like a beak, tail or ear; its tip is a point."""
+    """Draw a bent taper with a round base, like a beak, tail or ear. Its tip is a point."""
     turn, bend = make_rotation(rng.uniform(0, 2 * np.pi)), rng.uniform(-0.5, 0.5)
     base = max(5.0, radius * rng.uniform(0.18, 0.4))
     along = np.linspace(0, 1, 25)
@@ -251,7 +265,7 @@ def draw_horn(rng: np.random.Generator, side: int, center: Array, radius: float,
     return Shape([(mask, choose_tone(rng, ground))], (center + turn @ spine[-1])[None])
 
 
-MAKERS: tuple[Maker, ...] = (
+MAKERS: tuple[Maker, ...] = (  # a maker that occurs twice is drawn twice as often
     draw_polygon,
     draw_polygon,
     draw_star,
@@ -276,9 +290,12 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     taken = np.zeros((side, side), bool)
     points = [NO_POINTS]
     scale = side / 256  # radii are given for images of 256 pixels
-    crowd = rng.random()  # selects no shape, one large shape, or many small ones
-    for _ in range(0 if crowd < 0.04 else 1 if crowd < 0.12 else int(30 * crowd)):
-        if crowd < 0.12:
+    # 4 % of the images have no shape, 8 % one large shape, and the others up to 30 small shapes.
+    crowd = rng.random()
+    is_single = 0.04 <= crowd < 0.12
+    attempts = int(30 * crowd) if crowd >= 0.12 else int(is_single)
+    for _ in range(attempts):
+        if is_single:
             radius, center = scale * rng.uniform(60, 115), np.full(2, side / 2)
         else:
             radius, center = scale * rng.uniform(14, 48), rng.uniform(0.03, 0.97, 2) * side

@@ -1,4 +1,4 @@
-"""Scores and a contact sheet of a trained network on images that training did not use."""
+"""Score a trained network on images that training did not use, and draw a contact sheet of them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from training.keypoints.measure import (
 from training.keypoints.network import build_superpoint
 from training.keypoints.settings import Settings
 
-POINTS = 60  # per image
+POINTS = 60  # maximum number of points per image
 MAX_DISTANCE = 3.0  # maximum distance between corresponding points, pixels
-COLUMNS = 8  # of the sheet
+COLUMNS = 8  # columns of the sheet
 HELD_OUT = 1 << 20  # added to the seed, so that held-out images differ from all training images
 
 
 def build_detector(state: dict[str, Tensor], device: torch.device) -> LearnedDetector:
-    """Return the trained network as selfmark runs it, but without a threshold."""
+    """Return a detector with the trained network, as in selfmark but without a threshold."""
     return LearnedDetector(
         "selfmark",
         build_superpoint(state, device),
@@ -104,7 +104,18 @@ def write_contact_sheet(
     device: torch.device,
     path: Path,
 ) -> None:
-    """Draw rows of new images with their detected points; the last row shows labels made by adaptation."""
+    """Write a picture with rows of new images and their detected points.
+
+    The last row shows training images with their labels from homographic adaptation.
+
+    Args:
+        state: State dict of the trained `SuperPoint`.
+        settings: Settings of the training.
+        folder: Folder of the photographs.
+        labeled: Labeled training images.
+        device: Device of the network.
+        path: Path of the picture.
+    """
     sources = photographs.load(folder)
     detector = build_detector(state, device)
     tiles = []
@@ -114,7 +125,8 @@ def write_contact_sheet(
         points = detector.detect(_to_pixels(images)).to("cpu")
         points_by_image = [points.select(points.image_index == i) for i in range(COLUMNS)]
         tiles += [
-            _draw_points(image, p.xy, p.score) for image, p in zip(images, points_by_image, strict=True)
+            _draw_points(image, found.xy, found.score)
+            for image, found in zip(images, points_by_image, strict=True)
         ]
     for index in np.linspace(0, len(labeled) - 1, COLUMNS).astype(int):
         image, xy = labeled.images[index].cpu().numpy(), labeled.points[index].cpu()

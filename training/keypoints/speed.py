@@ -1,4 +1,4 @@
-"""Speed of the parts of a training, and a profile of a joint iteration."""
+"""Measure the speed of each part of a training, and profile joint iterations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from training.keypoints.optimize import Iterate, make_iteration
 from training.keypoints.phases import build_joint_step, build_shapes_step
 from training.keypoints.settings import Settings
 
-IMAGES = 256  # number of images to draw; more would not change the speed
-ROWS = 25  # number of kernels to list
-LEARNING_RATE = 1e-4  # any; the trained weights are discarded
+IMAGES = 256  # number of images to draw; more images would not change the speed
+ROWS = 25  # number of operations in the profile
+LEARNING_RATE = 1e-4  # arbitrary, because the trained weights are discarded
 
 
 def measure_speed(settings: Settings, count: int, device: torch.device) -> str:
-    """Return iterations and images per second, and the slowest operations of `count` joint iterations."""
+    """Return a report: iterations and views per second, and the slowest operations of joint iterations.
+
+    Args:
+        settings: Settings of the training.
+        count: Number of measured iterations.
+        device: Device to train on.
+    """
     generator = torch.Generator(device).manual_seed(settings.seed)
     with open_drawing_pool() as pool:
         data = replace(settings.data, shapes=min(IMAGES, settings.data.shapes))
@@ -53,7 +59,13 @@ def measure_speed(settings: Settings, count: int, device: torch.device) -> str:
 
 
 def _estimate_total_seconds(settings: Settings, rates: dict[str, float], views: float) -> float:
-    """Return the seconds of a whole training at these speeds."""
+    """Return the seconds of a whole training, without drawing images.
+
+    Args:
+        settings: Settings of the training.
+        rates: Iterations per second of the phases "shapes" and "joint".
+        views: Views per second of homographic adaptation.
+    """
     options, data = settings.training, settings.data
     num_views = (data.scenes + data.animals + data.photographs) * (settings.adapt.views + 1)
     return (
@@ -71,7 +83,7 @@ def _time_iterations(iterate: Iterate, count: int, device: torch.device) -> floa
 
 
 def _measure_seconds(work: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds of a piece of work, including pending GPU operations."""
+    """Return the seconds of a function call, including the GPU operations that it starts."""
     _wait(device)
     before = time.perf_counter()
     work()
@@ -85,7 +97,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _profile(step: Callable[[], dict[str, torch.Tensor]], count: int, device: torch.device) -> str:
-    """Return the profiler's table for losses and gradients, run without a CUDA graph."""
+    """Profile losses and gradients without a CUDA graph, and return the profiler's table."""
 
     def work() -> None:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""State that training needs to resume: the network with its batch norms and the number of finished phases."""
+"""Save and load the state from which training resumes: the network and the number of finished phases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = "state.safetensors"
 
 
 def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, settings: Settings) -> None:
-    """Save the network after `phases` phases. An interruption leaves either the old or the new file."""
+    """Save the network after `phases` finished phases. If interrupted, the old file stays intact."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     header = {"phases": str(phases), "scores": json.dumps(scores), "settings": _to_text(settings)}
     with atomic_write(folder / FILE) as temporary:

@@ -3,9 +3,12 @@
     PYTHONPATH=src python -m training.keypoints.photographs --out photos
     PYTHONPATH=src python -m training.keypoints.train --photos photos --out runs/keypoints
 
-1. Train a detector on shapes with known points.
-2. Homographic adaptation: points that it finds in many views of scenes and photographs become labels.
-3. Train detector and descriptor together on pairs of views.
+The first command collects the photographs, the second one trains:
+
+1. Train the detector on shapes with known points.
+2. Homographic adaptation: points that the detector finds in many views of scenes and photographs become their
+   labels.
+3. Train detector and descriptor together on pairs of views of the labeled images.
 4. Repeat steps 2 and 3 with the better detector.
 
 The output folder contains `selfmark.safetensors` (the weights), the weights after earlier phases, `log.json`,
@@ -44,8 +47,16 @@ def train(
 ) -> dict[str, Any]:
     """Run the whole training, write its files to `out` and return the scores of each phase.
 
-    Every phase has its own random generator and starts with a new optimizer. The network is the only state
-    that carries over from the previous phase.
+    Every phase has its own random generator and a new optimizer. Only the network carries over from one phase
+    to the next, so that a resumed training gives the same result.
+
+    Args:
+        settings: Settings of the training.
+        photographs: Folder of the photographs.
+        out: Output folder.
+        device: Device to train on.
+        resume: Whether to continue after the last finished phase in `out`.
+        log: Log of the run.
     """
     torch.manual_seed(settings.seed)
     network = TrainingNetwork().to(device)
@@ -100,14 +111,14 @@ def _make_generator(settings: Settings, phase: int, device: torch.device) -> tor
 
 
 def scale_iterations(settings: Settings, factor: float) -> Settings:
-    """Return the settings with `factor` times the iterations."""
+    """Return the settings with `factor` times the iterations in all phases."""
     options = settings.training
     return replace(
         settings,
         training=replace(
             options,
             shapes_iterations=max(1, round(options.shapes_iterations * factor)),
-            joint_iterations=tuple(max(1, round(n * factor)) for n in options.joint_iterations),
+            joint_iterations=tuple(max(1, round(count * factor)) for count in options.joint_iterations),
         ),
     )
 

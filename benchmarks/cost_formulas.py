@@ -151,7 +151,7 @@ def plan_training(
 def estimate_independent_work(
     gpus: int, images: float, rate: float, assumptions: Assumptions = ASSUMPTIONS
 ) -> float:
-    """Return the seconds until the slowest GPU is done with an equal part of work without communication."""
+    """Return the seconds for work that is split evenly and needs no communication. The slowest GPU counts."""
     return images / rate / gpus * (1 + assumptions.speed_spread * compute_expected_largest(gpus))
 
 

@@ -1,11 +1,12 @@
-"""Measure reading and cropping of small crops and of large photographs, which are decoded at a reduced size.
+"""Measure how fast selfmark reads and crops small images and large photographs.
 
     PYTHONPATH=src python benchmarks/reading.py --out docs/results/reading.json
 
-Rows with `workers` give images per second with this number of threads or processes, from the moment when a
-tenth of the images has been read, so that the start of the processes does not count. Rows `as_built` are for
-`load_store` as selfmark uses it, from the start. Rows with `ms_cpu` give CPU time per image over all threads,
-which hardly depends on other work on the machine. The result is printed as JSON.
+There are three kinds of rows. Those with `workers` give images per second with this number of threads or
+processes. The first tenth of the images does not count, because processes start meanwhile. Rows `as_built`
+give images per second of `load_store` as selfmark uses it, including the start. Rows with `ms_cpu` give CPU
+milliseconds per image over all threads, which hardly depend on other work on the machine: `as_built` decodes
+large JPEGs at a reduced size, `in_full` at full size. The script prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from selfmark.images.decode import Pixels, read_image
 from selfmark.images.store import iterate_crops, load_store
 from selfmark.run.files import write_json
 
-PHOTO, SMALL, CROP = (4000, 3000), (128, 128), (176, 176)  # width, height
-COUNTS = {SMALL: 12_000, CROP: 12_000, PHOTO: 320}  # images read as built, and by the most workers
-PER_WORKER = {SMALL: 1_500, CROP: 1_500, PHOTO: 24}  # images read by each worker
+PHOTO, SMALL, CROP = (4000, 3000), (128, 128), (176, 176)  # width and height, pixels
+COUNTS = {SMALL: 12_000, CROP: 12_000, PHOTO: 320}  # number of images of each size
+PER_WORKER = {SMALL: 1_500, CROP: 1_500, PHOTO: 24}  # number of images per worker
 WORKERS = (1, 2, 4, 8, 16)
 FEW = 60  # images of a small set, for which no process should be started
 JPEG_QUALITY = 90
@@ -93,7 +94,7 @@ def write_images(folder: Path, size: tuple[int, int], count: int) -> list[ImageR
 
 
 def measure_speed(size: tuple[int, int], refs: list[ImageRef], per_worker: int) -> list[dict[str, Any]]:
-    """Measure images per second by number of threads and processes, as built, and for few images."""
+    """Measure images per second for each number of threads and processes, and as built."""
     images = preset(NETWORK).images
     rows = []
     for kind, use in (("threads", use_threads), ("processes", use_processes)):
@@ -122,14 +123,14 @@ def use_threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def use_processes(count: int) -> Iterator[None]:
-    """Read with this number of processes, after the first images."""
+    """Read with this number of processes; the first 33 images are read before they start."""
     settings = {"MAX_PROCESSES": count, "_MIN_SECONDS": 0.0, "_MIN_CORES": 0, "_TRIAL_IMAGES": 33}
     with mock.patch.multiple(crop_readers, **settings, _count_cores=lambda: count):
         yield
 
 
 def measure_steady_rate(refs: list[ImageRef], images: Images) -> float:
-    """Return images per second after a tenth of the images."""
+    """Return images per second, not counting the first tenth of the images."""
     done, first, started = 0, 0, 0.0
     for store in iterate_crops(refs, images, 8):
         done += len(store)
@@ -139,13 +140,13 @@ def measure_steady_rate(refs: list[ImageRef], images: Images) -> float:
 
 
 def measure_cpu_time(size: tuple[int, int], refs: list[ImageRef]) -> list[dict[str, Any]]:
-    """Measure CPU time per image as built, and of decoding at full size."""
+    """Measure CPU milliseconds per image of selfmark's loader, and of decoding at full size."""
     rows = []
     for name in ("fast", "tiny"):
         images = preset(name).images
         with use_threads(1):
-            as_built = _milliseconds(lambda: load_store(refs, images, 4.0, None), len(refs))  # noqa: B023
-        in_full = _milliseconds(lambda: read_full_size(refs, images), len(refs))  # noqa: B023
+            as_built = _measure_milliseconds(lambda: load_store(refs, images, 4.0, None), len(refs))  # noqa: B023
+        in_full = _measure_milliseconds(lambda: read_full_size(refs, images), len(refs))  # noqa: B023
         row = {"jpeg": f"{size[0]} x {size[1]}", "network": images.size}
         rows.append(row | {"ms_cpu_as_built": as_built, "ms_cpu_in_full": in_full})
         print(rows[-1], flush=True)
@@ -162,7 +163,7 @@ def read_full_size(refs: list[ImageRef], images: Images) -> list[Pixels]:
     return crops
 
 
-def _milliseconds(work: Callable[[], object], count: int) -> float:
+def _measure_milliseconds(work: Callable[[], object], count: int) -> float:
     work()  # warm up the file cache
     started = time.process_time()
     work()

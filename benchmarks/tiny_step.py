@@ -1,12 +1,13 @@
-r"""Compare a training step of the preset `tiny` on the CPU with that of another checkout of selfmark.
+r"""Compare the CPU time of a training step of the preset `tiny` with that of another checkout of selfmark.
 
     git worktree add /tmp/baseline 53c75c5
     PYTHONPATH=src python benchmarks/tiny_step.py --baseline /tmp/baseline --out tiny_step.json
 
-Both checkouts train Stage 1 and Stage 2 on the same generated images, in processes of their own that take
-turns, so that other work on the machine affects both alike. The unit is CPU time per step, median over turns;
-`seconds` is the wall clock of the fastest turn. `digest` is that of the weights after the steps: if both are
-the same, a change is only faster.
+Both checkouts train Stage 1 and Stage 2 on the same generated images. They take turns, so that other work on
+the machine affects both alike, and every turn is a new process. For each checkout, a row gives the CPU
+seconds per step (`_cpu_s`, median over turns), the wall-clock seconds of the fastest turn (`_s`), and
+a digest of the weights after the steps (`_digest`). Equal digests show that a change does not affect results.
+`ratio` is the CPU time of the baseline divided by that of this checkout.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Any
 
 import provenance
 
-STAGES = ("round", "stage 2")
-IMAGES = 32
+STAGES = ("round", "stage 2")  # "round" is a round of Stage 1
+IMAGES = 32  # number of generated images
 
 
 def main() -> None:
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def _run(source: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure one checkout in a process of its own."""
+    """Measure the checkout whose package is in `source`, in a new process."""
     words = [sys.executable, __file__, "--measure", "--baseline", str(arguments.baseline)]
     words += ["--steps", str(arguments.steps), "--threads", str(arguments.threads)]
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(arguments.threads)}
@@ -84,11 +85,15 @@ def _summarize(stage: str, turns: dict[str, list[dict[str, Any]]]) -> dict[str, 
         before[stage]["cpu"] / after[stage]["cpu"]
         for before, after in zip(turns["baseline"], turns["current"], strict=True)
     ]
-    return row | {"ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 3) for r in ratios]}
+    rounded = [round(ratio, 3) for ratio in ratios]
+    return row | {"ratio": round(statistics.median(ratios), 3), "ratios": rounded}
 
 
 def measure(num_steps: int, threads: int) -> dict[str, Any]:
-    """Train a few steps of each stage with the imported selfmark; the first steps are not counted."""
+    """Train both stages with the imported selfmark; return CPU and wall-clock seconds per step, and digests.
+
+    The first three steps of a stage are not measured.
+    """
     import torch
 
     from selfmark.config import preset

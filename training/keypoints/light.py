@@ -54,7 +54,7 @@ def _apply_to_fraction(
 ) -> Tensor:
     """Apply a change to a random subset of the views.
 
-    The subset has a fixed size, so that only its views are computed, and a CUDA graph can capture it.
+    The subset has a fixed size, so that only its views need to be computed.
     """
     count = round(fraction * len(views))
     if count == 0:

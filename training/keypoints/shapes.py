@@ -132,7 +132,7 @@ def _are_segments_near(a: Array, b: Array, c: Array, d: Array) -> bool:
 
 
 def _make_grid(rng: np.random.Generator, center: Array, radius: float, rows: int, columns: int) -> Array:
-    """Return the nodes [rows + 1, columns + 1, 2] of a grid in perspective."""
+    """Return the corners [rows + 1, columns + 1, 2] of the cells of a random grid in perspective."""
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.72 * radius
     corners = corners * np.array([1.0, rng.uniform(0.6, 1.0)]) + rng.uniform(-0.15, 0.15, (4, 2)) * radius
     corners = center + corners @ make_rotation(rng.uniform(0, 2 * np.pi)).T

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from selfmark.config import Smoothing, SmoothingMethod
-from selfmark.trajectories.track_smoothing import Track, measure_motion, smooth_track
+from selfmark.trajectories.track_smoothing import Track, measure_motion, scale_times, smooth_track
 
 RATE = 25.0
 SETTINGS = Smoothing(max_gap=0.2)  # five frames
@@ -47,6 +47,22 @@ def test_unlikely_positions_are_replaced(method: SmoothingMethod) -> None:
         # no distance to the second.
         assert smooth.distance[-1, 0] == pytest.approx(59 * 4, abs=0.01)
         assert smooth.distance[-1, 1] == pytest.approx((59 - 7) * 2, abs=0.01)
+
+
+@pytest.mark.parametrize("method", get_args(SmoothingMethod))
+def test_strides_in_high_speed_videos_are_kept(method: SmoothingMethod) -> None:
+    """A paw moves by 40 px, four times per second, at 250 frames per second, with noise of 4 px."""
+    seconds = np.arange(1_000) / 250
+    stride = 40 * np.sin(2 * np.pi * 4 * seconds)
+    noise = np.random.default_rng(0).normal(0, 4, (1_000, 1, 2))
+    xy = np.stack([stride, np.zeros(1_000)], axis=1)[:, None] + noise
+    track = Track(xy, np.ones((1_000, 1)), seconds, 200.0)
+    settings = replace(SETTINGS, method=method)
+    flattened = smooth_track(track, settings).xy[:, 0, 0]
+    smooth = smooth_track(track, scale_times(settings, 250.0)).xy[:, 0, 0]
+    assert np.nanstd(flattened) < 0.6 * stride.std(), "times for ordinary videos smooth the strides away"
+    assert smooth.std() > 0.85 * stride.std()
+    assert np.abs(smooth - stride).mean() < 0.25 * np.nanmean(np.abs(flattened - stride))
 
 
 def test_a_fast_start_is_no_jump() -> None:

@@ -17,7 +17,7 @@ from selfmark.image_ref import Box, ImageRef
 from selfmark.images.video import probe_video
 from selfmark.model.card import SMOOTHING, ModelCard
 from selfmark.points import Landmarks, Motion
-from selfmark.trajectories.track_smoothing import SmoothTrack, Track, smooth_track
+from selfmark.trajectories.track_smoothing import SmoothTrack, Track, scale_times, smooth_track
 
 _BATCH = 256  # objects per batch of the result
 
@@ -120,9 +120,10 @@ def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     xy, score = np.full((len(grid), num_landmarks, 2), np.nan), np.zeros((len(grid), num_landmarks))
     xy[place], score[place] = np.stack(rows.xy)[order], np.stack(rows.score)[order]
     refs = [rows.refs[row] for row in order]
-    seconds = probe_video(path).seconds[grid]
+    video = probe_video(path)
+    seconds = video.seconds[grid]
     track = Track(xy, score, seconds, _compute_object_size(refs, xy))
-    smooth = smooth_track(track, settings)
+    smooth = smooth_track(track, scale_times(settings, video.rate))
     grid_refs = _build_refs(refs, grid, place)
     # Each frame of the grid gets the size of the last given frame that is not after it.
     last_given = np.maximum(np.searchsorted(frames, grid, "right") - 1, 0)

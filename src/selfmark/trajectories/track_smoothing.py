@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,24 @@ def smooth_track(track: Track, settings: Smoothing) -> SmoothTrack:
     known = np.isfinite(smooth[..., 0])
     speed, distance = measure_motion(smooth, track.seconds)
     return SmoothTrack(smooth, known & ~used, speed, distance)
+
+
+def scale_times(settings: Smoothing, rate: float | None) -> Smoothing:
+    """Return the settings for a video of `rate` frames per second; None if it is unknown.
+
+    High-speed cameras film fast movements. A stride of a mouse takes a quarter of a second, and windows of
+    that length would smooth it away.
+
+    >>> scale_times(Smoothing(), 240.0).time_constant, scale_times(Smoothing(), 30.0).time_constant
+    (0.015, 0.06)
+    """
+    scale = max(1.0, (rate or 0.0) / settings.max_rate)
+    return replace(
+        settings,
+        max_gap=settings.max_gap / scale,
+        time_constant=settings.time_constant / scale,
+        window=settings.window / scale,
+    )
 
 
 def smooth_positions(xy: Floats, weight: Floats, seconds: Floats, settings: Smoothing) -> Floats:

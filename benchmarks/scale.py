@@ -91,12 +91,12 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     task = build_stage1_task(phi, feed, source, config, generator, seed=0)
     runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
     seconds = []
+    # The second phase captures the CUDA graph again; the time of this capture is included in the measurement.
     for stop in (WARM_UP_STEPS, WARM_UP_STEPS + steps):
         started = time.monotonic()
         phase = Phase("warm-up", 0, state.iteration, stop, ())
         run_phase(state, phase, task, runtime, lambda *_: None, lambda: None)
         seconds.append(time.monotonic() - started)
-    # The second phase captures the CUDA graph again. This time is part of the measurement.
     point_bytes = sum(value.nbytes for value in vars(table).values())
     return {
         "name": f"scale_{count}_{where}",

@@ -125,6 +125,6 @@ def resolve_config(
     if options.verify is not None:
         config = override(config, {"verification.enabled": options.verify})
     elif options.preset == "auto" and "verification.enabled" not in settings:
-        is_affordable = device.type == "cuda" and num_images >= config.verification.min_images
-        config = override(config, {"verification.enabled": is_affordable})
+        has_enough_images = num_images >= config.verification.min_images
+        config = override(config, {"verification.enabled": device.type == "cuda" and has_enough_images})
     return config, why

@@ -105,7 +105,7 @@ def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_cast_rays_hit_the_same_part_as_ray_marching(seed: int) -> None:
+def test_cast_rays_hit_at_the_same_depth_as_ray_marching(seed: int) -> None:
     subject = make_subject(seed)
     grid = np.linspace(8.0, 88.0, 12)
     hits = render.cast_rays(subject.body, subject.camera, grid)

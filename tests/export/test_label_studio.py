@@ -79,7 +79,9 @@ def test_label_studio_accepts_the_tasks(tmp_path: Path) -> None:
         assert interface.validate_prediction(task["predictions"][0], return_errors=True) == []
     wrong = copy.deepcopy(tasks[0]["predictions"][0])
     wrong["result"][1]["value"]["keypointlabels"] = ["beak"]
-    assert interface.validate_prediction(wrong, return_errors=True) != [], "the check can fail"
+    assert interface.validate_prediction(wrong, return_errors=True) != [], (
+        "a prediction with an unknown label was accepted"
+    )
 
 
 def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[ExpectedObject], Path]:

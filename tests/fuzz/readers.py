@@ -130,7 +130,7 @@ def build_readers(folder: Path) -> dict[str, Reader]:
             "prediction.json", round_trip_tables, _make_prediction(), (change_bytes, change_json), cost=2
         ),
         "unsigned safetensors": Reader(
-            "unsigned.safetensors", round_trip_tensors, _make_unsigned_tensors(), (change_bytes,)
+            "unsigned.safetensors", round_trip_tensors, _make_tensors_without_checksum(), (change_bytes,)
         ),
         "metrics.json": Reader("metrics.json", _read_metrics, _make_metrics(), (change_json,), cost=5),
         "images.json": Reader("images.json", _read_refs, _make_refs(), (change_bytes, change_json)),
@@ -167,14 +167,14 @@ def _read_refs(path: Path) -> object:
 
 
 def _read_log(path: Path) -> object:
-    """Show the log on the page of `selfmark watch`, which accepts any file."""
+    """Return what the page of `selfmark watch` shows for a log; no content of a log is an error."""
     state = RunState(path.parent)
     state.update()
     return json.dumps(state.to_json(), allow_nan=False).encode()
 
 
-def _make_unsigned_tensors() -> tuple[bytes, ...]:
-    """Return a file without a checksum; the reader accepts more corrupted versions of it."""
+def _make_tensors_without_checksum() -> tuple[bytes, ...]:
+    """Return a file without a checksum, so that corrupted versions of it reach the parser."""
     return (save({"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(0, 2)}, {"iteration": "3"}),)
 
 

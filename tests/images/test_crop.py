@@ -114,7 +114,8 @@ def test_bounds_equal_hand_computed_ones() -> None:
     regions = [[0, -80, 640, 640], [96, 36, 48, 48], [-24, 96, 48, 48]]
     expected = [
         [0, 8 - 0.5, 63, 56 - 0.5],  # rows 80 to 560 of the region's 640, divided by 10
-        # The left side is (100 - 96) * 64 / 48 = 16 / 3 from the pixel corner, 0.5 less from its center.
+        # The box begins (100 - 96) * 64 / 48 = 16 / 3 network pixels right of the crop's corner. Coordinates
+        # start at the center of the first pixel, so they are smaller by 0.5.
         [16 / 3 - 0.5, 56 / 3 - 0.5, 176 / 3 - 0.5, 136 / 3 - 0.5],
         [32 - 0.5, 16 / 3 - 0.5, 176 / 3 - 0.5, 176 / 3 - 0.5],  # the box begins left of the image
     ]

@@ -75,7 +75,7 @@ def test_distance_to_a_segment_is_that_to_its_nearest_point(point: tuple[float, 
     assert float(squared) ** 0.5 == pytest.approx(_compute_distance(*point, start, end), abs=1e-6)
 
 
-def test_distance_of_a_segment_without_length_is_that_to_the_point() -> None:
+def test_distance_to_a_segment_without_length_is_that_to_its_start() -> None:
     start = torch.tensor([0.2, -0.1])
     squared = squared_distance_to_segment(torch.tensor([0.5, 0.3]), start, start.clone())
     assert float(squared) == pytest.approx(0.25)

@@ -77,7 +77,7 @@ def test_damaged_points_are_computed_again(name: str, finished: Path, quick_run:
     assert_same_result(quick_run, finished)
 
 
-def test_damaged_labels_are_computed_again_only_if_the_result_is_the_same(
+def test_damaged_labels_are_refused_after_the_network_was_trained_further(
     finished: Path, quick_run: Path
 ) -> None:
     labels = finished / "points" / "round-02.safetensors"
@@ -92,7 +92,7 @@ def test_damaged_labels_are_computed_again_only_if_the_result_is_the_same(
     assert_same_result(quick_run, finished)
 
 
-def test_labels_are_computed_again_at_the_start_of_their_round(finished: Path) -> None:
+def test_damaged_labels_are_computed_again_only_if_they_are_repeatable(finished: Path) -> None:
     path = finished / "points" / "round-01.safetensors"
     run = Run.open(finished)
     device = torch.device("cpu")

@@ -34,7 +34,8 @@ def list_square_pixels(x: float, y: float, side: int = SIDE) -> Floats:
 
 def make_state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unseen: int = 0) -> AnimalState:
     """Return the state of a square animal."""
-    variance = (SIDE**2 - 1) / 12 + 1  # of SIDE pixels in a row; the tracker adds 1 to invert the matrix
+    # The variance of SIDE pixels in a row, plus 1, which the tracker adds to keep the covariance invertible.
+    variance = (SIDE**2 - 1) / 12 + 1
     return AnimalState(np.array([x, y]), variance * np.eye(2), 5.0, np.array(step), unseen)
 
 
@@ -42,7 +43,7 @@ def make_state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unsee
 
 
 def test_center_and_radius_of_a_hand_computed_case() -> None:
-    """Of the 9 pixels of a 3 x 3 square, 4 have the largest distance, the square root of 2."""
+    """The radius is a high percentile of the distances: of the 9 pixels, 4 have the largest, sqrt(2)."""
     positions = AnimalTracker(1, 9.0, SETTINGS).update(draw_mask((40, 30), side=3))
     np.testing.assert_allclose(positions.center, [[40, 30]])
     np.testing.assert_allclose(positions.radius, [2**0.5])
@@ -79,7 +80,7 @@ def test_an_animal_moves_at_most_two_lengths_per_frame() -> None:
 
 
 def test_the_expected_position_follows_the_motion() -> None:
-    """Each frame moves the expected step halfway to the new one: with steps of 8 pixels, to 4, 6 and 7."""
+    """The expected step becomes the mean of itself and the observed step of 8 pixels: 4, 6 and 7."""
     tracker = AnimalTracker(1, AREA, SETTINGS)
     steps = []
     for number in range(4):

@@ -52,8 +52,8 @@ class Images:
     size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Sec. 4.2)
     # loose: the longer side of the box plus margins; body: see body_scale
     box_rule: Literal["loose", "body"] = "loose"
-    # loose rule: margin added on each side, as a fraction of the longer side of the box; if stretched, of
-    # each side
+    # loose rule: margin added on each side, as a fraction of the longer side of the box; with aspect
+    # stretched, as a fraction of its width (left and right) and of its height (top and bottom)
     margin: float = above(-0.5, 10, 0.1)
     body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height of the box
     # stretched: a loose crop has the aspect ratio of the box, and is stretched to a square
@@ -130,10 +130,11 @@ class Correspondence:
 
     mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
     assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
-    # clusters: keep one point per image and cluster; distance: drop points far from their centroid, as in the
-    # authors' earlier method
+    # clusters: keep one point per image and each of K clusters; distance: drop points far from their
+    # centroid, as in the authors' earlier method
     filter: Literal["clusters", "distance"] = "clusters"
-    # points whose cluster another point of the image has: kept without a label, or removed
+    # if several points of an image are in one of the M clusters, one gets its label; the others are kept
+    # without a label, or removed
     extra_points: Literal["kept", "removed"] = "kept"
     iterations: int = between(0, 100_000, 100)  # iterations of K-means
     restarts: int = between(1, 1_000, 10)  # runs of K-means; the best one is used
@@ -155,7 +156,8 @@ class AutoK:
     # points with a smaller margin are ignored; the margin is 0 at the border between two clusters and 1 at a
     # centroid
     clear_margin: float = fraction(0.1)
-    # a landmark counts as unstable everywhere if the two halves agree on it no more often than this
+    # a landmark on which the two halves agree no more often than this is dissolved: it counts as stable in
+    # no image
     dissolved_agreement: float = fraction(0.5)
     weak_score: float = between(0, 1_000, 0.3)  # warn if the best score is lower, as for cluttered images
 
@@ -296,12 +298,12 @@ class Guards:
     # minimum of the highest landmark score in the checked images
     min_score: float = between(0, 1_000_000, 1e-3)
     num_samples: int = between(1, 100_000, 64)  # images on which the detector is checked before it is saved
-    # number of training images whose features are stored with the detector for comparison
+    # number of training images from which the usual appearance (mean and limit) of a detector is computed
     familiar_images: int = between(2, 10_000, 128)
     # number of new images that are compared with the training images
     compared_images: int = between(1, 10_000, 24)
-    # new images are unfamiliar if they are more than this many times as far from the mean of the training
-    # images as training images are
+    # new images are unfamiliar if the median of their squared distances from the mean of the training images
+    # is more than this many times the squared distance that 95 % of the training images do not exceed
     max_unfamiliarity: float = above(0, 1_000_000, 1.0)
 
 
@@ -329,7 +331,8 @@ class Evaluation:
     oks_thresholds: tuple[float, ...] = fraction((0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95))
     oks_single: tuple[float, ...] = fraction((0.5, 0.4))  # OKS thresholds that are also reported separately
     oks_sigma: float = between(1e-6, 1_000, 0.05)  # OKS sigma of points without a COCO value
-    # a generic keypoint is correct within this fraction of the eye distance
+    # a generic keypoint is correct within this fraction of the inter-ocular distance; of the normalizer for
+    # objects without eyes
     precision_fraction: float = between(0, 1_000, 0.1)
     # Stage 1: maximum iterations of singular value thresholding, which fills in missing landmarks
     completion_iterations: int = between(0, 1_000_000, 500)
@@ -345,7 +348,8 @@ class Evaluation:
     min_images: int = between(1, 10_000_000, 30)  # a run on fewer training images is called uncertain
     # The weights below are fitted by benchmarks/trust/trust_model.py, see docs/results/trust.json.
 
-    # expected error of a landmark: constant, weight of 1 - stable, weight of the appearance error
+    # expected error of a landmark: constant, weight of its unstable fraction (deformations that it does not
+    # follow), weight of the appearance error
     error_weights: tuple[float, float, float] = between(0, 1_000, (0.06, 0.32, 0.7))
     # the same for verified runs, then the weight of the second run's error
     verified_error_weights: tuple[float, float, float, float] = between(0, 1_000, (0.05, 0.31, 0.61, 0.13))
@@ -427,12 +431,13 @@ class Tracking:
     rotation: float = between(0, 360, 180.0)
     # time after a contact during which appearances are compared, seconds
     appearance_seconds: float = between(0, 3_600, 2.0)
-    # animals are exchanged after a contact only if this reduces the difference of their appearance to this
-    # fraction; 0: never
+    # the identities of animals are exchanged after a contact only if the difference in appearance before and
+    # after it is then at most this fraction of the difference without an exchange; 0: never
     max_appearance_ratio: float = fraction(0.5)
     # warn if more than this fraction of the moving pixels is outside the animals' squares
     max_outside: float = fraction(0.3)
-    max_missing: float = fraction(0.2)  # warn if an animal is not found in more of the frames, on average
+    # warn if animals are missing in more than this fraction of the frames (mean over the animals)
+    max_missing: float = fraction(0.2)
 
 
 @dataclass(frozen=True)

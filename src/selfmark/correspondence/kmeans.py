@@ -20,7 +20,7 @@ from torch import Tensor
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 # If the costs of two runs differ by less than this factor, both have found the same clusters. The first run
-# is then used: which of them is cheaper depends on rounding, and so on the number of processes.
+# is then used: which of them is cheaper depends on rounding, and therefore on the number of processes.
 _SAME_COST = 1 + 1e-6
 _CHECK_EVERY = 4  # Lloyd iterations between convergence checks, each of which waits for the device
 

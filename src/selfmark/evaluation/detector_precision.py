@@ -85,7 +85,7 @@ def measure_first_keypoint_precision(run: Run, train: LabeledRun, spec: str, con
     Returns:
         The precision; None if no training image of the run is labeled.
     """
-    # Keypoints are numbered by the images that could be read.
+    # The image index of a keypoint counts only images that could be read.
     skipped = {event["name"] for event in run.events() if event["event"] == "skipped"}
     used = [ref for ref in run.refs() if ref.name not in skipped]
     label_rows = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}

@@ -70,7 +70,7 @@ class Recorder:
         joined = self.graph.add("Concat", first.name, second.name, third.name, axis=1)
         skip = x
         if isinstance(block.skip, nn.Sequential):
-            # This norm has its own scale and shift. It normalizes the same groups as norm1, so share them.
+            # This norm normalizes the same groups as norm1, so both use `normalized`; scale and shift differ.
             norm, conv = unpack_skip(block.skip)
             skip = self.conv(conv, self._activate(norm, normalized))
         return Maps(self.graph.add("Add", joined, skip.name), skip.channels, x.side)

@@ -56,9 +56,10 @@ def sample_nearby_frames(
 ) -> npt.NDArray[np.int64]:
     """Draw random nearby frames of the same video for each image.
 
-    Frames are nearby if they are at most `settings.max_frame_gap` frames apart in the original video. The
-    used frames directly before and after an image always count as nearby. A nearby frame must contain the
-    same object: the object with the same track or, if tracks are unknown, the object whose crop is nearest.
+    Frames are nearby if they are at most `settings.max_frame_gap` frames apart in the original video. Of
+    the frames that the run uses, the previous and the next one always count as nearby. A nearby frame
+    must contain the same object: the object with the same track or, if tracks are unknown, the object whose
+    crop is nearest.
 
     Args:
         video: [N], number of the video of each image; -1 for still images.

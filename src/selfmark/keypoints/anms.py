@@ -43,36 +43,36 @@ def suppress_non_maxima(
     if len(xy) <= count:
         return np.arange(len(xy))
     max_count = int(count * (1 + tolerance))
-    # A square of side `small` selects at least `count` points, unless `small` is 1.
+    # Squares of reach `small` select at least `count` points, unless `small` is 1.
     small, large = 1, max(width, height)
     while large - small > 1:
-        side = (small + large) // 2
-        num_selected = len(cover_with_squares(xy, side, width, height, limit=max_count + 1))
+        reach = (small + large) // 2
+        num_selected = len(cover_with_squares(xy, reach, width, height, limit=max_count + 1))
         if num_selected < count:
-            large = side
+            large = reach
         else:
-            small = side
+            small = reach
             if num_selected <= max_count:
                 break
     return cover_with_squares(xy, small, width, height, limit=count)
 
 
-def cover_with_squares(xy: FloatArray, side: int, width: int, height: int, limit: int) -> Indices:
+def cover_with_squares(xy: FloatArray, reach: int, width: int, height: int, limit: int) -> Indices:
     """Return the indices of the first `limit` points that are not covered by squares of stronger points.
 
-    The image is divided into cells of half the square's side. A selected point covers its cell and all cells
-    within two rows and two columns.
+    The image is divided into cells of half the reach. A selected point covers its cell and all cells within
+    two rows and two columns: all points within the reach, and none beyond 1.5 times the reach.
 
     Args:
         xy: [P, 2] points, strongest first.
-        side: side of the square in pixels.
+        reach: how far a square extends from its point in each direction, in pixels.
         width: width of the image in pixels.
         height: height of the image in pixels.
         limit: maximum number of points to select.
     """
-    cells = np.floor((np.asarray(xy, dtype=np.float64) + 0.5) * (2 / side)).astype(np.int64)
+    cells = np.floor((np.asarray(xy, dtype=np.float64) + 0.5) * (2 / reach)).astype(np.int64)
     # `covered` has a margin of two cells on all sides: its row r, column c is cell (r - 2, c - 2).
-    covered = np.zeros((2 * height // side + 5, 2 * width // side + 5), dtype=bool)
+    covered = np.zeros((2 * height // reach + 5, 2 * width // reach + 5), dtype=bool)
     selected: list[int] = []
     for index, (column, row) in enumerate(cells.tolist()):
         if not covered[row + 2, column + 2]:

@@ -15,7 +15,8 @@ from selfmark.sampling import evenly_spaced
 
 WIDTH, HEIGHT = 360, 216  # size of a chart, SVG units
 LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # edges of the plotting area inside the chart, SVG units
-_MAX_POINTS = 300  # points of a line; longer losses are averaged in groups, other lines are sampled
+# Points of a line. Longer loss curves are averaged in groups, and all other longer lines are sampled.
+_MAX_POINTS = 300
 _NUM_SYMBOLS = 6  # symbols on a long line; lines of up to 2 * _NUM_SYMBOLS points have one at each point
 _MAX_INTERVALS = 5  # intervals between the labels of an axis
 
@@ -189,7 +190,7 @@ def _build_line(name: str, points: list[tuple[float, float]], style: int, has_sy
         marked = range(count)
     else:
         step = count // _NUM_SYMBOLS
-        # Lines have different first symbols, so that the symbols of coinciding lines do not overlap.
+        # The first symbol of each line is at a different point, so that coinciding lines stay visible.
         first = (style * 2 + 1) * count // (5 * _NUM_SYMBOLS) % step
         marked = range(first, count, step)
     marks = " ".join(f"M{points[i][0]:.1f} {points[i][1]:.1f}{symbol}" for i in marked)

@@ -23,9 +23,9 @@ from selfmark.errors import InputError, UnsafeFile
 MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
 VIEWS_FILE = "views.json"
-"""File in a folder that contains one run per view of an object instead of being a run itself."""
+"""Marks a folder that is not a run itself but contains one run per view of an object."""
 COMPARISON_FILE = "comparison.json"
-"""File in a folder that contains one run per method of a comparison."""
+"""Marks a folder that contains one run per method of a comparison."""
 
 # Files that only run folders, model folders and folders of several runs contain.
 _MARKERS = ("run.json", "model.json", VIEWS_FILE, COMPARISON_FILE)
@@ -66,7 +66,7 @@ def _split_at_root(folder: Path) -> tuple[Path, tuple[str, ...]]:
     root, names_below_root = folder, tuple[str, ...]()
     names = tuple[str, ...]()
     while True:
-        if _is_root(folder):
+        if _has_marker(folder):
             root, names_below_root = folder, names
         if folder.name in ("", ".."):  # pathlib's parent of "a/.." is "a", not the real parent.
             return root, names_below_root
@@ -75,10 +75,10 @@ def _split_at_root(folder: Path) -> tuple[Path, tuple[str, ...]]:
 
 def _is_inside_run(path: Path) -> bool:
     root, _ = _split_at_root(path.parent)
-    return _is_root(root)
+    return _has_marker(root)
 
 
-def _is_root(folder: Path) -> bool:
+def _has_marker(folder: Path) -> bool:
     return any(os.path.lexists(folder / marker) for marker in _MARKERS)
 
 
@@ -194,7 +194,10 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def physical_memory() -> int:
-    """Return the memory of the computer in bytes: the size limit for files that are read into memory."""
+    """Return the physical memory of the computer in bytes.
+
+    It limits the size of files, such as ONNX models, that may be larger than `MAX_TEXT_BYTES`.
+    """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -301,7 +301,7 @@ def test_pennaction_tests_on_the_first_five_videos_of_each_used_action(tmp_path:
     assert data.notes == (
         "labeled frames left out because they are missing: 1",
         "frames left out because they have no label: 1",
-        "boxes made from the joints because there are none: 3",
+        "boxes computed from the joints because the label has no box: 3",
     )
 
 

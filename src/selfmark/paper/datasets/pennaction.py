@@ -85,8 +85,8 @@ def _read_video(
     x = matlab_files.get_matlab_numbers(path, content, "x", (None, len(JOINTS)))
     y = matlab_files.get_matlab_numbers(path, content, "y", x.shape)
     visible = matlab_files.get_matlab_numbers(path, content, "visibility", x.shape) != 0
-    # Joints outside the image are at (1, 1), or slightly less in videos that were resized later. So
-    # coordinates are 1-based, as in MATLAB.
+    # Coordinates are 1-based, as in MATLAB. A joint outside the image is stored as the top left pixel (1, 1),
+    # or with slightly smaller coordinates in videos that were resized later.
     is_outside = ~visible & (x <= 1) & (y <= 1)
     xy: FloatArray = np.where(is_outside[..., None], np.nan, np.stack([x, y], axis=2) - 1)
 
@@ -100,7 +100,7 @@ def _read_video(
     note_counts["frames left out because no joint is in the image"] += int((exists & ~is_annotated).sum())
 
     boxes, num_filled = fill_missing_boxes(_read_boxes(path, content, len(x))[kept], xy[kept], MARGIN)
-    note_counts["boxes made from the joints because there are none"] += num_filled
+    note_counts["boxes computed from the joints because the label has no box"] += num_filled
     count = len(kept)
     clip = str(folder.relative_to(root))
     refs = [ImageRef(files[row].relative_to(root), clip=(clip, row)) for row in kept.tolist()]
@@ -121,8 +121,7 @@ def _read_boxes(path: Path, content: matlab_files.Content, count: int) -> FloatA
     if np.asarray(content.get("bbox", [])).size:
         corners = matlab_files.get_matlab_numbers(path, content, "bbox", (None, 4))[:count]
         is_valid = np.isfinite(corners).all(axis=1) & (corners[:, 2:] > corners[:, :2]).all(axis=1)
-        # Corners are 1-based with pixel centers at integers; boxes are 0-based and measured from pixel
-        # corners.
+        # The center of the top left pixel is (1, 1) in the file, but (0.5, 0.5) in our boxes.
         valid_boxes = np.concatenate([corners[:, :2] - 0.5, corners[:, 2:] - corners[:, :2]], axis=1)
         boxes[: len(corners)][is_valid] = valid_boxes[is_valid]
     return boxes

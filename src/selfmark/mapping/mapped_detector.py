@@ -117,7 +117,7 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
     try:
         require_finite(tensors, path.with_name(TENSORS))
         return _mapping_from_json(values, PointMap(**arrays), len(detector.names))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise InputError(f"{path} is not a usable map: {error}; {advice}") from error
 
 

@@ -307,7 +307,7 @@ def _object_from_coco(file: CocoFile, annotation: CocoAnnotation, points: Any) -
         moved, absent = ({int(landmark) for landmark in extra[name]} for name in ("moved", "absent"))
         size = int(image.values["width"]), int(image.values["height"])
         box = annotation.box()
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{annotation.where} was not written by 'selfmark correct': {error}") from error
     places = {
         landmark: Place((float(x), float(y)), landmark in moved)

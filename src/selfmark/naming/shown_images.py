@@ -112,7 +112,7 @@ def _read_run_images(folder: Path) -> list[ImageRef]:
     require_format(read_json(folder / "run.json"), folder / "run.json")
     try:
         return refs_from_json(read_json(folder / "images.json"))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{folder / 'images.json'} is not a usable list of images: {error}") from error
 
 

@@ -590,6 +590,6 @@ def _report_content_errors(path: Path) -> Iterator[None]:
     """Convert errors caused by unexpected content of a file to an InputError."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(f"{path} does not belong to this run: {reason}") from error

@@ -38,7 +38,7 @@ def load_checkpoint(state: TrainState, path: Path) -> int:
         state.optimizer.update_copies()
         state.generator.set_state(tensors["generator"])
         state.iteration = int(metadata["iteration"])
-    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+    except (KeyError, ValueError, RuntimeError, TypeError, OverflowError) as error:
         raise InputError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
     return state.iteration
 

@@ -36,6 +36,7 @@ _BY_STAGE = {  # stage of a "progress" event: part of the run that it ends
     "describing keypoints": "describing and clustering keypoints",
     "finding landmarks": "finding landmarks",
     "training a second detector": "verification",
+    "checking landmarks": "checks and report",
 }
 _BY_EVENT = {  # name of an event: part of the run that it ends
     "images": "reading images",

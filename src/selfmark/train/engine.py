@@ -158,6 +158,7 @@ def build_method_state(
     parts: list[tuple[nn.Module, float]] = [(psi, 1.0), (others, 1.0)]
     not_empty = [(part, scale) for part, scale in parts if any(True for _ in part.parameters())]
     optimizer = FlatAdamW(not_empty, lr, weight_decay=0.0, copy_dtype=execution.weight_dtype)
+    optimizer.remedy = f"start a new run with a lower learning rate of its method than {lr:g}"
     execution.use_weight_copies(optimizer.weight_copies)
     return TrainState(network, optimizer, generator, group, execution.is_capturable and group.size == 1)
 
@@ -282,5 +283,5 @@ def _require_finite_losses(means: dict[str, float], state: TrainState, phase: Ph
 def _divergence_message(subject: str, state: TrainState, phase: Phase) -> str:
     return (
         f"{subject} no longer a finite number at iteration {state.iteration} of {phase.stage}. The last "
-        f"checkpoint is kept; resume with {state.optimizer.remedy}"
+        f"checkpoint is kept; {state.optimizer.remedy}"
     )

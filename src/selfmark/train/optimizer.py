@@ -44,7 +44,7 @@ class FlatGroup:
 class FlatOptimizer(ABC):
     """Optimizer of parts of a network, each with a factor on the learning rate."""
 
-    remedy: str  # settings that help if the training diverges, for error messages
+    remedy: str  # what to do if the training diverges, for error messages
     _moments: tuple[str, ...]  # names of the running means that the update rule needs
 
     def __init__(
@@ -135,7 +135,8 @@ class FlatRMSprop(FlatOptimizer):
     """RMSprop, the paper's optimizer (Sec. 4.2, Training)."""
 
     remedy = (
-        "a lower optimizer.lr or with gradient clipping, for example --resume --set optimizer.clip_norm=1"
+        "resume with a lower optimizer.lr or with gradient clipping, for example --resume --set "
+        "optimizer.clip_norm=1"
     )
     _moments = ("square",)
 
@@ -166,7 +167,7 @@ class FlatRMSprop(FlatOptimizer):
 class FlatAdamW(FlatOptimizer):
     """AdamW: Adam with decoupled weight decay, a common choice to fine-tune pretrained networks."""
 
-    remedy = "a lower learning rate, for example --resume --set student.lr=1e-4"
+    remedy = "resume with a lower learning rate, for example --resume --set student.lr=1e-4"
     _moments = ("mean", "square")
 
     def __init__(

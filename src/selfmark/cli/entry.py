@@ -35,7 +35,7 @@ from selfmark.cli.watch import watch
 from selfmark.cli.weights import weights
 from selfmark.errors import InputError, TrainingError, describe_os_error
 
-_MAX_PATH = 300  # letters of a path in a message
+_MAX_PATH = 300  # maximum number of characters of a path in a message
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabeled images.",
@@ -67,7 +67,7 @@ def main() -> None:
     """Run the command in `sys.argv`; exit with 2 after bad input and with 1 after a failed training."""
     # OpenMP threads spin while they wait for work. Long spinning makes a busy machine several times slower;
     # no spinning makes an idle machine slower. This number of spins is a compromise, measured on two cores.
-    # Set it here, because torch reads the variable when it is imported.
+    # Set the variable before torch is imported, because it is read at that time.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     signal.signal(signal.SIGTERM, _raise_interrupt)
     print_warnings_as_notes()
@@ -85,8 +85,8 @@ def main() -> None:
         _print_error(str(error))
         sys.exit(1)
     except OSError as error:
-        # Functions report the errors that they expect, and what to do. This is for all others, such as a file
-        # that disappears while it is read, a disk that fails, or a name that is too long.
+        # Functions turn the errors that they expect into an InputError with advice. Unexpected errors are
+        # reported here: for example, a file disappears while it is read, a disk fails, or a name is too long.
         name = f"{str(error.filename)[:_MAX_PATH]}: " if error.filename is not None else ""
         _print_error(f"{name}{describe_os_error(error)}")
         sys.exit(2)

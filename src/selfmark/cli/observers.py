@@ -32,11 +32,12 @@ class Observers:
     tensorboard: TensorBoardLog | None
 
     def attach(self, stack: ExitStack, folder: Path | None) -> Listener:
-        """Return a listener that starts the observers as soon as the run folder exists.
+        """Return a listener that starts the observers at the first event for which the run folder is known.
 
         Args:
             stack: Exit stack that closes the observers.
-            folder: Folder of a resumed run; None for a new run, whose first event names the folder.
+            folder: Run folder if its path is known, as in a resumed run; None to wait for an event that names
+                the folder of a new run.
         """
         run = folder
         is_started = False

@@ -43,12 +43,12 @@ Recipe = Annotated[
 ]
 
 RENAMED_OPTIONS = {"--normaliser": "--normalizer", "--most": "--max-images"}
-"""Current names of options of selfmark 0.1. The old names still work, but --help does not list them."""
+"""Current names of options of selfmark 0.1, by old name. Old names still work; --help does not list them."""
 _VIEW = re.compile(r"[^=/]+=[-+.,\d]+")  # NAME=X,Y,W,H
 
 
 class Command(TyperCommand):
-    """A command that also accepts the old names of its options."""
+    """A command that also accepts old names of its options, and several views after one --views."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Replace old option names, write --views before every view, then parse as usual."""

@@ -17,7 +17,7 @@ from selfmark.run.files import require_run, view_folders
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
-    """Raise if an input is not a glob pattern and does not exist.
+    """Raise if an input does not exist; glob patterns are not checked.
 
     Under torchrun, do nothing: every process would report the same problem. The inputs are checked later.
     """

@@ -28,8 +28,10 @@ from selfmark.terminal import PlainConsole
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
 
-_SECONDS_PER_LINE = 15  # minimum time between two lines where there is no terminal
-# Name of the checkpoint of each stage. The checkpoints of all other stages are named STAGE-ROUND.
+# Without a terminal, minimum time between two progress lines. The start and the end of a stage always get a
+# line in a `ProgressDisplay`.
+_SECONDS_PER_LINE = 15
+# Checkpoint names of these stages. The checkpoint of any other stage is named STAGE-ROUND.
 _CHECKPOINTS = {"warm-up": "stage1", "round": "stage1", "stage 2": "stage2", "method": "method"}
 
 

@@ -98,7 +98,7 @@ def _write(
 
 
 class _Table:
-    """Rows of one video or of all still images; the values are in a file, only the row labels in memory.
+    """Rows of one video or of all still images; the values are in a file, labels and indices in memory.
 
     The file holds one record [K, 3] float32 per object. `_record_row` and `_record_instance` give the row and
     the individual of each record. `individuals` are the names of the individuals; they are set when all
@@ -211,7 +211,7 @@ def _save_h5(table: _Table, header: _Columns, path: Path) -> None:
     pandas: Any = require_package("pandas", "pandas tables")
     levels, columns = header
     index = pandas.MultiIndex.from_tuples(columns, names=levels)
-    # The first rows fix the width of the index column, so it must fit the longest label.
+    # The first chunk fixes the width of the index column. Reserve enough bytes for the longest label.
     label_bytes = max(len(label.encode()) if isinstance(label, str) else 0 for label in table.labels)
     try:
         with pandas.HDFStore(path, mode="w") as store:

@@ -25,7 +25,7 @@ from selfmark.errors import InputError, require_package
 _ERROR, _UNEXPECTED = "error:", "unexpected:"
 _DISK_FULL = os.strerror(errno.ENOSPC)
 _MIN_FREE_BYTES = 1 << 16  # with less free space than this, a failure is reported as a full disk
-_MAX_SILENT_SECONDS = 300.0  # a child is killed if its file has not changed for this long
+_MAX_SILENT_SECONDS = 300.0  # a child is killed if the size of its file has not changed for this long
 
 
 def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
@@ -63,7 +63,7 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
 
 
 def _kill_if_silent(child: int, receiver: int, path: Path) -> None:
-    """Wait until the child sends something or exits; kill it if its file stops changing.
+    """Wait until the child sends something or exits; kill it if the size of its file stops changing.
 
     A child may inherit a lock that another thread of the parent held. It would then wait forever.
     """

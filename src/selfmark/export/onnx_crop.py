@@ -19,7 +19,9 @@ from selfmark.images.crop import SNAP
 _MIN_COVERAGE = 1e-3  # OpenCV ignores a pixel if less than this fraction of it is covered
 # Averages of 2 x 2 pixels are multiples of 1/4. Adding this much rounds halves up and changes nothing else.
 _ROUND_UP = 1e-4
-_EXTRA_AVERAGES = 4  # an axis is first averaged to at most the crop size plus this many pixels
+# The pixels of an axis are averaged, and the crop is interpolated between the averages. The number of
+# averages is at most the crop size plus this number.
+_EXTRA_AVERAGES = 4
 
 
 @dataclass(frozen=True)
@@ -185,9 +187,9 @@ def _is_integer(value: Value) -> Value:
 def _add_average_weights(axis: _AxisSampling, window: _Window, rounding: _Rounding, size: int) -> Value:
     """Add the weight of each pixel of the window in each average: [N, S + _EXTRA_AVERAGES, pixels].
 
-    An average covers length / count pixels. The limits of pixels and averages are multiplied by `count`,
-    which makes them integers, so the weights are exact. Only the first `count` rows have a meaning;
-    `_add_interpolation_weights` ignores the others.
+    An average covers length / count pixels, where length = end - first. The limits of pixels and averages are
+    multiplied by `count`. The products are integers, so the weights are exact. Only the first `count` rows of
+    the matrix have a meaning; `_add_interpolation_weights` ignores the other rows.
     """
     numbers = np.arange(size + _EXTRA_AVERAGES, dtype=np.float32)[:, None]
     count, length = _to_matrix(axis.count), _to_matrix(axis.end - axis.first)

@@ -1,7 +1,8 @@
 """Networks on an EfficientNet-Lite encoder as ONNX graphs.
 
-Each batch norm is folded into the convolution before it, and ONNX Runtime also fuses the ReLU6 after it. The
-convolutions use the recorder's dtype; resizing and unit vectors stay in float32, as in torch.
+Each batch norm is folded into the convolution before it. ONNX Runtime also fuses the ReLU6 that follows the
+norm into this convolution. The convolutions use the recorder's dtype; resizing and unit vectors stay in
+float32, as in torch.
 """
 
 from __future__ import annotations
@@ -138,8 +139,9 @@ def _add_similarity_heat(graph: Graph, network: ZeroShotPsi, features: Maps) -> 
     channels = network.encoder.part_channels
     weights = to_array(network.centroids[:, :channels])[:, :, None, None]
     product = Value(graph, features.name).apply("Conv", weights, kernel_shape=[1, 1])
-    # The similarity is 1 - |f - c|^2 / 2 for a feature f and a centroid c, both followed by a place. Image
-    # features are unit vectors, so everything except their product with the centroid is a constant per cell.
+    # The similarity of a cell to a centroid is 1 - |f - c|^2 / 2. Both vectors, f and c, consist of image
+    # features and a place (see `append_places`). The image features of a cell are a unit vector, so all terms
+    # except their product with the centroid are constant per cell.
     empty = network.centroids.new_zeros(1, channels, features.side, features.side)
     places = append_places(empty, network.settings)[0, channels:]
     place_distance = (places - network.centroids[:, channels:, None, None]).square().sum(dim=1)

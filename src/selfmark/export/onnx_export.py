@@ -5,7 +5,7 @@
 
 The graph includes cropping, resizing, test-time flipping and subpixel positions from the heatmaps.
 A box of zeros means the whole image. One box can serve all images, and one image can have several boxes. The
-file contains the fingerprint of its model, so that selfmark can tell if it was exported from another model.
+file contains the fingerprint of its model, so that selfmark can reject a file of another model.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FILES: dict[Precision, str] = {
 }
 INSTALL = "onnx onnxruntime"  # names of the packages for pip
 # Names of two values inside the graph. `OnnxDetector` runs only the part of the graph between them.
-CROPS = "crops"  # input of the network, [B, 3, S, S] float32, integers 0..255
+CROPS = "crops"  # input of the network, [B, 3, S, S] float32 with integer values 0..255
 CROP_XY = "xy"  # landmarks in pixels of the crops, [B, K, 2]
 
 _NUM_SAMPLES = 64  # training images on which value ranges are measured for int8

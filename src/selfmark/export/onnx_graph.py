@@ -164,7 +164,7 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
 
 
 def _crop(graph: Graph, maps: Maps, cells: int) -> Maps:
-    """Remove cells on each side of maps."""
+    """Remove `cells` rows or columns at each of the four borders of maps."""
     first, last = integers([cells, cells]), integers([maps.side - cells, maps.side - cells])
     inner = graph.add("Slice", maps.name, first, last, integers([2, 3]))
     return Maps(inner, maps.channels, maps.side - 2 * cells)
@@ -222,7 +222,7 @@ def add_mirrored_maps(
 
 def _mirror(graph: Graph, value: str) -> str:
     """Add a node that reverses the columns of [B, C, H, W]."""
-    before_first = np.iinfo(np.int64).min  # as the end of a slice, it includes the first column
+    before_first = np.iinfo(np.int64).min  # with this end, a backward slice includes the first column
     return graph.add("Slice", value, integers([-1]), integers([before_first]), integers([3]), integers([-1]))
 
 

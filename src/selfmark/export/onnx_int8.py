@@ -32,7 +32,7 @@ _MIN_NORM_RATIO = 0.1
 _BATCH_SIZE = 8  # images per forward pass while ranges are measured
 _MAX_LEVEL = 255  # largest unsigned 8-bit value
 _MAX_WEIGHT_LEVEL = 127  # largest signed 8-bit value
-_ZERO_POINT = 128  # zero point of the outputs, the same for all channels
+_ZERO_POINT = 128  # zero point that all output channels share in ONNX Runtime, see `QuantizedConv`
 _MAX_BIAS = 2**30  # keeps the bias and the sums of the convolution within 32 bits
 _MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to the largest
 
@@ -185,9 +185,9 @@ class QuantizedConv:
 
     ONNX Runtime supports only one output scale and zero point for all channels. But the GroupNorm of an
     hourglass amplifies channels with small values, so each channel needs its own scale and zero point. The
-    output scale of a channel is therefore folded into its weight scale, and its zero point into its bias. The
-    convolution then has output scale 1. The last node restores the values: in channel o, the level q becomes
-    (q - output_zero_point[o]) * output_scale[o].
+    output scale of a channel is therefore folded into its weight scale, and its zero point into its bias. For
+    ONNX Runtime, all channels then have the output scale 1 and the zero point `_ZERO_POINT`. The last node
+    restores the values: in channel o, the level q becomes (q - output_zero_point[o]) * output_scale[o].
 
     Attributes:
         input_scale: [] scale of the inputs; their zero point is 0.

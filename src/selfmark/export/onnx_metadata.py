@@ -1,8 +1,8 @@
 """Metadata of an exported ONNX file (`metadata_props`), so that it can be used without other files.
 
 All keys begin with `selfmark.`. The model's fingerprint and the checksum are plain text; all other values are
-JSON. The checksum is the last entry and covers all bytes before it. selfmark verifies it when it reads the
-file.
+JSON. The checksum is the last entry and covers all bytes before it. When selfmark reads the file,
+it verifies the checksum.
 """
 
 from __future__ import annotations

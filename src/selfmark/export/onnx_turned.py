@@ -1,4 +1,7 @@
-"""ONNX graphs of networks that turn images first; they follow `model.turned_network` step by step."""
+"""ONNX graphs of networks that turn each image before they locate landmarks.
+
+The nodes follow `model.turned_network` step by step.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def _add_best_angles(similarity: Value, rotations: int) -> Value:
 
 
 def _add_rotation(maps: Value, cosine: Value, sine: Value, side: int, padding: str) -> Value:
-    """Add the rotation of maps [B, C, side, side] around their center, as `warp_images`.
+    """Add the rotation of maps [B, C, side, side] around their center, as `images.augment.warp_images`.
 
     Args:
         maps: Maps to rotate.

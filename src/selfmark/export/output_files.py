@@ -62,7 +62,7 @@ def _report_write_errors(path: Path) -> Iterator[None]:
 def choose_output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
     """Return a relative output path without suffix for each video, and for all still images (None).
 
-    The paths keep the folders of the videos below their common folder. A video keeps its suffix if two
+    The path of a video is relative to the folder that contains all videos. A video keeps its suffix if two
     outputs would otherwise have the same name.
 
     >>> paths = choose_output_paths([Path("a/day.mp4"), Path("b/day.mp4"), Path("b/day.avi"), None])
@@ -97,7 +97,7 @@ def spool_folder(folder: Path) -> Iterator[Path]:
     try:
         make_folder(spool)
         with ExitStack() as lock:
-            with suppress(OSError):  # from file systems without locks
+            with suppress(OSError):  # raised by file systems without locks
                 lock.enter_context(exclusive(spool))
             yield spool
     finally:

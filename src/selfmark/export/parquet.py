@@ -18,7 +18,8 @@ from selfmark.model.card import ModelCard
 from selfmark.points import Landmarks
 from selfmark.run.files import to_json
 
-_MIN_GROUP_ROWS = 1 << 16  # minimum size of a row group; one group is in memory at a time
+# Every row group except the last has at least this many rows. One group is in memory at a time.
+_MIN_GROUP_ROWS = 1 << 16
 
 
 def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -70,7 +71,7 @@ def _read_back(path: Path) -> None:
 def _build_metadata(card: ModelCard) -> dict[str, str] | None:
     """Return the names and `trust_entries` as JSON, with keys as in `onnx_metadata`.
 
-    Return None if there are no such entries.
+    Return None if `trust_entries` is empty.
     """
     entries = trust_entries(card)
     values = {"names": card.names, **entries} if entries else {}

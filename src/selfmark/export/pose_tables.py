@@ -60,7 +60,7 @@ class InstanceNumbers:
         self._counts: Counter[str] = Counter()  # number of objects so far, by image
 
     def assign(self, ref: ImageRef) -> int:
-        """Return the number of the next object; all still images count as one source."""
+        """Return the number of the next object; the tracks of all still images are numbered together."""
         if ref.track is not None:
             instances = self._instances.setdefault(None if ref.frame is None else ref.path, {})
             return instances.setdefault(ref.track, len(instances))

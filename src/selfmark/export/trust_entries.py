@@ -10,7 +10,7 @@ from selfmark.model.card import SMOOTHING, ModelCard, untrusted_landmarks
 def trust_entries(card: ModelCard) -> dict[str, Any]:
     """Return the entries that describe the landmarks of a file.
 
-    - `trust`: trust of each landmark, in their order; left out if it was not measured.
+    - `trust`: trust of each landmark, in the order of the landmarks; left out if it was not measured.
     - `verdict`: verdict of the run; left out if there is none.
     - `smoothing`: smoothing method; left out if the landmarks are not smoothed.
     """

@@ -65,7 +65,7 @@ def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder
 
 def _build_data_yaml(card: ModelCard) -> str:
     values = {
-        # Without 'path', Ultralytics uses the folder of this file, so the folder can be moved.
+        # Without 'path', Ultralytics looks for images relative to data.yaml, so the folder can be moved.
         "train": "train/images",
         "val": "val/images",
         "names": {0: "object"},

@@ -78,7 +78,7 @@ def check_images(
         *inputs, tracking, lambda done, total: on_progress("finding animals", done, total), notes.append
     )
     config, why = resolve_config(inputs, options, len(refs), device)
-    # Images that do not fit into memory are kept in the file images.u8 of the output folder.
+    # Images that need more than `store_gigabytes` are kept in the file images.u8 of the output folder.
     store = load_store(
         refs,
         config.images,
@@ -112,7 +112,7 @@ def check_images(
 
 
 def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Path]:
-    """Write the contact sheets and return their paths; the originals are drawn only if there are boxes."""
+    """Write the pictures and return their paths; boxes.jpg is written only if images have boxes."""
     pictures = []
     try:
         write_sheet(draw_crops(store), output / "crops.jpg")
@@ -154,7 +154,7 @@ def _measure_sample(store: ImageStore, config: Config, device: torch.device) -> 
 
 
 def _resolve_orientation(config: Config, findings: InputFindings) -> Config:
-    """Return the settings with the orientation that a run would find; its duration depends on it."""
+    """Return the settings with the orientation that a run would find; the estimate depends on it."""
     accuracy = findings.upright_accuracy
     if accuracy is None:
         return config
@@ -163,7 +163,7 @@ def _resolve_orientation(config: Config, findings: InputFindings) -> Config:
 
 
 def _write_result(result: ImageCheck, store: ImageStore, output: Path) -> None:
-    """Write check.json: everything that is printed, and all images that cannot be read."""
+    """Write check.json: all sentences, the survey, the estimate, and all images that cannot be read."""
     content: dict[str, Any] = {
         "summary": list(result.summary),
         "warnings": list(result.warnings),

@@ -24,9 +24,10 @@ _CROP_COLUMNS = 8
 _ORIGINAL_COLUMNS = 4
 _ORIGINAL_WIDTH = 480  # width of an original on the sheet, in pixels
 _GAP = 4  # distance between the pictures of a sheet, in pixels
-_RULER = 40  # width of a ruler, pixels
-_MAX_RULER_SIDE = 1_600  # pixels; larger images are drawn smaller
-_STEPS = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)  # pixels between the marks of a ruler
+_RULER = 40  # width of a ruler in pixels, and minimum distance between its marks in the picture
+_MAX_RULER_SIDE = 1_600  # in pixels; images with a longer side are reduced
+# Possible distances between the marks of a ruler, in pixels of the original.
+_STEPS = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 _BOX_COLOR = (255, 200, 0)
 
 
@@ -41,7 +42,7 @@ def draw_originals(store: ImageStore, max_megapixels: float) -> Pixels | None:
 
     Args:
         store: Images of the run.
-        max_megapixels: Larger originals are left out.
+        max_megapixels: Larger still images are left out.
 
     Returns:
         The sheet; None if no original can be read.
@@ -61,11 +62,11 @@ def draw_originals(store: ImageStore, max_megapixels: float) -> Pixels | None:
 
 
 def draw_ruler(store: ImageStore, max_megapixels: float) -> Pixels | None:
-    """Return one original with rulers in its pixels, from which rectangles can be read off.
+    """Return one original with rulers in pixels, to read off the boxes for --crop or --views.
 
     Args:
-        store: the images; the one in the middle is drawn.
-        max_megapixels: a larger original is not drawn.
+        store: Images of the run; the original of the middle image is drawn.
+        max_megapixels: A larger still image is not drawn.
 
     Returns:
         The picture; None if the original cannot be read.

@@ -62,7 +62,7 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
     Args:
         refs: Images of the run.
         config: Settings of the run. If the orientation of the objects is `auto`, objects are assumed to be
-            upright: only then may Stage 1 run, which takes longest.
+            upright, because Stage 1, the longest stage, runs only for upright objects.
         device: Device to compute on.
 
     Raises:

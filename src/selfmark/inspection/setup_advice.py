@@ -27,8 +27,9 @@ class InputFindings:
     """Properties that were measured on some images. Both are None if there are too few images.
 
     Attributes:
-        upright_accuracy: How often images are told from upside-down copies, see `measure_uprightness`. None
-            if no features are used or the settings already say how objects are oriented.
+        upright_accuracy: Accuracy of telling images from upside-down copies; 0.5 is chance, 1 is perfect (see
+            `measure_uprightness`). None if no features are used or the settings already say how objects are
+            oriented.
         keypoints: Median number of generic keypoints per image. None if keypoints are read from a file or
             their detector is not installed.
     """

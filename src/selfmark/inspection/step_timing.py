@@ -50,8 +50,8 @@ from selfmark.train.point_table import PointTable
 # into the time.
 _FIRST_STEPS = 2
 _MAX_STEPS = 60  # largest number of measured steps
-# Number of images in a measured pass. On a GPU it is that of most passes of the run: cuDNN plans the
-# convolutions for each number of images, and the run can then use these plans.
+# Number of images in a measured pass. On a GPU, most passes of the run have the same number of images. cuDNN
+# plans the convolutions for each number of images, so the run can use the plans that were made here.
 _PASS_IMAGES = {"cpu": 8, "cuda": 64}
 _PASSES = 2  # number of passes after the first, which includes one-time costs
 
@@ -67,8 +67,8 @@ def measure_steps(
         config: Settings of the run.
         store: A few images of the run, at least two.
         device: Device to compute on.
-        seconds: Time to spend on all networks together. At least two steps of each network are measured, even
-            if they take longer.
+        seconds: Time to spend on all networks together. At least two steps of each network are run, even if
+            they take longer.
 
     Returns:
         Seconds per iteration of each stage, by the names of `stage_iterations`.
@@ -144,9 +144,9 @@ def _combine_stages(measured: dict[str, float], config: Config) -> dict[str, flo
 
 
 def _time_steps(state: TrainState, task: TrainingTask, config: Config, seconds: float) -> float:
-    """Return the seconds per iteration, not counting the first steps.
+    """Return the seconds per iteration, not counting the first `_FIRST_STEPS` steps.
 
-    If `seconds` is too short for more steps, return the duration of the last of the first steps.
+    If `seconds` is too short for as many further steps, return the duration of the last of the first steps.
     """
     times: list[tuple[int, float]] = []  # iteration, and seconds since the start of the phase
 
@@ -226,7 +226,7 @@ def _build_method(config: Config, feed: PixelFeed, store: ImageStore, generator:
 def _draw_landmarks(
     num_images: int, num_landmarks: int, config: Config, device: torch.device
 ) -> LandmarkTable:
-    """Return landmarks at random places, each of which is its own mirror partner."""
+    """Return landmarks at random places; each landmark is its own mirror partner."""
     xy = torch.rand(num_images, num_landmarks, 2, device=device) * (config.images.size - 1)
     present = torch.ones(num_images, num_landmarks, dtype=torch.bool, device=device)
     return LandmarkTable.from_partners(xy, present, LandmarkPartners.identity(num_landmarks))

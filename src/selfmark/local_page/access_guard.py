@@ -64,7 +64,7 @@ class AccessGuard:
         self._token = token.encode()
         self._command = command
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._cookie = f"selfmark_{port}"  # cookies belong to a host, not to a port, so the name has the port
+        self._cookie = f"selfmark_{port}"  # ports of a host share cookies, so each port needs its own name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer requests that are rejected and the first visit; forward all other requests."""

@@ -42,7 +42,7 @@ def add_page(app: FastAPI, folder: Path) -> None:
 
     Args:
         app: application to extend.
-        folder: folder with the files of the page; files of other types are not served.
+        folder: folder with the files of the page; only files with a suffix in `_MEDIA_TYPES` are served.
     """
     files = {path.name: _MEDIA_TYPES[path.suffix] for path in folder.iterdir() if path.suffix in _MEDIA_TYPES}
 

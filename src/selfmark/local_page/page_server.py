@@ -22,7 +22,8 @@ def open_socket(port: int) -> socket.socket:
     Args:
         port: port to listen on; 0 for any free port.
     """
-    # asyncio sets TCP_NODELAY only if the protocol is given. Without it, every response takes 40 ms longer.
+    # asyncio sets TCP_NODELAY only if the socket is created with IPPROTO_TCP. Without TCP_NODELAY, every
+    # response takes 40 ms longer.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

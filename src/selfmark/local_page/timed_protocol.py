@@ -11,7 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADER_SECONDS = 10.0
 """Time that the headers of a request may take to arrive.
 
-It starts when the connection is opened, and for later requests at their first byte.
+For the first request of a connection, the time starts when the connection is opened; for later requests, at
+their first byte.
 """
 
 MAX_CONNECTIONS = 64
@@ -42,7 +43,7 @@ class TimedProtocol(H11Protocol):
             min(waiting, key=lambda item: waiting[item]).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes. Then stop the timer if the headers are complete, else make sure that it runs."""
+        """Process bytes. If the headers are complete, stop the timer; otherwise make sure that it runs."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:  # the headers are complete
             self._stop_timer()

@@ -145,7 +145,8 @@ def _measure_lengths(
 ) -> tuple[str, FloatArray]:
     """Return the normalizer and its lengths [N] in pixels of the originals.
 
-    If no normalizer is given and the default cannot be measured for all objects, use `side`.
+    If no normalizer is given and the default cannot be measured for all objects, use `side`, the side of the
+    region that the network sees.
     """
     if normalizer:
         return normalizer, measure_lengths(truth, normalizer, regions)

@@ -31,7 +31,7 @@ class FitOptions:
     """Options of a fit.
 
     Attributes:
-        aligned: Whether to align the landmarks to their mean shape first.
+        aligned: Whether to align the landmarks to their mean shape before the fit.
         mirrored: Whether to fit to the mirror images of the objects, too.
         ridge: Standard deviation of the landmark noise, see `fit_point_map`.
     """

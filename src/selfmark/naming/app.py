@@ -70,7 +70,7 @@ def build_app(
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
     add_page(app, _PAGE)
-    # Every start of the server is a new session: it may show other images under the same numbers.
+    # Every start of the server is a new session, because image numbers may then stand for other images.
     session = hashlib.sha256(token.encode()).hexdigest()[:12]
     about = {"title": title, "version": __version__, "images": len(shown), "session": session}
     about |= {"tool": tool, "corrections": str(corrections.path)}

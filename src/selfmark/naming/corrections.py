@@ -1,9 +1,10 @@
 """Corrected landmarks of images, stored in RUN/corrections/labels.json as COCO keypoints.
 
 A user drags landmarks to where they belong. A landmark that was moved is labeled at its new place (v = 2). If
-the user marks the image as done, the other landmarks are labeled at their predicted places. Landmarks that
-the user marks as not visible are unlabeled (v = 0). So are the unmoved landmarks of an image that is not
-done. `selfmark evaluate`, `map` and `refine` read the file.
+the user marks the image as done, the unmoved landmarks are labeled at their predicted places. Three kinds of
+landmarks stay unlabeled (v = 0): landmarks that the user marks as not visible, unmoved landmarks that the
+model card hides, and unmoved landmarks of an image that is not done. `selfmark evaluate`, `map` and `refine`
+read the file.
 
 The key "selfmark" of an annotation stores what COCO has no field for: which landmarks were moved or marked as
 not visible, and whether the image is done.
@@ -49,7 +50,7 @@ class MovePoint:
 
 @dataclass(frozen=True)
 class ResetPoint:
-    """Withdraw the correction of a landmark: it is visible, at its predicted place."""
+    """Withdraw the correction of a landmark: the landmark is visible again, at its predicted place."""
 
     row: int
     landmark: int
@@ -65,7 +66,7 @@ class SetAbsent:
 
 @dataclass(frozen=True)
 class SetDone:
-    """Mark an image as done or not done. In a done image, unmoved landmarks are labeled, too."""
+    """Mark an image as done or not done. In a done image, unmoved landmarks are labeled unless hidden."""
 
     row: int
     done: bool

@@ -17,7 +17,7 @@ from selfmark.naming.shown_images import ShownImages
 # Longer side of each kind of image, in pixels. Thumbnails and crops are made from the medium image.
 LARGE_SIDE, MEDIUM_SIDE, THUMBNAIL_SIDE, CROP_SIDE = 1100, 640, 320, 168
 _CROP_FRACTION = 0.35  # side of the crop around a landmark, relative to the region that the network sees
-_MARGIN_FRACTION = 0.08  # margin shown around that region, relative to its side
+_MARGIN_FRACTION = 0.08  # margin around the region that the network sees, relative to its width or height
 _CACHE_BYTES = 20 * 2**20
 _JPEG_QUALITY = 86
 _FILL_COLOR = (127, 127, 127)  # color outside the image

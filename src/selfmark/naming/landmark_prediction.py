@@ -60,7 +60,7 @@ def _predict(
 ) -> None:
     predicted = detector.predict_network_pixels(refs, _BATCH_SIZE, on_progress)
     xy = to_original(predicted.xy, predicted.regions[:, None], detector.card.images.size)
-    remove_file(cache / LANDMARKS_FILE)  # It belongs to the frames that are about to be replaced.
+    remove_file(cache / LANDMARKS_FILE)  # The old landmarks do not fit the new frames.
     _remove_old_frames(cache)
     _write_frames(refs, predicted.rows.tolist(), get_frames_folder(cache, fingerprint))
     arrays = {

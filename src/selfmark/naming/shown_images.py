@@ -81,8 +81,8 @@ def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[I
 
     Args:
         folder: Run folder or model folder.
-        given: Files and folders with images. If images of the run were moved there, only these are
-            candidates, with their boxes. If `given` is empty, the images of the run are the candidates.
+        given: Files and folders with images. If images of the run were moved there, only the moved images are
+            candidates, with the boxes of the run. If `given` is empty, all images of the run are candidates.
         max_images: Maximum number of images.
     """
     run_images = _read_run_images(folder)
@@ -119,8 +119,8 @@ def _read_run_images(folder: Path) -> list[ImageRef]:
 def _match_moved_images(run_images: Sequence[ImageRef], found: Sequence[ImageRef]) -> list[ImageRef]:
     """Return the images of a run that were found in another folder, with the boxes of the run.
 
-    Files are matched by name. If the run has several files with the same name, the parent folders decide: the
-    path that agrees with the found path in most parts, from the end, is taken.
+    Files are matched by name. If the run has several files with the same name, the parent folders decide: a
+    found file is matched with the path of the run that has the longest common end with its own path.
 
     >>> run_images = [ImageRef(Path("old/a/1.jpg")), ImageRef(Path("old/b/1.jpg"), box=(0, 0, 9, 9))]
     >>> moved = _match_moved_images(run_images, [ImageRef(Path("new/b/1.jpg")), ImageRef(Path("new/2.jpg"))])

@@ -15,7 +15,7 @@ from selfmark.run.locks import is_locked
 from selfmark.run.stage_names import describe_stage
 from selfmark.run.time_left import TimeLeft
 
-MAX_LOSSES = 400  # points of a loss curve on the page
+MAX_LOSSES = 400  # maximum number of points of a loss curve on the page
 _SILENT_SECONDS = 10  # a run that is not locked still counts as running for this time after its last event
 _ROUND = re.compile(r"(student|keypoints|round)-0*(\d+)")
 _ROUND_CAPTIONS = {
@@ -49,7 +49,7 @@ class RunState:
         self._last_event = 0.0  # seconds since 1970
 
     def update(self) -> None:
-        """Read the new events of the log; each kind of event has a method `_on_KIND`."""
+        """Read the new events of the log; the method `_on_KIND`, if any, handles events of kind KIND."""
         for event in self._tail.read_new():
             self._time_left(event)
             self._last_event = event.get("time", self._last_event)
@@ -158,7 +158,7 @@ class RunState:
 
 
 def _find_folder_to_resume(folder: Path) -> Path:
-    """Return the folder to give to --resume: if the run is one of several views, the folder of all views."""
+    """Return the folder for `discover -o FOLDER --resume`: of a run with views, the folder of all views."""
     return folder.parent if folder in view_folders(folder.parent) else folder
 
 

@@ -15,7 +15,7 @@ from selfmark.local_page.page_server import build_page_server, open_socket
 from selfmark.run.files import require_run, view_folders
 from selfmark.watch_page.watch_app import WatchApp
 
-_END_SECONDS = 5.0  # time that an open page has to fetch the final state, and the server to stop
+_END_SECONDS = 5.0  # time limit for an open page to fetch the final state, and again for the server to stop
 
 
 def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str], None]) -> None:

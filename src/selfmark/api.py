@@ -21,8 +21,8 @@ def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime:
     """Load the detector of a run.
 
     Args:
-        folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark. A run
-            with views gives the landmarks of all views.
+        folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark. A
+            folder with one run per view of the object gives the landmarks of all views.
         device: `auto`, `cpu`, `cuda`, ...
         mapped: detect your own points, learned by `map_points`, instead of the landmarks.
         runtime: `torch`; or `onnx` or `onnx-int8` to run the files of `selfmark export` on the CPU.

@@ -46,7 +46,7 @@ from selfmark.train.starting_weights import check_start
 from selfmark.verification import hold_out, verify_run
 
 _PREVIEW_IMAGES, _PREVIEW_COLUMNS = 12, 4
-_FINAL_STEPS = 2  # after the training: the checks and the report
+_FINAL_STEPS = 2  # steps that follow the training: the checks and the report
 _MIN_ITERATIONS = 100  # a training with fewer iterations gets no time estimate
 _FRAMES_PER_REPORT = 25  # frames between two progress events while animals are tracked
 
@@ -202,7 +202,10 @@ def train_stage1(
 
 
 def _write_preview(run: Run, step: str, pixels: torch.Tensor, xy: torch.Tensor) -> None:
-    """Write preview/STEP.jpg, unless it exists: the landmarks of a step in a few images, always the same."""
+    """Draw the landmarks of a step in a few images, and write preview/STEP.jpg unless it exists.
+
+    The previews of all steps show the same images.
+    """
     path = run.path / "preview" / f"{step}.jpg"
     if path.exists() or not run.group.is_leader:
         return
@@ -241,7 +244,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         progress(1, _FINAL_STEPS)
         checks = metrics["unlabelled"]
         trust = tuple(round(value, 4) for value in checks["trust"])
-        # The user may have named landmarks while they were checked.
+        # Read the card again, because the user may have named landmarks during the checks.
         card = replace(read_card(run.model_folder), trust=trust, verdict=checks["verdict"])
         write_card(card, run.model_folder)
         if metrics["verification"] is not None:
@@ -284,7 +287,7 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
     if not resume:
         group.run_on_leader(lambda: _create_run(path, inputs, options, device, listener))
     run = Run.open(path, listener, group)
-    if options.resume:  # Processes that torchrun restarted have the same options as before.
+    if options.resume:  # After a restart by torchrun, the options are the same and need no check.
         _require_same_options(run, inputs, options)
         _require_unrefined(run)
     if resume and inputs.inputs and _split_inputs(inputs, run.config)[0] != run.refs():

@@ -73,10 +73,10 @@ def select_images(run: Run, store: ImageStore, device: torch.device) -> UsedImag
 
 
 def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
-    """Decide from the images how objects are turned, unless the settings say so.
+    """Decide from the images how objects are turned, unless the settings specify it.
 
-    The decision replaces `features.orientation` in the settings of the run, and determines
-    `augment.rotation`.
+    `features.orientation` becomes `upright`, `turned` (all objects can be rotated to a common direction) or
+    `any` (there is no common direction). Unless objects are upright, `augment.rotation` changes as well.
     """
     settings = run.config.features
     orientation = settings.orientation
@@ -268,7 +268,7 @@ def checked_rows(num_images: int) -> Tensor:
 def compare_landmarks(
     predictors: Tensor, targets: Tensor, matrix: Tensor, present: Tensor | None = None
 ) -> float:
-    """Return the error of predicting `targets` from `predictors`, divided by that of guessing their mean.
+    """Return the error of predicting `targets` from `predictors`, relative to guessing the mean target.
 
     Positions are compared in the images before turning. After turning, all objects face the same way, so that
     little but noise is left to predict.

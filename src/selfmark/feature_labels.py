@@ -1,9 +1,9 @@
 """Find the labels that discovery with features starts from: zero-shot landmarks and labeled keypoints.
 
-Zero-shot landmarks are clusters of the cells of the object. They exist in every image, but their positions
-are only as exact as a cell. Keypoints have exact positions, and the features of their cells tell which part
-they lie on. Labeling keypoints this way is the paper's correspondence recovery (Sec. 3.3) with pretrained
-features as descriptors.
+A cell is a square of 8 x 8 pixels with one feature vector. Zero-shot landmarks are clusters of the cells that
+show the object. They exist in every image, but their positions are exact only to the size of a cell.
+Keypoints have exact positions, and the features of their cells tell which part they lie on. Labeling
+keypoints this way is the paper's correspondence recovery (Sec. 3.3) with pretrained features as descriptors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FeatureLabels(NamedTuple):
     """Landmarks and labels that are found with features alone, before any training.
 
     centroids: [K, D] features of the zero-shot landmarks, unit vectors
-    zero_shot: the zero-shot landmarks of the used images
+    zero_shot: the zero-shot landmarks of the used images, see `UsedImages`
     keypoints: labeled keypoints of the used images; None if the first round learns zero-shot landmarks
     """
 
@@ -141,8 +141,8 @@ def _cluster_keypoints(
 ) -> dict[str, Tensor]:
     """Cluster keypoints into K landmarks and return their labels.
 
-    The result is empty if there are fewer than K keypoints, or if the landmarks are found in too few images
-    (`features.min_labeled_fraction`).
+    The result is empty if there are fewer than K keypoints, or if the labels cover too small a fraction of
+    the K landmarks of all images (`features.min_labeled_fraction`).
     """
     config, settings = run.config, run.config.features
     num_points = sum(run.group.gather_counts(len(described.points)))
@@ -165,7 +165,8 @@ def _cluster_keypoints(
 def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
     """Detect keypoints in this process's images; `image_index` is 0 for its first image.
 
-    Weak keypoints, which Stage 1 would leave out, are used as well: their features still tell the part.
+    Weak keypoints, which Stage 1 would leave out, are used as well: their features still tell which part
+    they lie on.
     """
     config, device = run.config, images.feed.device
     if config.keypoints.detector == "file":

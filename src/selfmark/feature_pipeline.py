@@ -3,8 +3,8 @@
     images
       -> if objects face any direction: rotate the images until all objects face the same way (see
          `feature_images`)
-      -> features of every cell, and the cell's place in the image if it helps (see `feature_places`); each
-         cell belongs to the object or to the background
+      -> features of every cell, a square of 8 x 8 pixels, and the cell's place in the image if it helps (see
+         `feature_places`); each cell belongs to the object or to the background
       -> zero-shot landmarks: K clusters of the object's cells
       -> for upright objects: keypoints, clustered by their features, as more exact labels (see
          `feature_labels`)
@@ -15,9 +15,10 @@
       -> detector; it rotates its input images if the training images were rotated
 
 Features tell which part a location belongs to, but not exactly where the part is. Training on deformed
-images makes the landmarks precise. A round is undone if its landmarks are clearly noisier than the zero-shot
-landmarks or no longer explain them, so that a run does not end worse than it began. Every step stores its
-result in the run folder, so that an interrupted run can be resumed.
+images makes the landmarks precise. A round that learns from features is undone if its landmarks are clearly
+noisier than the zero-shot landmarks or no longer explain them. Rounds that learn the landmarks of Stage 1 are
+not undone, because these landmarks are confirmed before the rounds. Every step stores its result in the run
+folder, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def _plan(config: Config) -> dict[str, int]:
 
 
 def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
-    """Find the mirror partner of each landmark: the one that is nearest to it in the mirror images."""
+    """Find the mirror partner of each landmark: the landmark of the mirror image that lies nearest to it."""
     if config.flip.partner == "itself":
         return LandmarkPartners.identity(config.K)
     return find_mirror_partners(
@@ -220,7 +221,8 @@ def _train_on_feature_labels(
     Args:
         run: the run.
         images: the used images.
-        first_labels: keypoints labeled by features, for the first rounds; None for the zero-shot landmarks.
+        first_labels: keypoints labeled by features, for the first rounds; None to start from the
+            zero-shot landmarks.
         start: the zero-shot detector.
         on_preview: called after each round.
     """

@@ -79,7 +79,7 @@ def measure_spread(landmarks: Tensor) -> float:
 
 @torch.no_grad()
 def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tuple[Tensor, Tensor]:
-    """Return the zero-shot landmarks [N, K, 2] without and with places; every process computes them all."""
+    """Return the zero-shot landmarks [N, K, 2] without and with places, in every process."""
     config, everything = run.config, slice(0, len(sample))
     cells = describe_cells(encoder, sample, everything, config, run.path)
     colors = describe_colors(sample, everything, config.runtime.predict_batch)
@@ -96,6 +96,6 @@ def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tupl
 
 
 def _num_landmarks(config: Config) -> int:
-    """Return K, or the middle candidate while K is not yet chosen."""
+    """Return K, or the middle one of `auto_k.candidates` while K is not yet chosen."""
     candidates = config.auto_k.candidates
     return config.K or candidates[len(candidates) // 2]

@@ -195,7 +195,8 @@ def _advise_on_few_keypoints(max_per_image: int, config: Config) -> str:
     """Return advice for the case that every image has fewer keypoints than the requested landmarks."""
     settings = config.keypoints
     advice = [f"use -k {max_per_image} or less"] if config.K and max_per_image else []
-    # Outliers are removed after max_points was applied. An image that reached it keeps about this many.
+    # Outliers are removed after max_points was applied, so an image that had max_points keypoints has lost
+    # about outlier_fraction of them.
     if max_per_image >= round((1 - settings.outlier_fraction) * settings.max_points):
         advice.append(f"raise keypoints.max_points, now {settings.max_points}")
     elif settings.detector == "file":
@@ -495,5 +496,5 @@ def train_on_landmarks(
 def _build_table(
     labeled: LabeledPoints, store: ImageStore, config: Config, device: torch.device
 ) -> PointTable:
-    """Arrange labeled points in one row per image, padded to equal length."""
+    """Arrange labeled points in one row per image, padded to equal length; see `build_point_table`."""
     return build_point_table(labeled, len(store), config.correspondence.min_points, device)

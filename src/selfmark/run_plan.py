@@ -75,8 +75,8 @@ def check_request(inputs: RunInputs, options: RunOptions) -> Tracking:
     """Check the inputs and the number of landmarks of a new run.
 
     Returns:
-        The settings for tracking animals. They are needed before the other settings, which may depend on the
-        number of images.
+        The settings for tracking animals. They are needed first, because the other settings may depend on
+        the number of images, and tracking determines this number.
 
     Raises:
         InputError: if there are no inputs, or if the number of landmarks is not possible.

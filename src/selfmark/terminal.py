@@ -1,7 +1,7 @@
 """The console for all output to the terminal; it shows text exactly as it is.
 
-Names of files, landmarks, labels and runs may come from strangers. Otherwise, the terminal would obey control
-characters in these names, and Rich would replace `[red]` and `:cat:`.
+Names of files, landmarks, labels and runs may come from strangers. With an ordinary Rich console, the
+terminal would obey control characters in these names, and Rich would replace `[red]` and `:cat:`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from selfmark.errors import escape_control_characters
 class PlainConsole(Console):
     """A console that shows control characters as escape codes and interprets neither markup nor emoji names.
 
-    This includes tables and progress bars. The only control codes that reach the terminal are Rich's own.
+    It does so in tables and progress bars too. The only control codes that reach the terminal are Rich's own.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PlainConsole(Console):
         self.print(escape_control_characters(text), style=style, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Convert a string to text as Rich does, but escape it first, so that tables are wide enough."""
+        """Convert a string to text as Rich does, but escape it first: tables need the escaped width."""
         return super().render_str(_escape_lines(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

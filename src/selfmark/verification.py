@@ -36,7 +36,7 @@ from selfmark.run.time_left import SECOND_TRAINING
 from selfmark.sampling import evenly_spaced
 from selfmark.train.starting_weights import START_FOLDER
 
-_FIT_IMAGES = 800  # images on which each detector's landmarks are fitted to the other's by regression
+_FIT_IMAGES = 800  # images for the regressions that predict each detector's landmarks from the other's
 
 Train = Callable[[Run, bool], Detector]
 """Trains the detector of a run; the second argument says whether the run was just created."""
@@ -44,6 +44,8 @@ Train = Callable[[Run, bool], Detector]
 
 def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) -> None:
     """Train a second detector and write RUN/verification.json; do nothing if this file exists.
+
+    If the second training collapses or finds too few keypoints, log a note and write nothing.
 
     Args:
         run: the run to verify, which has held-out images.
@@ -57,7 +59,7 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
     folder = run.path / "verification"
     config = shorten(run.config)
     _, half = split_images(run.refs(), config.verification.training_fraction, len(run.refs()), config.seed)
-    # `any` waits for all processes, so every one has checked before the leader creates the folder.
+    # `any` waits for all processes, so all have looked for run.json before the leader creates it.
     is_new = run.group.any(not (folder / "run.json").exists())
     run.log("verification", images=len(half), held_out=len(run.held_out_refs()))
     if is_new:

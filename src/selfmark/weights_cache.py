@@ -258,7 +258,7 @@ def _cache_file(target: Path) -> Iterator[IO[bytes]]:
 
 
 def _open_source(name: str, source: str | None) -> IO[bytes]:
-    """Open the local file `source`, or start the download of `name` if it is None."""
+    """Open the local file `source`; if `source` is None, start the download of the weights of `name`."""
     if source is not None:
         try:
             if Path(source).exists() and not Path(source).is_file():  # a named pipe would block

@@ -15,12 +15,12 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 
 SIZE = 64
-# Two good landmarks, three broken ones, and a good one that Stage 1 rarely finds in the tests.
+# Two good landmarks, three broken ones, and RARE, which finds the same blob as GREEN.
 RED, GREEN, CENTER, RANDOM, LEFTMOST, RARE = range(6)
 
 
 class BlobImages(NamedTuple):
-    """Images [N, 3, S, S] with a red, a green and two blue blobs, and positions [N, 2] of the first two."""
+    """Images [N, 3, S, S] with a red, a green and two blue blobs; `red` and `green` are positions [N, 2]."""
 
     pixels: Tensor
     red: npt.NDArray[np.float64]
@@ -30,7 +30,7 @@ class BlobImages(NamedTuple):
 def draw_blobs(count: int, seed: int = 0) -> BlobImages:
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0.2, 0.8, (4, count, 2)) * (SIZE - 1)
-    centers[2, :, 0], centers[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob on each side
+    centers[2, :, 0], centers[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob in each half
     sigma, grid = 3.0, np.arange(SIZE)  # pixels
     profiles = np.exp(-((grid - centers[..., None]) ** 2) / (2 * sigma**2))  # [4, N, 2, S], along x and y
     blobs = profiles[:, :, 1, :, None] * profiles[:, :, 0, None, :]
@@ -47,8 +47,8 @@ class BlobNetwork(Psi):
         side = red.shape[-1]
         offset = torch.arange(side) - (side - 1) / 2  # from the image center, in cells
         center = torch.exp(-(offset[:, None] ** 2 + offset**2) / 8).expand_as(red)
-        # In the mirrored image the other blue blob is leftmost, so this landmark is never its own mirror
-        # partner.
+        # Mirroring makes the other blue blob the leftmost one. The landmark then marks another blob, although
+        # the card says that it is its own mirror partner.
         leftmost = blue * torch.linspace(1.0, 0.5, side)
         return torch.stack([red, green, center, torch.rand_like(red), leftmost, green], dim=1)
 

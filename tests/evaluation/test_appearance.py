@@ -28,7 +28,7 @@ def test_a_landmark_that_stays_on_one_part_is_pure() -> None:
 
 
 def test_a_landmark_on_different_parts_in_different_images_is_not_pure() -> None:
-    # Landmark 1 is on part 1 in 8 of 12 images, and on the part of landmark 2 in the others.
+    # Landmark 1 is on part 1 in 8 of 12 images, and on the part of landmark 2 in the other 4.
     purity = measure_purity(_make_descriptors([[0, 1, 2]] * 8 + [[0, 2, 2]] * 4), [])
     assert purity.tolist() == pytest.approx([1, 8 / 12, 1])
 

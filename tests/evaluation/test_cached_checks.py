@@ -1,4 +1,4 @@
-"""Label-free checks and the placements of a report are cached, and computed again when anything changes."""
+"""Label-free checks and the placements of a report are cached until something they use changes."""
 
 from __future__ import annotations
 

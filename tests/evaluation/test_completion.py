@@ -21,7 +21,7 @@ from selfmark.evaluation.completion import (
 def make_low_rank_landmarks(
     seed: int, images: int = 200, K: int = 12, rank: int = 3, missing: float = 0.3
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return landmarks whose motion has rank `rank`, [images, K, 2]: complete, and with NaN in the gaps."""
+    """Return landmarks [images, K, 2] whose motion has rank `rank`: complete, and with NaN in the gaps."""
     rng = np.random.default_rng(seed)
     motion = rng.normal(0, 8, (images, rank)) @ rng.normal(size=(rank, 2 * K)) / np.sqrt(rank)
     complete = (motion + rng.uniform(40, 200, 2 * K)).reshape(images, K, 2)
@@ -75,7 +75,7 @@ def test_shrinkage_equals_that_of_a_plain_svd(shape: tuple[int, int], tau: float
 
 def test_the_thresholding_result_is_optimal() -> None:
     # The problem is min tau |X|_* + |X|_F^2 / 2 with X = M on the observed entries. X is optimal if it is
-    # feasible and there is a Y, zero on the other entries, such that Y - X is in tau times the
+    # feasible and there is a Y, zero on the unobserved entries, such that Y - X is in tau times the
     # subdifferential of the nuclear norm at X.
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(20, 2)) @ rng.normal(size=(2, 90)) / np.sqrt(2)

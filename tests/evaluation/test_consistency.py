@@ -54,7 +54,8 @@ def test_deformed_images_also_get_noise() -> None:
 
 def test_errors_of_known_shifts_are_in_image_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row n * 2 + d is deformation d of image n: here a shift by (n + 10 d, 0) pixels."""
-    # Ranges of shifts: deformations 0 and 1 of images 0 and 1 (first batch), then of image 2 (second batch).
+    # Each pair is the range of shifts of one call: deformations 0 and 1 of the first batch (images 0 and 1),
+    # then deformations 0 and 1 of the second batch (image 2).
     shifts: Iterator[tuple[int, int]] = iter([(0, 2), (10, 12), (2, 3), (12, 13)])
 
     def shift(count: int, size: int, settings: Augment, generator: torch.Generator) -> torch.Tensor:

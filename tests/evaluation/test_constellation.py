@@ -17,7 +17,7 @@ IMAGES = 40
 
 
 def _place_individuals(noise: float = 0.0, mirrored: bool = True) -> npt.NDArray[np.float64]:
-    """Return the shape at random places, in random sizes and directions, half of them mirrored."""
+    """Return copies [IMAGES, 6, 2] of SHAPE with random place, size and direction; half may be mirrored."""
     random = np.random.default_rng(0)
     xy = []
     for index in range(IMAGES):
@@ -65,14 +65,14 @@ def test_coinciding_points_have_finite_residuals_and_one_landmark_is_an_error() 
 def test_duplicates_are_close_in_most_images() -> None:
     xy = _place_individuals()
     xy = np.concatenate([xy, xy[:, 2:3] + 0.2, xy[:, 5:6]], axis=1)
-    xy[:8, 7] += 50  # in a fifth of the images the copy is elsewhere
+    xy[:8, 7] += 50  # landmark 7, a copy of landmark 5, is elsewhere in a fifth of the images
     assert group_duplicates(xy, 0.5) == [[2, 6], [5, 7]]
-    xy[:25, 7] += 50  # in most images
+    xy[:25, 7] += 50  # now it is elsewhere in 25 of 40 images
     assert group_duplicates(xy, 0.5) == [[2, 6]]
 
 
 def test_landmarks_that_follow_from_the_others_are_explained() -> None:
-    """The third landmark is the mean of two others, the fourth is noise, the fifth is a copy of the noise."""
+    """The third landmark is the mean of the first two, the fourth is noise, the fifth copies the fourth."""
     random = np.random.default_rng(2)
     free = random.normal(0, 10, (200, 2, 2))
     noise = random.normal(0, 10, (200, 1, 2))
@@ -80,6 +80,6 @@ def test_landmarks_that_follow_from_the_others_are_explained() -> None:
     errors = measure_unexplained_by_others(xy, group_duplicates(xy, 1.0))
     assert errors[2] < 0.1
     assert (errors[3:] > 0.9).all()
-    # If the copies do not count as duplicates, each predicts the other.
+    # If the fourth and the fifth do not count as duplicates, each predicts the other.
     assert (measure_unexplained_by_others(xy, [])[3:] < 0.1).all()
     assert np.isnan(measure_unexplained_by_others(xy[:, 3:], [[0, 1]])).all()

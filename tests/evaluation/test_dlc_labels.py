@@ -41,7 +41,7 @@ def _draw_values(columns: int) -> Any:
 
 
 def _save(frame: Any, folder: Path, kind: str) -> Path:
-    """Write the table; its rows are indexed by folders and file name in columns, or by one path."""
+    """Write the table; a row names its image by one path, or by folders and file name in three columns."""
     path = folder / "CollectedData_Ann.csv"
     if kind == "paths":  # as in Lightning Pose and DeepLabCut before 2.2.1
         frame = frame.set_axis(["/".join(index) for index in frame.index])
@@ -137,7 +137,7 @@ def test_an_unusable_table_is_a_one_line_error(text: str, message: str, tmp_path
 
 
 def test_hdf5_is_not_opened(tmp_path: Path) -> None:
-    """The header of such a file is a pickle, which can run any code when it is opened."""
+    """The header of an HDF5 label file is a pickle, and opening a pickle can run any code."""
     path = tmp_path / "CollectedData_Ann.h5"
     path.write_bytes(b"whatever is in it")
     with pytest.raises(InputError, match="give the CSV file"):

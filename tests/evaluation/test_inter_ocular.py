@@ -47,7 +47,7 @@ def test_lengths_of_both_definitions_in_network_pixels() -> None:
 
 
 def test_only_images_with_both_distances_are_used() -> None:
-    """Without point 41, the center of the eye is still known, but the authors' distance is not."""
+    """Without point 41, the center of the eye is still known, but the distance of points 41 and 46 is not."""
     regions = np.tile([0.0, 0.0, 100.0, 100.0], (3, 1))
     measured = _measure(
         [_make_face(missing=(41,)), _make_face(), _make_face(missing=tuple(range(42, 48)))], regions, 100

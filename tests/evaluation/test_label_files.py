@@ -367,7 +367,7 @@ def test_objects_in_one_image_are_distinguished_by_their_boxes(tmp_path: Path) -
 
 def test_a_coco_file_can_be_given_as_the_images(tmp_path: Path) -> None:
     content = make_two_objects()
-    content["annotations"][1]["bbox"] = [9, 9, 0, 0]  # without area, as in real files
+    content["annotations"][1]["bbox"] = [9, 9, 0, 0]  # a box without area occurs in real files
     (tmp_path / "train").mkdir()
     for n in (1, 2, 3):
         (tmp_path / "train" / f"{n}.jpg").touch()
@@ -567,7 +567,7 @@ JUNK = st.recursive(
     ),
     max_leaves=4,
 )
-FULL = make_valid_content()  # with every optional entry that is read
+FULL = make_valid_content()  # the next two lines add optional entries
 FULL["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
 FULL["annotations"][0]["pose"] = 3
 

@@ -54,7 +54,7 @@ def test_stated_sizes_that_differ_are_refused(photos: Path, tmp_path: Path) -> N
 
 def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path: Path) -> None:
     refs = list_images([photos])
-    border = [-3, 10, 2, 66, 40, 2]  # a little outside, as clicks at the border are
+    border = [-3, 10, 2, 66, 40, 2]  # a click at the border can be a little outside the image
     assert (
         read_ground_truth(_write_labels(tmp_path / "a.json", [None] * 2, [INSIDE, border]), refs).notes == ()
     )

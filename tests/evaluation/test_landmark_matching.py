@@ -72,7 +72,8 @@ def test_unknown_pairs_are_used_last_and_reported_as_unmatched(K: int, L: int, s
     matched = match_landmarks(cost)
     pairs = [(int(matched[p]), p) for p in range(L) if matched[p] >= 0]
     assert not any(np.isnan(cost[pair]) for pair in pairs)
-    # Exhaustive search: as many known pairs as possible, and among these the minimum cost. -1 is no landmark.
+    # Search all assignments for the most known pairs and, with that number of pairs, for the minimum cost.
+    # -1 stands for no landmark.
     max_pairs, min_cost = 0, 0.0
     for order in itertools.permutations([*range(K), *[-1] * L], L):
         known = [cost[k, p] for p, k in enumerate(order) if k >= 0 and not np.isnan(cost[k, p])]

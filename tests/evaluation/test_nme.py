@@ -96,7 +96,7 @@ def compute_ridge_alpha(x: np.ndarray, ridge: float) -> float:
 def test_nme_of_a_hand_computed_case() -> None:
     truth = np.zeros((2, 2, 2))
     predicted = np.array([[[3.0, 4.0], [0.0, 1.0]], [[0.0, 2.0], [6.0, 8.0]]])
-    # Image 1: (5 + 1) / 2 / 10 = 0.3; image 2, second point hidden: 2 / 20 = 0.1; mean 0.2.
+    # First image: (5 + 1) / 2 / 10 = 0.3. Second image, with its second point hidden: 2 / 20 = 0.1.
     visible = np.array([[True, True], [True, False]])
     assert nme(predicted, truth, visible, np.array([10.0, 20.0])) == pytest.approx(20.0)
 
@@ -188,7 +188,7 @@ def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
     measured = stage1_errors(*make_examples(scene), Evaluation(ridges=(0.1,), completion_iterations=50))
     assert measured["errors"][1]["backward_found"] == pytest.approx(expected, rel=1e-8)
     assert measured["guessing"]["backward_found"] == pytest.approx(expected_guess, rel=1e-12)
-    # A landmark that is filled in with its mean is easy to predict.
+    # "backward" includes landmarks that were not found and got their mean, which is easy to predict.
     assert measured["guessing"]["backward"] < measured["guessing"]["backward_found"]
 
 
@@ -321,7 +321,7 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
         return fit_without_bias(inputs, targets)
 
     joint = forward_prediction(landmarks, truth, visible, test, fit)
-    assert sorted(fits) == [2, 2, 2, 6]  # points 0, 3 and 5 together, 1, 2 and 4 alone, 6 not at all
+    assert sorted(fits) == [2, 2, 2, 6]  # x and y of points 1, 2 and 4 alone, and of 0, 3 and 5 together
     assert np.isnan(joint[:, 6]).all()
     for point in range(6):
         rows = visible[:, point]

@@ -115,7 +115,7 @@ def test_every_figure_of_a_hand_computed_case(run: Path, toy: Path, known_landma
     coordinates, X'X = 200 and X'Y = 300. With ridge r, the slope is 300 / (200 + 200 r) = 1.5 / (1 + r).
     In the test images, landmark 0 is at 24 and 16, and a is at 36 and 24. So the error of a is
     e = 6 - 6 / (1 + r) in both. b never moves and has no error. The first image shows both points
-    (mean e / 2), the second only a (mean e): 0.75 e in total.
+    (mean e / 2), the second only a (mean e), so the mean over both images is 0.75 e.
 
     Backward: a has X'X = 450, so the slope is 300 / 450 / (1 + r), and the error of landmark 0 is
     4 - 4 / (1 + r). Landmark 1 never moves, so the mean is half of that.
@@ -130,13 +130,13 @@ def test_every_figure_of_a_hand_computed_case(run: Path, toy: Path, known_landma
         assert row["backward"]["mean"] == pytest.approx(
             100 * 0.5 * (4 - 4 / (1 + ridge)) / 64, rel=1e-9, abs=1e-9
         )
-    # The regressor without a bias uses the constant coordinates as one, so it finds a = 1.5 * landmark 0.
+    # Without a bias, the regressor uses the constant coordinates as a bias, so it finds a = 1.5 * landmark 0.
     assert by_regressor["no bias"]["forward"]["mean"] == pytest.approx(0, abs=1e-9)
     # Mean shape: the error of a is 6 in both images, that of landmark 0 is 4.
     assert metrics["guessing"]["forward"] == pytest.approx(100 * 0.75 * 6 / 64, abs=1e-9)
     assert metrics["guessing"]["backward"] == pytest.approx(100 * 0.5 * 4 / 64, abs=1e-9)
 
-    error = 100 * (6 - 6 / 1.01) / 64  # of a with the ridge 0.01 of the headline
+    error = 100 * (6 - 6 / 1.01) / 64  # the error of a; the headline uses the ridge 0.01
     assert metrics["headline"]["forward"]["by_point"] == pytest.approx([error, 0], abs=1e-9)
     assert metrics["headline"]["forward"]["cumulative"] == pytest.approx([0, error / 2], abs=1e-9)
     # Raw: in the training images, landmark 0 is 5, 10 and 15 from a, and landmark 1 is on b. A hit is
@@ -210,7 +210,7 @@ def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_pa
 
 
 def test_mirroring_at_test_time_can_be_switched_off(run: Path, toy: Path, tmp_path: Path) -> None:
-    """The result equals that of a detector that never flips, and differs from one that does."""
+    """flip=never gives the result of a detector that never flips, which differs from the default result."""
     with_flip = _evaluate(run, toy, "--normalizer", "side")
     without_flip = _evaluate(run, toy, "--normalizer", "side", "--set", "flip=never")
     never_flips = tmp_path / "never_flips"
@@ -240,7 +240,7 @@ def test_random_draws_and_detector_precision_are_listed(run: Path, toy: Path, kn
         (["--normalizer", "nose"], "nose"),
         (["--normalizer", "side", "--by", "color"], "no field 'color'"),
         (["--normalizer", "inter_ocular"], "does not name the points"),
-        # Unlike "bbox", "box" is the box around the visible points; here they lie on a line.
+        # Unlike "bbox", "box" is the box around the visible points. Here the points lie on a line.
         (["--normalizer", "box"], "annotations[0]"),
         (["--normalizer", "side", "--set", "draws=often"], "draws"),
         (["--normalizer", "side", "--detectors", "eyes"], "detector"),

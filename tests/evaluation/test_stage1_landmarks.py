@@ -197,7 +197,7 @@ IMAGES = (random_images(5, 64) * 255).byte()
 
 @pytest.fixture
 def feature_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run with three zero-shot landmarks whose encoder is tiny."""
+    """A run with three zero-shot landmarks and a tiny encoder."""
     monkeypatch.setattr(stage1_landmarks, "load_encoder", lambda name, device: TinyEncoder())
     config = override(
         preset("tiny"), {"features.name": "efficientnet-lite0", "K": 3, "runtime.predict_batch": 2}

@@ -171,7 +171,7 @@ def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
         Image.new("RGB", size).save(tmp_path / ref.path)
     batches = make_predictions(objects)
     labels = sleap.load_file(str(write_dlc(batches, CARD, tmp_path)), format="dlc")
-    nodes = [node.name for node in labels.skeletons[0].nodes]  # sorted by name
+    nodes = [node.name for node in labels.skeletons[0].nodes]  # sleap-io sorts them by name
     assert sorted(nodes) == sorted(NAMES)
     read = {
         (str(Path(frame.video.filename[frame.frame_idx]).relative_to(tmp_path)), number): instance.numpy()

@@ -39,7 +39,7 @@ CARD = ModelCard(
 )
 KEPT = ["left ear", "right ear", "right foot", "tail"]  # landmarks 1, 2, 4 and 5
 EDGES = {("left ear", "right foot"), ("right foot", "tail")}
-PAIRS = {frozenset({"left ear", "right ear"})}  # right foot has lost its partner
+PAIRS = {frozenset({"left ear", "right ear"})}  # the partner of right foot is hidden
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def _read_ultralytics(path: Path) -> Content:
     pairs = {frozenset({names[a], names[b]}) for a, b in enumerate(values["flip_idx"]) if a != b}
     (label, *_) = sorted((path.parent / "train" / "labels").iterdir())
     numbers = np.array(label.read_text().split()[5:], float).reshape(-1, 3)
-    image_width = 64  # of the first image
+    image_width = 64  # the first image is a frame of the video
     return names, edges, pairs, (numbers[:, 0] * image_width - 0.5).tolist()
 
 

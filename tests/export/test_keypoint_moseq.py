@@ -21,7 +21,8 @@ from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, NAMES, iterate_expected_objects, make_predictions
 
-# Modules that keypoint_moseq.io imports but its loader does not use: JAX, its models, and a reader of videos.
+# Modules that keypoint_moseq.io imports but its loader does not use: JAX, models that need JAX, and readers
+# of videos and settings.
 _UNUSED = ("jax", "jax.numpy", "jax_moseq", "jax_moseq.models", "jax_moseq.models.keypoint_slds")
 _UNUSED += ("jax_moseq.utils", "vidio", "vidio.read", "commentjson", "tabulate")
 TWO_ANIMALS = [

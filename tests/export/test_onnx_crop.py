@@ -106,7 +106,7 @@ def session() -> Any:
 )
 def test_whole_images_of_any_size_are_cropped(height: int, width: int, session: Any) -> None:
     _assert_agrees(session, _draw_picture(height, width), WHOLE, SETTINGS)
-    if height == width and height % 64 == 0:  # averages of whole pixels must be equal
+    if height == width and height % 64 == 0:  # averages over whole pixels must be exactly equal
         crops, _ = session.run(["crops", "points"], _make_feed(_draw_picture(height, width)[None], [[0] * 4]))
         np.testing.assert_array_equal(
             crops[0], _compute_expected(_draw_picture(height, width), WHOLE, SETTINGS)[0]

@@ -97,7 +97,7 @@ TURNED = Features(orientation="turned", places="used", direction_size=64, direct
 
 
 def build_turned_detector(encoder: Encoder, **changes: Any) -> Detector:
-    """Return a detector that turns images before it finds landmarks; its template is a picture."""
+    """Return a detector that turns images before it finds landmarks; its template describes one picture."""
     with torch.no_grad():
         views = describe_rotations(encoder, draw_pictures(1, seed=1).float() / 255, TURNED)
     template = views[0, 3] - views.mean(dim=(0, 1))

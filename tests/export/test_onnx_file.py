@@ -1,4 +1,4 @@
-"""The exported file in ONNX Runtime: whole images in, landmarks in their pixels out."""
+"""The exported file in ONNX Runtime takes images of any size and returns landmarks in their pixels."""
 
 from __future__ import annotations
 

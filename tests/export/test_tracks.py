@@ -1,4 +1,4 @@
-"""Tracks in every format, read back with that format's own library: animals keep their identity.
+"""Tracks in every format, read back without selfmark: animals keep their identity.
 
 Animal 7 is missing in one frame, animal 3 in another, and their order changes between frames.
 """
@@ -176,7 +176,7 @@ def _read_nwb(path: Path) -> Tracks:
 
 
 def _read_ultralytics(path: Path) -> Tracks:
-    """Identify objects by the left edge of their boxes, which is their track; the format has no tracks."""
+    """Take the left edge of a box as the number of its track, because the format has no tracks."""
     result = {}
     for file in path.parent.glob("*/labels/*.txt"):
         for line in file.read_text().splitlines():

@@ -1,8 +1,8 @@
 """Ultralytics folders checked by the label check of Ultralytics, and read back by sleap-io.
 
-Ultralytics cannot be imported without torchvision, which selfmark does not use. Its label check works
-without it, so the functions are compiled from the installed source (`pip install --no-deps ultralytics`).
-data.yaml is tested against its documentation.
+Ultralytics cannot be imported without torchvision, which selfmark does not use. The label check does not need
+torchvision, so its functions are compiled from the installed source (`pip install --no-deps ultralytics`).
+data.yaml is compared with the documentation of Ultralytics.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EDGES = ((0, 1), (0, 2), (3, 0))
 CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
 
 
-# Other arguments of the check: prefix of messages, has keypoints, number of classes, number of keypoints,
+# Arguments of the label check after the two paths: prefix of messages, has keypoints, number of classes, number of keypoints,
 # numbers per keypoint, treat all classes as one.
 CHECK_OPTIONS = ("", True, 1, 4, 3, False)
 

@@ -12,7 +12,7 @@ Points = npt.NDArray[np.float64]
 
 
 def _make_shapes(images: int = 400, landmarks: int = 6, seed: int = 0) -> Points:
-    """Return landmarks that move together: a shape that is shifted, scaled and rotated, pixels."""
+    """Return landmarks [N, K, 2], in pixels, of a shape that is shifted, scaled and rotated in each image."""
     rng = np.random.default_rng(seed)
     shape = rng.normal(size=landmarks) + 1j * rng.normal(size=landmarks)
     turn = np.exp(rng.normal(0, 0.2, (images, 1)) + 1j * rng.normal(0, 0.5, (images, 1)))

@@ -21,7 +21,7 @@ def _draw_problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _assign_naively(vectors: torch.Tensor, image_index: torch.Tensor, centroids: torch.Tensor) -> list[int]:
-    """Assign each point to its nearest cluster; of points of an image that share one, keep the nearest."""
+    """Assign each point to its nearest cluster; if points of an image share a cluster, keep the nearest."""
     distance = ((vectors[:, None] - centroids[None]) ** 2).sum(-1)
     result = [-1] * len(vectors)
     for image in set(image_index.tolist()):

@@ -44,8 +44,8 @@ def _make_generator() -> torch.Generator:
 def _select_own_rows(rows: int, group: ProcessGroup, uneven: bool) -> slice:
     """Return the rows of this process.
 
-    All processes have equal parts. If `uneven`, the first has seven rows, the last has the others, and
-    processes between them have none.
+    The parts are equal, unless `uneven`: then the first process has seven rows, the last has the remaining
+    rows, and processes between them have none.
     """
     if not uneven:
         return group.shard(rows)
@@ -100,7 +100,7 @@ def test_the_clusters_are_the_same(
     for results in several:
         centroids = results[f"{name}, {uneven=}"]
         torch.testing.assert_close(centroids, expected, atol=1e-5, rtol=0)
-        if name != "two values":  # there, several equal centroids are nearest
+        if name != "two values":  # which has several equal centroids
             clusters = nearest_centroid(vectors, centroids).cluster
             assert torch.equal(clusters, nearest_centroid(vectors, expected).cluster)
 

@@ -60,7 +60,7 @@ class Planted(NamedTuple):
 
 
 def _plant(num_images: int = 24, radius: int = 1) -> Planted:
-    """Place five square parts in a cross whose position varies, before a background of four kinds of cells.
+    """Place five square parts in a cross at varying positions; four kinds of cells form the background.
 
     Args:
         num_images: number of images.
@@ -104,7 +104,7 @@ def _draw_discs(num_images: int, radius: float) -> Tensor:
 
 
 def _add_background(is_object: Tensor) -> Tensor:
-    """Return features of an object of three kinds of cells before a background of four kinds."""
+    """Return features of an object of three kinds of cells and of a background of four other kinds."""
     kinds = torch.randint(12, is_object.shape, generator=_make_generator(5))
     labels = torch.where(is_object, kinds % 3, 3 + kinds % 4)
     return _to_cells(_draw_unit_vectors(7, 6)[labels])
@@ -172,7 +172,7 @@ def test_colors_that_leave_almost_nothing_are_ignored() -> None:
 
 
 def test_colors_are_used_only_if_they_separate_the_object_in_most_images() -> None:
-    """Every second object has the colors of the background of other images."""
+    """Every second object has the color of the background."""
     is_object = _draw_discs(20, radius=3)
     cells = _add_background(is_object)
     is_like_border = (torch.arange(20) % 2 == 0)[:, None, None]

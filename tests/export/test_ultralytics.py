@@ -35,8 +35,8 @@ EDGES = ((0, 1), (0, 2), (3, 0))
 CARD = ModelCard(NAMES, (0, 2, 1, 3), EDGES, Images(), Network(), "parabola", False, {})
 
 
-# Arguments of the label check after the two paths: prefix of messages, has keypoints, number of classes, number of keypoints,
-# numbers per keypoint, treat all classes as one.
+# Arguments of the label check after the two paths: prefix of messages, has keypoints, number of classes,
+# number of keypoints, numbers per keypoint, treat all classes as one.
 CHECK_OPTIONS = ("", True, 1, 4, 3, False)
 
 

@@ -41,7 +41,7 @@ def _list_pairs(landmarks: int) -> Tensor:
 
 
 def _compute_distance(x: float, y: float, start: list[float], end: list[float]) -> float:
-    """Return the distance to a segment: to one of its ends, or the height of a triangle."""
+    """Return the distance of (x, y) to a segment: to its nearest end, or the height of a triangle over it."""
     (x1, y1), (x2, y2) = start, end
     if (x - x1) * (x2 - x1) + (y - y1) * (y2 - y1) <= 0:
         return math.hypot(x - x1, y - y1)

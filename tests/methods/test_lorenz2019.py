@@ -86,7 +86,7 @@ def test_parts_of_a_single_cell_have_finite_gradients() -> None:
 
 
 def _draw_bumps(positions: Tensor, size: int) -> Tensor:
-    """Draw two parts as Gaussians at given positions [B, P, 2] of the image; [B, 2, size, size]."""
+    """Return two fixed Gaussian parts, sampled at positions [B, P, 2], as maps [B, 2, size, size]."""
     centers = torch.tensor([[0.1, -0.2], [-0.25, 0.15]])
     precision = torch.tensor([[[90.0, 30.0], [30.0, 60.0]], [[60.0, -20.0], [-20.0, 120.0]]])
     offset = positions[:, None] - centers[:, None]

@@ -132,7 +132,7 @@ def test_a_method_beats_the_mean_shape(method: Method, tmp_path: Path) -> None:
     for name, count, seed in (("train", 120, 1), ("test", 60, 2)):
         _write_discs(tmp_path / name, count, seed)
     run = tmp_path / "run"
-    # QUICK sets the depth of the hourglass; a method that sets it itself has its own.
+    # QUICK sets the depth of the hourglass. A method with a depth of its own must keep it.
     own = {name: value for name, value in settings_of_method(method).items() if name == "network.depth"}
     _discover(tmp_path / "train" / "images", run, method, _ITERATIONS.get(method, 200), _LEARNING | own)
     inputs = EvaluationInputs(
@@ -176,7 +176,7 @@ def test_a_detector_reads_the_mean_of_the_distribution(softmax: Any) -> None:
     distributions = to_distributions(scores, softmax)
     landmarks = 3 if softmax == "channels" else 4  # the last channel is the background
     torch.testing.assert_close(distributions.sum((2, 3)), torch.ones(2, landmarks))
-    centers = (torch.arange(8) + 0.5) / 4 - 1  # of the 8 cells along a side, from -1 to 1
+    centers = (torch.arange(8) + 0.5) / 4 - 1  # a side from -1 to 1 has 8 cells
     for image in range(2):
         for landmark, p in enumerate(distributions[image]):
             x = sum(float(p[row, column]) * float(centers[column]) for row in range(8) for column in range(8))

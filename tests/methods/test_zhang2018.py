@@ -105,7 +105,7 @@ def test_equivariance_is_zero_for_landmarks_that_follow_the_warp() -> None:
     warped = 0.3 * _draw_random(1, 2, 3, 2)
     given = warps(warped)
     assert float(equivariance_loss(given, warped, warps)) == pytest.approx(0, abs=1e-10)
-    moved = given + torch.tensor([0.1, 0.2])  # 3 landmarks, each 0.01 + 0.04 away
+    moved = given + torch.tensor([0.1, 0.2])  # 3 squared distances of 0.01 + 0.04
     assert float(equivariance_loss(moved, warped, warps)) == pytest.approx(0.15, rel=1e-4)
 
 

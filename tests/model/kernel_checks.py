@@ -49,7 +49,7 @@ def _assert_same_gradients(
 ) -> None:
     """Compare outputs and gradients.
 
-    `mask` multiplies the incoming gradients; it is 0 where rounding decides the side of a ReLU.
+    `mask` multiplies the incoming gradients; it is 0 where rounding decides whether a ReLU is active.
     """
     ours, theirs = ((output,) if isinstance(output, Tensor) else output for output in (ours, theirs))
     incoming = [torch.randn_like(output) * mask for output in ours]
@@ -77,7 +77,7 @@ def check_norm(device: str) -> None:
             normalized = F.group_norm(x if shift is None else x + shift[:, None, None], groups, weight, bias)
             ours = norm.norm_relu(x, weight, bias, groups, shift)
             inputs = [x, weight, bias]
-            if shift is not None and channels > groups:  # the norm of a single channel removes any shift
+            if shift is not None and channels > groups:  # a norm over a single channel removes any shift
                 inputs.append(shift)
             mask = (normalized.detach().abs() > 1e-4).float()
             _assert_same_gradients(ours, F.relu(normalized), inputs, 2e-5, mask)

@@ -40,7 +40,7 @@ def test_kernels_match_torch_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "tests.model.kernel_checks"]
     result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-500:] + result.stderr[-3000:]
-    checks = result.stdout.split()[::2]  # each line is "check_norm: ok" or alike
+    checks = result.stdout.split()[::2]  # a line looks like "check_norm: ok"
     assert checks == [f"check_{name}:" for name in NAMES]
 
 

@@ -193,7 +193,7 @@ def test_detector_loss_is_the_mean_squared_error() -> None:
 
 
 def test_stage2_error_counts_only_detected_landmarks() -> None:
-    """Compare with a loop over Eq. 4: the mean over the detected landmarks of images that have any."""
+    """Compare with Eq. 4 of the paper: the mean over the detected landmarks of images that have any."""
     generator = torch.Generator().manual_seed(1)
     maps, target = (torch.rand(3, 4, 5, 5, generator=generator) for _ in range(2))
     present = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)

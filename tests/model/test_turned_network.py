@@ -51,7 +51,7 @@ def _draw_object() -> Tensor:
 
 
 def _build_finder(image: Tensor) -> DirectionFinder:
-    """Return a finder whose template is the given image."""
+    """Return a finder whose template describes the given image."""
     encoder = TinyEncoder(32)
     with torch.no_grad():
         views = describe_rotations(encoder, image, SETTINGS)

@@ -29,7 +29,7 @@ def test_pairs_consist_of_usable_images_with_the_given_fraction_of_same_images()
     planned = plan_pairs(USABLE, 4000, 0.5, None, seed=1)(0)
     assert set(planned.images.tolist()) == set(USABLE.tolist())
     same = (planned.first == planned.second).mean()
-    # The other half of the pairs also has one image twice by chance.
+    # By chance, one in five of the other pairs also has one image twice.
     assert same == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
     assert (planned.slot == -1).all()
     counts = np.bincount(planned.images, minlength=12)[USABLE]

@@ -220,7 +220,8 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
 
 STUDENT = Student(lr=0.01, encoder_lr=0.1, weight_decay=0.0, width=8, depth=2, warmup_fraction=0.2)
 IMAGES = random_images(6, 32)
-# In the last of 20 iterations, the 15th of the 16 that fall along a half cosine wave.
+# Of 20 iterations, 4 warm up (a fraction of 0.2) and 16 fall along a half cosine wave. Iteration 19, the last,
+# is 15 of these 16 steps after the peak.
 LAST_LR_FACTOR = math.cos(math.pi / 2 * 15 / 16) ** 2
 
 
@@ -286,7 +287,7 @@ def test_a_frozen_encoder_keeps_its_weights() -> None:
 
 
 def test_the_encoder_learns_more_slowly_than_the_head() -> None:
-    """All steps of Adam are about as large as the learning rate."""
+    """Steps of Adam are about as large as the learning rate, and the encoder has a tenth of the head's."""
     state = _build_student_state(is_frozen=False)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
     _run_student(state)

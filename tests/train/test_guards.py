@@ -166,7 +166,7 @@ def test_a_detector_that_collapsed_in_stage2_is_not_saved(
 def test_checkpoints_contain_only_finite_numbers(
     broken: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value becomes NaN at iteration 7, between two log lines; checkpoint 8 is not written."""
+    """A value becomes NaN in step 7, between two log lines; the checkpoint of iteration 6 is the last one."""
     original, calls = engine._Step.__call__, 0
 
     def break_once(step: Any, *batch: Any) -> None:

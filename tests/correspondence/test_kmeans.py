@@ -34,8 +34,10 @@ def test_nearest_centroid_matches_a_loop() -> None:
 
 
 def test_margins_match_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The margin is 1 - 2t. Project a vector on the lines from its nearest centroid (0) to each other one (1);
-    t is the largest position."""
+    """Compare margins with projections on the lines from the nearest centroid (0) to each other one (1).
+
+    The margin is 1 - 2t if t is the largest position of the projected vector on these lines.
+    """
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
     monkeypatch.setattr(module, "_block_size", lambda device: 8)
     margins = centroid_margins(vectors, centroids)

@@ -28,7 +28,7 @@ Scene = dict[str, np.ndarray]
 
 
 def make_crowded_scene(seed: int, images: int = 25) -> Scene:
-    """Draw 0 to 3 objects per image, some hidden or crowds; some detections miss, repeat or invent objects."""
+    """Draw 0 to 3 objects per image, some hidden or crowds; detections miss, repeat and invent objects."""
     rng = np.random.default_rng(seed)
     objects = rng.integers(0, 4, images)
     gt_image = rng.permutation(np.repeat(np.arange(images), objects))

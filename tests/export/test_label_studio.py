@@ -165,7 +165,7 @@ def test_the_interface_lists_every_landmark_once(tmp_path: Path) -> None:
 
 
 def test_landmarks_come_before_rectangles(tmp_path: Path) -> None:
-    """Label Studio (1.23) selects the first region under a click; a landmark's click must select the landmark."""
+    """Label Studio (1.23) selects the first region under a click, which must be the landmark."""
     tasks = json.loads(write_label_studio(make_predictions(TWO_OBJECTS), CARD, tmp_path).read_text())
     for task in tasks:
         kinds = [region["type"] for region in task["predictions"][0]["result"]]

@@ -220,8 +220,8 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
 
 STUDENT = Student(lr=0.01, encoder_lr=0.1, weight_decay=0.0, width=8, depth=2, warmup_fraction=0.2)
 IMAGES = random_images(6, 32)
-# Of 20 iterations, 4 warm up (a fraction of 0.2) and 16 fall along a half cosine wave. Iteration 19, the last,
-# is 15 of these 16 steps after the peak.
+# Of 20 iterations, 4 warm up (a fraction of 0.2), and 16 fall along a half cosine wave. Iteration 19 is the
+# last one, 15 iterations after the peak.
 LAST_LR_FACTOR = math.cos(math.pi / 2 * 15 / 16) ** 2
 
 

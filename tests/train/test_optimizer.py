@@ -90,7 +90,7 @@ def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
 
 
 def _compute_first_step(value: torch.Tensor) -> torch.Tensor:
-    """Return the first step of RMSprop, divided by the learning rate, if weight decay is the only gradient."""
+    """Return the first step of RMSprop divided by the learning rate, if weight decay is the only gradient."""
     gradient = value * Optimizer().weight_decay
     return gradient / ((0.01 * gradient.square()).sqrt() + 1e-8)
 

@@ -53,7 +53,7 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
     rare = [
         landmark
         for landmark, rate in enumerate(checks.get("found", ()))
-        if rate is not None and rate < settings.full_found_rate  # the rate from which trust is not lowered
+        if rate is not None and rate < settings.full_found_rate  # a lower rate also lowers trust
     ]
     if rare:
         sentences.append(

@@ -1,4 +1,4 @@
-"""List the images that a label file names, with the kind of crops that a run was trained on."""
+"""List the images that a label file names, cropped like the images that a run was trained on."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def list_labeled_images(labels: Path, folder: Path) -> list[ImageRef]:
 def _crop_like_the_run(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]:
     """Remove the boxes of a label file, unless the run used boxes or an image shows several objects.
 
-    The labeled images are used to adapt a detector. They must be cropped like the images that it is later
-    applied to, and most runs use whole images.
+    The labeled images are used to adapt a detector. They must be cropped like the images that the detector is
+    later applied to, and most runs use whole images. A model folder without a run counts as such a run.
     """
     is_run = (folder / "run.json").exists()
     run_used_boxes = is_run and any(ref.box is not None for ref in Run.open(folder).refs())

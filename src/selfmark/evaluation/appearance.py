@@ -67,7 +67,7 @@ def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) ->
 
 @torch.no_grad()
 def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, batch: int) -> Tensor:
-    """Compute the features of every cell of images.
+    """Compute the features of every cell of images; a cell is a square of 8 x 8 pixels.
 
     Args:
         encoder: pretrained network, on `device`.
@@ -87,7 +87,7 @@ def describe_landmarks(cells: Tensor, xy: FloatArray) -> FloatArray:
 
     Args:
         cells: [N, D, S/8, S/8], see `compute_features`.
-        xy: [N, K, 2] landmarks, network pixels.
+        xy: [N, K, 2] landmarks, pixels of the images [S, S] that `cells` describe.
 
     Returns:
         [N, K, D] unit vectors.
@@ -107,7 +107,7 @@ def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) 
         sharpness: inverse temperature of the soft-argmax over similarities.
 
     Returns:
-        [N, K, 2] the places that look most like the landmarks, network pixels.
+        [N, K, 2] the places that look most like the landmarks, pixels of the images [S, S].
     """
     others = descriptor.sum(axis=0) - descriptor  # sum over all images but the image itself
     mean_of_others = torch.from_numpy(others / _compute_lengths(others)).float()
@@ -146,8 +146,8 @@ def measure_unexplained_by_appearance(
 def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> FloatArray:
     """Return the fraction of images [K] in which each landmark looks more like itself than like any other.
 
-    The descriptor of a landmark in an image is compared with the mean descriptor of every landmark. Landmarks
-    that mark the same place count as one. The mean of all descriptors is subtracted first.
+    The mean of all descriptors is subtracted. Then the descriptor of a landmark in an image is compared with
+    the mean descriptor of every landmark over images. Landmarks that mark the same place count as one.
 
     Args:
         descriptor: [N, K, D], see `describe_landmarks`.
@@ -162,7 +162,8 @@ def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> Float
     centered = descriptor - descriptor.mean(axis=(0, 1))
     mean = centered.mean(axis=0)
     similarity = np.einsum("nkd,ld->nkl", centered, mean / _compute_lengths(mean))
-    # A descriptor resembles a mean that it is part of, so the mean of its own landmark leaves it out.
+    # A descriptor resembles a mean that it is part of. So it is compared with the mean of its own landmark
+    # over the other images.
     mean_of_others = (num_images * mean - centered) / (num_images - 1)
     own_similarity = (centered * mean_of_others / _compute_lengths(mean_of_others)).sum(axis=-1)
     similarity[:, np.arange(num_landmarks), np.arange(num_landmarks)] = own_similarity

@@ -32,7 +32,7 @@ def measure_background(pixels: Tensor, xy: FloatArray, radius: int, max_differen
     Args:
         pixels: [N, 3, S, S] uint8 frames of one video.
         xy: [N, K, 2] landmarks, pixels of the frames.
-        radius: half the side of the square, pixels.
+        radius: the square has a side of 2 * radius + 1 pixels.
         max_difference: maximum mean difference of two squares that look the same, gray levels of 0..255.
     """
     median = pixels.median(dim=0).values.float()

@@ -30,7 +30,7 @@ def load_or_check(
         models: The run, whose folder holds the cache.
         refs: The images, of which the checks use a sample.
         settings: Settings of the checks.
-        second_run: Content of verification.json; None if the run is not verified.
+        second_run: Content of verification.json, the agreement with a second run; None without such a run.
         compute: Runs the checks.
 
     Raises:

@@ -108,7 +108,8 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
     values = original_setting_names(used_settings(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
     inference: list[Any] = [card.mirror, card.flip_test, card.refine, used_image_settings(card.images)]
-    # An empty list is not appended, so that fingerprints of runs from before this field stay the same.
+    # Older versions did not append this list. An empty list is not appended, so that a run for which it is
+    # empty has the same fingerprint in all versions.
     if unpaired := landmarks_without_partner(card):
         inference.append(unpaired)
     return digest(*(_digest_file(file) for file in files), json.dumps([settings, inference], sort_keys=True))

@@ -1,8 +1,9 @@
-"""Fill in landmarks that Stage 1 did not find (paper, Evaluation). Training never uses filled-in landmarks.
+"""Fill in landmarks that Stage 1 did not find (paper, Evaluation).
 
-In the training set, gaps are filled by Singular Value Thresholding (Cai, Candes and Shen, 2010): landmarks of
-one object move together, so the matrix of their coordinates has nearly low rank. In test images, gaps are
-filled with the mean positions of the training set. Missing landmarks are NaN.
+Filled-in landmarks are used only to measure errors, never to train a detector. In the training set, gaps are
+filled by Singular Value Thresholding (Cai, Candes and Shen, 2010): landmarks of one object move together, so
+the matrix of their coordinates has nearly low rank. In test images, gaps are filled with the mean positions
+of the training set. Missing landmarks are NaN.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from selfmark.evaluation.nme import BoolArray, mask_found_landmarks, nan_mean
 from selfmark.points import FloatArray
 
 # Values that Cai et al. recommend for matrices with entries of the order of one.
-TAU = 5.0  # threshold of the singular values, divided by sqrt(rows x columns)
-STEP = 1.2  # step size, multiplied by the fraction of observed entries
+TAU = 5.0  # the threshold of the singular values is TAU * sqrt(rows * columns)
+STEP = 1.2  # the step size is STEP / (fraction of observed entries), but at most MAX_STEP
 # Convergence is proven for steps below 2. The step of Cai et al. exceeds 2 if many entries are missing.
 MAX_STEP = 1.9
-TOLERANCE = 1e-4  # norm of the residual at which iterations end, relative to that of the observed entries
+TOLERANCE = 1e-4  # iterations end if |residual| / |observed entries| is at most this
 
 
 def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:

@@ -129,7 +129,8 @@ def compute_stable_fraction(deformed: DeformationErrors, agreement_radius: float
     """Return the fraction of deformations [K] that each landmark follows, among those that move it.
 
     Deformations that leave the landmark in place do not count, because even a landmark that is always at the
-    same position of the image would follow them. The result is NaN if no deformation moves the landmark.
+    same position of the image would follow them. Deformations that move the landmark out of the image do not
+    count either. The result is NaN if no deformation counts.
 
     Args:
         deformed: see `measure_deformation_errors`.

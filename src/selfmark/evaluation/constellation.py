@@ -21,7 +21,7 @@ from selfmark.sampling import evenly_spaced
 _STARTS = 5  # number of images whose constellation is tried as the initial common shape
 _UPDATES = 10  # number of updates of the common shape
 _REWEIGHTINGS = 5  # number of weight updates of a robust fit
-_MIN_RESIDUAL = 1e-6  # smallest median residual that weights are computed with; 1 is the shape's radius
+_MIN_RESIDUAL = 1e-6  # lower limit of the median residual in robust weights, in radii of the shape
 
 ComplexArray = npt.NDArray[np.complex128]
 
@@ -76,9 +76,11 @@ def fit_constellations(xy: FloatArray) -> FittedShapes:
 
 
 def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
-    """Group landmarks [N, K, 2] that mark the same place: their median distance is at most `radius`.
+    """Group landmarks [N, K, 2] that mark the same place.
 
-    Landmarks of a group are linked by such pairs. Landmarks without a duplicate are left out.
+    Two landmarks mark the same place if their median distance over images is at most `radius`. If A and B
+    mark the same place, and so do B and C, then all three are in one group. Landmarks without a duplicate are
+    left out.
 
     >>> near = np.array([[[0.0, 0.0], [0.1, 0.0], [9.0, 9.0]]])
     >>> group_duplicates(near, 1.0)

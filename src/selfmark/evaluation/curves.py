@@ -1,7 +1,8 @@
 """Compute cumulative error curves: over numbers of landmarks as in the paper, and over error thresholds.
 
-The errors are those of `nme.point_errors`, NaN where a point is left out. In the forward direction they are
-errors of L annotated points. In the backward direction they are errors of K landmarks, and L stands for K.
+The errors are those of `nme.point_errors`, NaN where a point is left out. Forward errors are errors of L
+annotated points that were predicted from landmarks. Backward errors are errors of K landmarks that were
+predicted from annotated points; for these, L stands for K.
 """
 
 from __future__ import annotations

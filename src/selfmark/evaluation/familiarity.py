@@ -25,7 +25,7 @@ from selfmark.run.tensor_files import read_tensors, write_tensors
 from selfmark.sampling import evenly_spaced
 
 FILE = "familiarity.safetensors"
-"""File of a model folder with the description of the training images."""
+"""File of a model folder with the statistics of the training images, see `Familiarity`."""
 
 _QUANTILE = 0.95  # fraction of training images within the limit; the others count as outliers
 _BATCH = 16  # images per forward pass
@@ -46,7 +46,8 @@ class Familiarity:
 def fit_familiarity(descriptions: Tensor) -> Familiarity:
     """Compute the statistics of training images.
 
-    The limit is a quantile of the distances between each half of the images and the mean of the other half.
+    The limit is a quantile of the squared distances of each half of the images from the mean of the other
+    half.
 
     Args:
         descriptions: [N, C] unit vectors, N >= 2. They are in the order of the images, so that the two halves
@@ -58,14 +59,14 @@ def fit_familiarity(descriptions: Tensor) -> Familiarity:
 
 
 def measure_unfamiliarity(familiarity: Familiarity, descriptions: Tensor) -> float:
-    """Return the median squared distance of images from the mean of the training images, over the limit.
+    """Return how far images are from the mean of the training images, relative to the limit.
 
     Args:
         familiarity: statistics of the training images.
         descriptions: [N, C] unit vectors of the images.
 
     Returns:
-        The median distance divided by the limit. Images like the training images have less than 1.
+        The median squared distance divided by the limit; less than 1 for images like the training images.
     """
     return float(_distances(descriptions, familiarity.mean).median() / max(familiarity.limit, 1e-12))
 

@@ -153,7 +153,7 @@ def _split_path(image: CocoImage) -> PathParts:
 
 
 def _choose_object(annotation: CocoAnnotation, candidates: Sequence[int], refs: Sequence[ImageRef]) -> int:
-    """Return the candidate whose box fits the annotation best.
+    """Return the candidate whose box fits the annotation best; the first candidate if none has a box.
 
     Args:
         annotation: The annotation.
@@ -177,7 +177,7 @@ def _choose_object(annotation: CocoAnnotation, candidates: Sequence[int], refs: 
 
 
 def _describe_conflict(where: str, other: str, box: Box | None) -> str:
-    """Return the message for two annotations of one object, which was given with this box."""
+    """Return the message for two annotations of one object; `box` is None if no boxes were given."""
     if box is not None:
         return f"{where} and {other} annotate the same object of an image; annotate each object once"
     return (

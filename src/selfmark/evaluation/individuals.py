@@ -38,7 +38,7 @@ from selfmark.sampling import evenly_spaced
 
 _MIN_DESCRIBED, _MAX_DESCRIBED = 8, 100  # number of images for the checks of appearance
 _MIN_UPRIGHT_IMAGES, _MAX_UPRIGHT_IMAGES = 16, 60  # number of images for measuring uprightness
-_MIN_SIDE = 256  # pixels; smaller images are enlarged, because they have too few cells
+_MIN_SIDE = 256  # pixels; smaller images are enlarged, because they give too few features
 _SIDE_UNIT = 32  # pixels; the side of an encoder's input must be a multiple of this
 
 
@@ -47,12 +47,13 @@ class IndividualChecks:
     """Checks of K landmarks across individuals. A check that was not made is all NaN.
 
     Attributes:
-        purity: [K] fraction of images in which the landmark looks more like itself than like any other.
+        purity: [K] fraction of images in which the landmark looks more like itself in other images than like
+            any other landmark.
         constellation: [K] fraction of images in which the landmark has its usual place among the others.
         unexplained: [K] error of predicting the landmark from the others, divided by the error of guessing
             its mean position.
-        appearance_error: [K] error of predicting the landmark from the places that look like the landmarks of
-            other images, divided by the error of guessing its mean position.
+        appearance_error: [K] error of predicting the landmark from the places that look most like the
+            landmarks do in other images, divided by the error of guessing its mean position.
         duplicates: groups of landmarks that mark the same place.
         spread: [K] mean distance of the landmark from its mean position, as a fraction of the image's side.
         kind_separation: 0..1, how clearly the images show two kinds of objects; NaN if not measured.

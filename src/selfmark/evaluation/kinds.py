@@ -15,8 +15,9 @@ _MIN_FRACTION = 0.1  # a group with a smaller fraction of the images is not a ki
 def measure_kind_separation(descriptor: FloatArray) -> float:
     """Return the mean silhouette of splitting the images into two kinds; 0 if there is no clear split.
 
-    An image is described by the mean descriptor of its landmarks. If the images form two tight groups that
-    are far apart, the result is near 1.
+    An image is described by the mean descriptor of its landmarks. Its silhouette compares its mean distances
+    to the images of its own group and of the other group: 0 if both are equal, and near 1 if its own group is
+    much nearer.
 
     Args:
         descriptor: [N, K, D] unit vectors, see `appearance.describe_landmarks`.

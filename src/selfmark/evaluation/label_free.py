@@ -45,7 +45,7 @@ def run_label_free_checks(
         refs: The images, of which a sample of `evaluation.num_samples` is checked.
         config: Settings of the run.
         image_store: Decoded images that contain `refs`; None decodes the sample.
-        second_run: Content of verification.json; None if the run is not verified.
+        second_run: Content of verification.json, the agreement with a second run; None without such a run.
 
     Returns:
         The section `unlabelled` of metrics.json, with None for unknown values.

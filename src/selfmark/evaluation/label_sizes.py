@@ -15,7 +15,7 @@ from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.video import probe_video
 from selfmark.sampling import evenly_spaced
 
-_MAX_CHECKED = 200  # number of images
+_MAX_CHECKED = 200  # maximum number of images that are checked
 _MAX_DIFFERENT = 0.5  # fraction of checked images; if more do not fit, the labels belong to other images
 _MAX_OUTSIDE = 0.5  # fraction of an image's points; if more lie outside, the image does not fit
 _MARGIN = 0.1  # fraction of the image's sides; clicks at the border may lie outside by this much
@@ -34,12 +34,12 @@ def require_matching_sizes(
     """Raise if labels do not fit the images that they were matched to, without decoding any image.
 
     An image fits if it has the size that the label file states. If the file states no size, an image fits if
-    at least half of its points lie inside.
+    at least half of its points lie inside or near its border.
 
     Args:
         truth: N annotated objects.
-        images: N entries of the label file.
-        refs: N images with the same names.
+        images: N entries of the label file, one per object.
+        refs: N images that these entries were matched to.
 
     Returns:
         A note if some images do not fit.

@@ -16,13 +16,13 @@ from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
 from selfmark.images.input_files import MAX_COORDINATE, read_text
 
-_MAX_NAMES = 1_000  # number of different labels; each label takes memory for every object
+_MAX_NAMES = 1_000  # maximum number of different labels; each label takes memory for every object
 VISIBLE = 2  # COCO's v of a point that is annotated and visible
 UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # added by Label Studio to the name of an uploaded file
 
 
 class _Object(NamedTuple):
-    """An annotated object of a task.
+    """An annotated object of a task, which is an image with its annotations.
 
     Attributes:
         where: Location of its first point in the file, for messages.

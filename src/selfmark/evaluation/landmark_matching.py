@@ -53,7 +53,8 @@ def match_landmarks(cost: FloatArray) -> IntArray:
         or because its cost is unknown.
     """
     known = ~np.isnan(cost)
-    # A single unknown pair costs more than all known pairs together, so as few as possible are matched.
+    # A single unknown pair costs more than all known pairs together. So as few unknown pairs as possible are
+    # matched.
     max_cost = np.where(known, cost, 0.0).max(initial=0.0)
     unknown_cost = (max_cost + 1.0) * (min(cost.shape) + 1)
     landmark, point = linear_sum_assignment(np.where(known, cost, unknown_cost))
@@ -65,14 +66,14 @@ def match_landmarks(cost: FloatArray) -> IntArray:
 def hit_rates(
     landmarks: FloatArray, truth: FloatArray, visible: BoolArray, limit: FloatArray, matched: IntArray
 ) -> FloatArray:
-    """Compute how often the landmark of each point is near it, among the images in which it is visible.
+    """Compute for each point how often its landmark is near, among the images in which the point is visible.
 
     Args:
         landmarks: [N, K, 2].
         truth: [N, L, 2].
         visible: [N, L].
-        limit: [N] maximum distance of a hit in pixels. Images in which it is NaN are left out; it is unknown
-            if, for instance, an eye is hidden.
+        limit: [N] maximum distance of a hit in pixels. It is NaN if it cannot be measured, for instance
+            because an eye is not annotated; such images are left out.
         matched: [L], see `match_landmarks`.
 
     Returns:

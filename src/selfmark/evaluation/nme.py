@@ -240,7 +240,7 @@ class DrawStatistics:
     Attributes:
         mean: Mean.
         spread: Standard deviation.
-        draws: Number of draws that count.
+        draws: Number of draws that count: those whose metric is not NaN.
     """
 
     mean: float
@@ -264,7 +264,8 @@ def measure_over_draws(
     DrawStatistics(mean=5.0, spread=0.0, draws=10)
 
     Args:
-        measure: Returns the error of a regressor that is fitted on these rows, which are ascending.
+        measure: Takes ascending rows of training images, and returns the error of a regressor that is fitted
+            on these images.
         num_images: Number of training images to draw from.
         images_per_draw: Images per draw, without replacement. If there are not more images than this, a
             single draw of all images is made.
@@ -331,7 +332,7 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
 
 
 def _only(fit: Fit) -> FitSeveral:
-    """Return a function that fits a single regressor as `FitSeveral`."""
+    """Wrap a function that fits a single regressor as `FitSeveral`."""
     return FitSeveral(lambda inputs, targets: [fit(inputs, targets)], 1)
 
 

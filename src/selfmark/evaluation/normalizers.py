@@ -48,7 +48,7 @@ def measure_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> 
         spec: "box", the root of the area of the tight box around the visible points; "bbox", the root
             of the area of the annotated box; "inter_ocular", the distance between the centers of the eyes;
             "shoulders", the distance between the shoulders; "torso", the distance from the left shoulder to
-            the right hip; "side", the side of the region; or "points:A,B", the distance between two points
+            the right hip; "side", the side of the crop; or "points:A,B", the distance between two points
             given by name or index.
         regions: [N, 4] x, y, w, h of the crops in the original image.
 
@@ -202,13 +202,13 @@ def _find_point(names: Sequence[str], text: str) -> int | None:
     same = [index for index, name in enumerate(names) if canonicalize_name(name) == canonicalize_name(text)]
     if len(same) == 1:
         return same[0]
-    # A number of more digits is no index, and int() raises an error for thousands of digits.
+    # A number with more than 9 digits is no index, and int() raises an error for thousands of digits.
     number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else len(names)
     return number if number < len(names) else None
 
 
 def _compute_mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArray:
-    """Compute the mean position [N, 2] of those points that are visible; NaN if none is visible."""
+    """Compute the mean position [N, 2] of the given points, if visible; NaN if none is visible."""
     visible = truth.visible[:, indices]
     total = np.where(visible[..., None], truth.xy[:, indices], 0.0).sum(axis=1)
     count = visible.sum(axis=1)
@@ -220,7 +220,7 @@ def _compute_mean_point(truth: AnnotatedObjects, indices: list[int]) -> FloatArr
 
 
 def canonicalize_name(name: str) -> str:
-    """Return the name of a point as lower-case words joined by underscores, with the side first.
+    """Return the name of a point as lower-case words joined by underscores, with left or right first.
 
     >>> [canonicalize_name(name) for name in ("LeftEye", "eye.L", "L_Hip", "lhip", "right eye 3", "rear")]
     ['left_eye', 'left_eye', 'left_hip', 'left_hip', 'right_eye_3', 'rear']
@@ -234,7 +234,7 @@ def canonicalize_name(name: str) -> str:
 
 
 def group_by_part(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Group points by body part, ignoring side and number; parts are in order of appearance.
+    """Group points by body part, ignoring left, right and numbers; parts are in order of appearance.
 
     >>> group_by_part(["left_eye", "nose", "right_eye", "jaw_0", "jaw_1"])
     {'eye': (0, 2), 'nose': (1,), 'jaw': (3, 4)}

@@ -59,7 +59,7 @@ class TargetObjects:
         box: [G, 4] x, y, width, height. As in COCO, an object without visible points matches detections near
             its box. Without boxes (None), it matches any detection.
         crowd: [G] True for annotations that cover several objects; they match any number of detections. None
-            if there are none.
+            if there are no crowds.
     """
 
     image: IntArray
@@ -123,9 +123,9 @@ def average_precision(
     """Compute precision and recall under COCO's matching rules.
 
     In each image, the detections choose an object one after the other, the highest score first. Each takes
-    the most similar free object, if its similarity reaches the threshold. Objects without visible points and
-    crowds are ignored objects: a detection takes them only if no other object is possible, and then it does
-    not count. Only the 20 detections of an image with the highest scores count.
+    the most similar free object, if its similarity reaches the threshold. Crowds and objects without visible
+    points are ignored objects: a detection takes one of these only if no other object is possible, and then
+    the detection does not count. In each image, only the 20 detections with the highest scores count.
 
     Args:
         detections: D detections.
@@ -177,8 +177,9 @@ def _compute_target_similarity(
 ) -> FloatArray:
     """Compute the OKS [D] of detections [D, L, 2] with one object.
 
-    If no point of the object is visible, the distances are those to its box, enlarged by its width and height
-    on every side.
+    If no point of the object is visible, distances to its box are used instead. For this, the box is enlarged
+    by its width to the left and right, and by its height at the top and bottom. Without a box, the distances
+    are 0.
     """
     visible = targets.visible[row]
     if visible.any():
@@ -213,7 +214,8 @@ def _choose_objects(
     chosen = np.full((len(min_similarity), len(similarity)), -1, np.int64)
     if similarity.shape[1] == 0:
         return chosen
-    required = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]  # as in COCO, so that 1 can be reached
+    # As in COCO, thresholds are limited to slightly less than 1, so that a threshold of 1 can be reached.
+    required = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]
     free = np.ones((len(min_similarity), similarity.shape[1]), bool)
     for index, similar in enumerate(similarity):
         possible = (free | crowd) & (similar >= required)
@@ -235,7 +237,7 @@ def _interpolated_precision(is_match: BoolArray, num_targets: int) -> FloatArray
 
     Args:
         is_match: [D] True for detections with an object; the detection with the highest score comes first.
-        num_targets: number of objects.
+        num_targets: number of objects that are not ignored.
     """
     matches = np.cumsum(is_match)
     precision = matches / np.arange(1, len(is_match) + 1)

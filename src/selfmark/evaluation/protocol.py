@@ -110,7 +110,7 @@ class Regressors:
 def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
     """Compute the errors [T, L] of predicting annotated points from landmarks.
 
-    Errors are NaN for points that are hidden in the test image, and for points that no training image shows.
+    An error is NaN if the point is not visible in the test image, or if it is visible in no training image.
     """
     predicted = forward_prediction(train.landmarks, train.truth, train.visible, test.landmarks, fit)
     # Points that are visible in no training image cannot be predicted.
@@ -306,10 +306,10 @@ def headline_errors(
 
     Returns:
         The name of the regressor, `thresholds`, and for each direction: `error`, the mean error; `by_point`,
-        the mean error of each point; `cumulative`, whose entry n is the mean error of the n + 1 best points,
-        as in the paper; `within`, the fraction of points with at most the error of each threshold; `area`,
-        the area under that curve; `guessing`, `guessing_by_point` and `guessing_cumulative`, the errors of
-        the mean shape.
+        the mean error of each point; `cumulative`, the mean errors of the best 1, 2, ... points, as in the
+        paper; `within`, for each threshold the fraction of points with at most this error; `area`, the area
+        under the curve `within`; `guessing`, `guessing_by_point` and `guessing_cumulative`, the errors of the
+        mean shape.
     """
     regressors = Regressors.of(settings)
     if tables is None:
@@ -419,9 +419,9 @@ def stage1_errors(
 
     As in the paper, gaps are filled by singular value thresholding in the training images, and with the
     training mean in the test images. A landmark at its mean is easy to predict, which lowers the backward
-    error. So `backward_found` is the backward error without filling: it counts only landmarks that were
-    found, and each regressor is fitted on the training images in which its landmark was found. `guessing`
-    has the errors of the mean shape.
+    error. So `backward_found`, the backward error without filling, is also measured: it counts only
+    landmarks that were found, and each regressor is fitted on the training images in which its landmark was
+    found. `guessing` has the errors of the mean shape.
 
     Args:
         train: Images to fit regressors on.

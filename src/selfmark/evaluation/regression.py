@@ -1,7 +1,7 @@
 """Fit linear regressors between landmarks and annotated points (paper, Evaluation Metrics).
 
-Discovered landmarks have no names. They are judged by how well a linear map predicts the annotated points
-from them (forward), and how well it predicts them from the annotated points (backward).
+Discovered landmarks have no names. So they are judged by the errors of two linear maps: one predicts the
+annotated points from the landmarks (forward), the other the landmarks from the annotated points (backward).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     Args:
         inputs: [N, A], N >= 1.
         targets: [N, B].
-        ridge: At least 0. If it is 0 and the solution is not unique, that of minimum norm is returned.
+        ridge: At least 0. If it is 0, the solution may not be unique; then that of minimum norm is returned.
 
     >>> inputs = np.array([[0.0], [1.0], [2.0]])
     >>> fit_ridge(inputs, 3.0 * inputs + 1.0, ridge=0.0).predict(np.array([[10.0]])).round(6)
@@ -95,8 +95,8 @@ def _solve(gram: FloatArray, cross: FloatArray, ridge: float) -> FloatArray:
 def fit_without_bias(inputs: FloatArray, targets: FloatArray) -> Regressor:
     """Fit plain least squares on raw coordinates: the paper's "simple regressor with no bias" (Evaluation).
 
-    Unlike that of `fit_ridge`, the result depends on the origin of the coordinates. If there are fewer images
-    than inputs, the solution of minimum norm is returned.
+    The result depends on the origin of the coordinates, unlike that of `fit_ridge`. If there are fewer images
+    than input coordinates, N < A, the solution of minimum norm is returned.
 
     Args:
         inputs: [N, A], N >= 1.

@@ -1,7 +1,8 @@
 """Compare two detectors of the same objects that were trained independently.
 
 The landmarks of one detector serve as annotations for the other. A landmark that marks the same part of every
-individual can be predicted from the landmarks of the other detector. A landmark that wanders cannot.
+individual can be predicted from the landmarks of the other detector. A landmark that marks different parts
+cannot be predicted in this way.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SecondRunErrors:
         backward: error of predicting the landmarks of the first run from those of the second.
         guessing_backward: error of guessing the mean positions of the landmarks of the first run.
         backward_shares: [K] error of predicting each landmark of the first run, divided by the error of
-            guessing its mean position.
+            guessing its mean position; not in percent.
     """
 
     images: int

@@ -2,8 +2,11 @@
 
 Stage 2 always predicts all K landmarks. Stage 1 finds a landmark in an image only if a keypoint is assigned
 to its cluster. The paper compares the errors of both stages. The descriptors of Stage 1 also show how well
-the landmarks are separated. The detector of a run with pretrained features is trained on zero-shot landmarks,
-unless the run uses the landmarks of Stage 1.
+the landmarks are separated.
+
+Zero-shot landmarks are the places where pretrained features resemble the centroids of clusters of features.
+The detector of a run with pretrained features is trained on zero-shot landmarks, unless the run uses the
+landmarks of Stage 1.
 """
 
 from __future__ import annotations
@@ -58,8 +61,8 @@ class Stage1Finder(Protocol):
 def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
     """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those.
 
-    Except for mallis2020, the methods of other papers have only one stage. For these, the landmarks of the
-    detector are returned.
+    The methods of other papers, except mallis2020, have only one stage. For a method with one stage, the
+    result finds the landmarks of the detector itself.
     """
     if run.config.is_from_another_paper and not run.config.merges_clusters:
         return OnlyStage.load(run, device)

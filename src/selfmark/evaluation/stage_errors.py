@@ -85,7 +85,8 @@ def measure_inter_ocular(
 
     Args:
         stages: Landmarks of both stages.
-        errors: Metrics with the normalizer `spec`. They are returned for the definition that equals `spec`.
+        errors: Metrics with the normalizer `spec`. They are not measured again for a definition that equals
+            `spec`, unless it leaves out test images.
         tables: Errors with the normalizer `spec`, of regressors fitted on all training images. With another
             normalizer, they differ by a factor per image, so these regressors are not fitted again.
         truth: The T test objects.
@@ -96,7 +97,8 @@ def measure_inter_ocular(
     Returns:
         See `measure_by_definition`.
     """
-    # If neither definition is the chosen normalizer, regressors are fitted on all training images only.
+    # If neither definition is the chosen normalizer, regressors are fitted only on the whole training set,
+    # not on subsets of it.
     is_chosen = spec in list_inter_ocular_specs(truth.names).values()
     settings = config.evaluation if is_chosen else replace(config.evaluation, fit_images=())
 

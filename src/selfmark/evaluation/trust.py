@@ -1,8 +1,9 @@
 """Estimate the trust in each discovered landmark: does it mark the same part on different individuals?
 
-Trust is 1 minus the expected error of the landmark, which is relative to guessing its mean position. Trust is
-lowered if Stage 1 found the landmark in few images. The expected error is a weighted sum of checks that need
-no labels. The weights were fitted to runs whose true errors are known (docs/results/trust.json).
+Trust is 1 minus the expected error of the landmark. An error of 1 is that of guessing its mean position.
+Trust is lowered if Stage 1 found the landmark in few images. The expected error is a weighted sum of the
+results of checks that need no labels. The weights were fitted to runs whose true errors are known
+(docs/results/trust.json).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class TrustEvidence:
     Attributes:
         stable: [K] fraction of deformations that the landmark follows, see `compute_stable_fraction`.
         appearance_error: [K] error of predicting the landmark from the places that look most like the
-            landmarks of other images; all NaN if there are no features or too few images.
+            landmarks do in other images; all NaN if there are no features or too few images.
         unexplained: [K] error of predicting the landmark from the other landmarks, used if `appearance_error`
             was not measured.
         found: [K] fraction of images in which Stage 1 found the landmark.
-        second_run_error: [K] error of predicting the landmark from those of a second run; None if the run is
-            not verified.
+        second_run_error: [K] error of predicting the landmark from the landmarks of a second run, see
+            `second_run`; None without a second run.
     """
 
     stable: FloatArray
@@ -71,7 +72,8 @@ def judge_landmarks(evidence: TrustEvidence, settings: Evaluation) -> LandmarkTr
     constant, *factors = weights
     terms = [factor * np.clip(column, 0, 1) for factor, column in zip(factors, columns, strict=True)]
     expected = np.maximum(constant + np.sum(terms, axis=0), 0.0)
-    # A landmark that its appearance locates no better than guessing marks no part, however stable it is.
+    # If appearance locates a landmark no better than guessing, the landmark marks no part of the object,
+    # however stable it is. So its expected error is at least 1.
     marks_no_part = evidence.appearance_error >= 1
     expected = np.where(marks_no_part, np.maximum(expected, 1.0), expected)
     found_factor = np.minimum(_fill(evidence.found, 1.0) / settings.full_found_rate, 1.0)

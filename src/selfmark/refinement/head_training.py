@@ -1,9 +1,9 @@
 """Train the head of a detector on the stored features of a few images.
 
-The frozen part of the network computes the features of augmented images once. A training is then short,
-because it takes `refinement.iterations` steps of a small network. So it can be repeated with other images
-left out. Landmarks without a label should not move, so the targets of their heatmaps are the heatmaps of the
-original head.
+The frozen part of the network computes the features of augmented images once. Training the head is then fast,
+because the head is small. So the training can be repeated with other images left out, to measure errors on
+these images. Landmarks without a label should not move, so the targets of their heatmaps are the heatmaps of
+the original head.
 """
 
 from __future__ import annotations

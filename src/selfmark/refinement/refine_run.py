@@ -1,8 +1,9 @@
 """Implement `selfmark refine`: train a detector with corrected landmarks, and save it if its error is lower.
 
-The errors are measured on images that are left out in turn. The refined detector replaces the one in the
-model folder. The original detector is kept in the folder MODEL-original beside it. Every refinement starts
-from the original detector.
+The errors are measured on images that are left out in turn. With only one labeled image, no error can be
+measured, and the refined detector is always saved. It replaces the detector in the model folder MODEL. The
+original detector is kept in the folder MODEL-original beside it. Every refinement starts from the original
+detector.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ def refine_run(
     settings: Mapping[str, Any] | None = None,
     on_progress: Progress = lambda text: None,
 ) -> RefinementResult:
-    """Train the head of a detector with corrected landmarks, and save it if its error is lower.
+    """Train the head of a detector with corrected landmarks, and save the detector if its error is lower.
+
+    With only one labeled image, the error cannot be measured, and the detector is always saved.
 
     Args:
         folder: run folder or model folder.
@@ -312,8 +315,8 @@ def _leave_one_out(
 ) -> RefinementErrors:
     """Measure errors before and after training, with each image left out in turn.
 
-    If there are more images than `refinement.folds`, the images are divided into this many groups, and each
-    group is left out in turn.
+    If there are more images than `refinement.folds`, the images are divided into this many folds, and each
+    fold is left out in turn.
 
     Args:
         trainer: trains heads.
@@ -360,7 +363,7 @@ def is_refined(target: Path) -> bool:
 def _save(
     detector: Detector, target: Path, labels: Path, errors: RefinementErrors | None, images: int, points: int
 ) -> None:
-    """Copy the original detector to its folder, then write the refined detector with the current names."""
+    """Write the refined detector with the current names; before the first refinement, copy the original."""
     record = {
         "labels": str(labels),
         "images": images,

@@ -40,8 +40,9 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
     bands[-1, ::2] = weight
     bands[-1, 1] += _PRIOR * time_constant**2
     right[::2] = np.where(weight[:, None] > 0, xy, 0) * weight[:, None]
-    # The step from frame i to i + 1 adds |F s_i - s_(i+1)|^2 with the precision Q^-1 / ratio, where F moves
-    # the position by step * velocity and Q^-1 = [[12 / step^3, -6 / step^2], [-6 / step^2, 4 / step]].
+    # The state s_i is the position and velocity in frame i. The step from frame i to i + 1 adds the term
+    # d' (Q^-1 / ratio) d to the sum of squares, with d = F s_i - s_(i+1). Here, F moves the position by
+    # step * velocity, and Q^-1 = [[12 / step^3, -6 / step^2], [-6 / step^2, 4 / step]].
     a, b, c = (12 / steps**3 / ratio, 6 / steps**2 / ratio, 4 / steps / ratio)
     bands[-1, :-2:2] += a  # position i with itself
     bands[-1, 2::2] += a

@@ -81,7 +81,7 @@ class _Rows:
 
     Attributes:
         refs: Image references.
-        sizes: [2] size of each frame.
+        sizes: [2] width and height of each frame.
         xy: [K, 2] landmarks of each row.
         score: [K] scores of each row.
     """
@@ -113,7 +113,8 @@ def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     frames = np.array([_get_frame_number(rows.refs[row]) for row in order])
     steps, counts = np.unique(np.diff(frames), return_counts=True)
     step = int(steps[counts.argmax()]) if len(steps) else 1  # the most frequent step
-    # The grid has all frames at equal steps, and the given frames between them, such as those of a list.
+    # The grid has frames at equal steps from the first to the last given frame, and also all given frames
+    # between them. There are such frames if the given frames are a list at unequal steps.
     grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, step))
     place = np.searchsorted(grid, frames)  # row of each given frame in the grid
     num_landmarks = len(rows.score[0])

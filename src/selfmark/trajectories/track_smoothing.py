@@ -69,10 +69,14 @@ def smooth_track(track: Track, settings: Smoothing) -> SmoothTrack:
 
 
 def scale_times(settings: Smoothing, rate: float | None) -> Smoothing:
-    """Return the settings for a video of `rate` frames per second; None if it is unknown.
+    """Return settings with shorter times for a video of more than `settings.max_rate` frames per second.
 
-    High-speed cameras film fast movements. A stride of a mouse takes a quarter of a second, and windows of
-    that length would smooth it away.
+    The times are shortened in proportion to the rate, because high-speed cameras film fast movements. For
+    example, a stride of a mouse takes a quarter of a second, and longer windows would smooth it away.
+
+    Args:
+        settings: settings of the smoothing.
+        rate: frames per second of the video; None if unknown, which leaves the times as they are.
 
     >>> scale_times(Smoothing(), 240.0).time_constant, scale_times(Smoothing(), 30.0).time_constant
     (0.015, 0.06)
@@ -172,7 +176,7 @@ def _compute_typical_score(score: Floats, predicted: Bools) -> Floats:
 
 
 def _compute_weights(score: Floats) -> Floats:
-    """Return the weight [T, K] of each position: its score divided by the median score, from 0.001 to 1."""
+    """Return the weight [T, K] of each position: score / median score, limited to 0.001..1."""
     typical = _compute_typical_score(score, score > 0)
     # If all scores of a landmark are 0, all its positions get the weight 1.
     weight = np.where(typical > 0, score / np.where(typical > 0, typical, 1.0), 1.0)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from selfmark.points import FloatArray
 
-_RIDGE = 0.01  # penalty, relative to the largest entry of the Gram matrix, as for `evaluation.ridge`
+# Penalty, relative to the largest entry of the Gram matrix, as for the setting `evaluation.ridge`.
+_RIDGE = 0.01
 _MIN_IMAGES = 4  # a landmark counts if it is present in at least this many images of each half
 
 
@@ -23,8 +24,8 @@ def unexplained_fraction(
     """Predict landmarks from other landmarks; return the error relative to guessing the mean position.
 
     A ridge regression is fitted on every second image and tested on the images between; then the two halves
-    are swapped. The result is 0 if the predictors determine the targets, about 1 if they are unrelated, and 1
-    if no target is present in enough images.
+    are swapped. The result is 0 if the predictors determine the targets, and about 1 if predictors and
+    targets are unrelated. It is 1 if no target is present in enough images.
 
     Args:
         predictors: [N, K, 2] landmarks of N images, in pixels.

@@ -40,7 +40,7 @@ def assign_clusters(
 
 
 def cheapest_per_group(group: Tensor, cost: Tensor) -> Tensor:
-    """Mark the member with the lowest cost in each group, [P] bool; the first of them if costs are equal.
+    """Mark the member with the lowest cost in each group, [P] bool; if several have it, the first one.
 
     Args:
         group: [P] int64, group number of each member.

@@ -1,4 +1,4 @@
-"""Apply Phi to the whole training set: find keypoints and compute their descriptors (Sec. 3.2).
+"""Apply Phi, the network of Stage 1, to all images: find keypoints and describe them (Sec. 3.2).
 
 Descriptors take by far the most memory in a round. Memory for the largest possible number of descriptors is
 allocated before the first image is read: on the device if there is enough, otherwise on the host, where
@@ -70,7 +70,7 @@ def describe_images(
         )
         views = [phi.describe(maps.features, peaks.cells)]
         if mirrored is not None:
-            # Cell x of the image is cell w-1-x of its mirror image.
+            # Maps have w = `map_size` columns. Column x of an image is column w-1-x of its mirror image.
             cells = torch.stack([config.map_size - 1 - peaks.cells[..., 0], peaks.cells[..., 1]], dim=-1)
             views.append(phi.describe(mirrored, cells))
         # `nonzero` waits for the device, so it comes after all other work of this batch has been queued.

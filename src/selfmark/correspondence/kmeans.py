@@ -258,7 +258,7 @@ def _argmin(scores: Tensor) -> Tensor:
 
 
 def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: ProcessGroup) -> Tensor:
-    """Improve centroids [C, D] by Lloyd's iterations until they no longer change.
+    """Improve centroids [C, D] until they no longer change, by at most `iterations` Lloyd iterations.
 
     At each convergence check, empty clusters move to the vectors that are farthest from their centroids.
     """

@@ -8,8 +8,8 @@ in an image if
 - the point is not close to the border with another cluster (separation), and
 - both halves find it at the same point (agreement).
 
-A landmark on which the halves agree at most half of the time (`auto_k.dissolved_agreement`) is *dissolved*:
-it is stable in no image.
+The agreement of the halves on a landmark is corrected for chance. If it is at most
+`auto_k.dissolved_agreement`, the landmark is *dissolved*: it is stable in no image.
 
 With n keypoints and h stable landmarks per image, the score of K is 2h / (K + n). This is the harmonic mean
 of h / K, the fraction of landmarks that are stable, and h / n, the fraction of keypoints that belong to a
@@ -216,8 +216,8 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
 def _draw_half(images: int, blocks: int, generator: torch.Generator) -> Tensor:
     """Mark a random half of the images, [images] bool, in blocks of consecutive images.
 
-    Consecutive images are often frames of one video. If one video were in both halves, the halves would agree
-    too easily.
+    Consecutive images are often frames of one video. If each image were drawn separately, most videos would
+    be in both halves, and the halves would agree too easily.
     """
     blocks = min(blocks, images)
     drawn = torch.rand(blocks, generator=generator, device=generator.device).argsort() < blocks // 2
@@ -263,8 +263,9 @@ def labeling_agreement(label_a: Tensor, label_b: Tensor, K: int, dissolved: floa
     """Measure how well two labelings of the same P points agree, up to a permutation of the landmarks.
 
     Landmarks of the two labelings are paired so that the pairs share as many points as possible. For each
-    pair, Cohen's kappa compares "this landmark" with "any other or none". The result is the mean kappa of the
-    pairs, weighted by their numbers of points: 1 for perfect agreement, 0 for agreement by chance.
+    pair, Cohen's kappa measures how well the two labelings agree on which points have this landmark. The
+    result is the mean kappa of the pairs, weighted by their numbers of points: 1 for perfect agreement, 0 for
+    agreement by chance.
 
     Args:
         label_a: [P] landmark of each point; below 0 for none.

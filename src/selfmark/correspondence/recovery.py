@@ -32,7 +32,7 @@ class DescribedPoints:
     """Keypoints with descriptors, all on the device or all in host memory.
 
     points:   P keypoints with descriptors [P, D], unit vectors
-    mirrored: [P, D] descriptors of the same points in the mirror images; None without flipping
+    mirrored: [P, D] descriptors of the same points in the mirror images; None if not computed
     """
 
     points: Keypoints
@@ -196,7 +196,7 @@ def fit_centroids(
     generator: torch.Generator,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Fit centroids [clusters, D] to the descriptors of the points and of their mirror images.
+    """Fit centroids [clusters, D] to a sample of the descriptors, including those of mirror images.
 
     Raises:
         CollapsedTraining: if there are fewer descriptors than clusters.

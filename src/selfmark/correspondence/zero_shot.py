@@ -1,9 +1,12 @@
 """Find landmarks in pretrained features without training, by clustering the cells of the object.
 
-The same part of an object has similar features in all images. K-means over the features of the object's cells
-therefore finds parts. Each centroid becomes a landmark; in an image, the landmark is where the features are
-most similar to the centroid. Before that, cells of the background are removed: their clusters occur at the
-border of the images about as often as inside.
+A cell is a square of 8 pixels, which a pretrained network describes by a feature vector. The same part of an
+object has similar features in all images. K-means over the features of the object's cells therefore finds
+parts. Each centroid becomes a landmark; in an image, the landmark is where the features are most similar to
+the centroid.
+
+`find_foreground` finds the cells of the object. It clusters all cells, and removes clusters that occur at the
+border of the images about as often as inside. These clusters are background.
 
 In a group, each process has the features of its own images.
 """
@@ -45,9 +48,9 @@ def find_foreground(
 
     Features of a cell also depend on its surroundings: the floor next to an animal has other features than
     the floor elsewhere, but the same colors. So a cell must also stand out by its colors. Colors are ignored
-    if this would leave hardly any cells in too many images: faces and birds have different colors in each
-    image, so colors would select random parts of them. If less than the fraction `min_foreground` of the
-    cells remains even without colors, all cells are marked.
+    if too many images would keep hardly any cells. This happens for faces and birds: their colors differ from
+    image to image, so colors would select random parts of them. If less than the fraction `min_foreground` of
+    all cells remains even without colors, all cells are marked.
 
     Args:
         cells: [N, D, h, w] features of the cells.
@@ -111,7 +114,8 @@ def find_part_centroids(
 ) -> Tensor:
     """Cluster the cells of the object into K parts and return their centroids [K, D].
 
-    The features of a centroid are a unit vector; places appended by `append_places` are not normalized.
+    The features of a centroid are a unit vector; positions of cells, which `append_places` may append
+    to the features, are not normalized.
 
     Args:
         cells: [N, D, h, w] features of the cells.

@@ -109,7 +109,8 @@ class NearbyFrames:
 
     neighbor: [N, T] image indices of up to T nearby frames of each image; -1 for none
     video:    [N] number of the video of each image, -1 for still images
-    fraction: probability that a pair is an image and one of its nearby frames
+    fraction: probability that a pair is temporal, an image and one of its nearby frames; pairs for which a
+              -1 is drawn from `neighbor` are not temporal
     """
 
     neighbor: IntArray
@@ -127,8 +128,8 @@ def plan_pairs(
         num_pairs: pairs in a batch.
         same_image_fraction: among the pairs that are not temporal, the fraction in which both images are the
             same.
-        nearby: nearby frames of each image; None for no temporal pairs. With nearby frames, the other pairs
-            of two images come from different videos, unless there is only one video (Sec. 4.2).
+        nearby: nearby frames of each image; None for no temporal pairs. If given, all other pairs of two
+            different images come from different videos, unless there is only one video (Sec. 4.2).
         seed: seed of this stage.
     """
     draw_other = (
@@ -165,8 +166,8 @@ def _draw_from_other_videos(usable: IntArray, video: IntArray) -> _DrawOther:
 
     A still image counts as a video of its own.
     """
-    # Sort the images by video. The images of other videos then follow the last image of the own video, and
-    # continue at the beginning after the last of all images.
+    # Sort the images by video. The images of other videos then start after the last image of the first
+    # image's video, and wrap around at the end of the list.
     number = np.where(video[usable] < 0, -1 - usable, video[usable])
     order = np.argsort(number, kind="stable")
     _, start, group, size = np.unique(

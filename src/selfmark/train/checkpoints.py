@@ -10,11 +10,11 @@ from selfmark.errors import InputError
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 from selfmark.train.engine import TrainState
 
-_OLD_PREFIX = "optimiser."  # in checkpoints of selfmark 0.1
+_OLD_PREFIX = "optimiser."  # prefix of the optimizer state in checkpoints of selfmark 0.1
 
 
 def save_checkpoint(state: TrainState, path: Path, previous: Path | None = None) -> None:
-    """Write a checkpoint; if `previous` is not None, keep the file that is replaced under that path."""
+    """Write a checkpoint; if `previous` is not None, move the old file at `path` to that path."""
     tensors: dict[str, Tensor] = {"generator": state.generator.get_state()}
     tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
     moments = state.optimizer.state_tensors(state.network)

@@ -29,7 +29,7 @@ from selfmark.train.optimizer import FlatAdamW, FlatOptimizer, FlatRMSprop
 
 @dataclass
 class TrainState:
-    """Everything that training changes; a checkpoint of it is enough to resume."""
+    """State of a training and how its steps run; a checkpoint of the state is enough to resume."""
 
     network: nn.Module
     optimizer: FlatOptimizer
@@ -122,7 +122,7 @@ def build_train_state(
 def build_student_state(
     network: FeaturePsi, settings: Student, is_frozen: bool, generator: torch.Generator, group: ProcessGroup
 ) -> TrainState:
-    """Create an AdamW optimizer for a head and its encoder, and the state at iteration 0.
+    """Create an AdamW optimizer for a head and its encoder (unless frozen), and the state at iteration 0.
 
     Args:
         network: the network to train.

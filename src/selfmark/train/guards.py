@@ -67,7 +67,7 @@ def check_labels(labeled: LabeledPoints, settings: Guards) -> None:
 
 
 def check_landmarks(xy: Tensor, score: Tensor, size: int, settings: Guards) -> None:
-    """Raise if a detector finds no landmarks, or all of them in one place.
+    """Raise if landmarks are not finite, if all scores are low, or if all landmarks lie in one place.
 
     Args:
         xy: [B, K, 2] landmarks of B images, network pixels.

@@ -151,7 +151,7 @@ def build_stage1_targets(
     augmentation: AugmentOps,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Stage1Targets:
-    """Build the targets; they do not depend on the network, so both can be computed in parallel.
+    """Build the targets; they do not depend on the network, so they can be built while it runs.
 
     Args:
         batch: this process's pairs.
@@ -273,11 +273,12 @@ class RegressionSettings:
     batch:           images per iteration
     batch_setting:   name of the setting that defines `batch`, for error messages
     sigma:           standard deviation of the target Gaussians, in cells
-    flip:            whether half of the images are mirrored
+    flip:            whether each image is mirrored with probability 0.5
     cutout:          side of the erased square, in pixels
     cutout_fraction: fraction of images with an erased square
     cutout_value:    brightness of the square, 0..1
-    average:         average the loss over the landmarks found in an image (Eq. 4), or over all landmarks
+    average:         "found" averages the loss over the landmarks found in an image (Eq. 4), "all" over all
+                     landmarks
     outside:         what happens to landmarks that augmentation moves out of the image: "ignored" omits them
                      from the loss, "absent" gives them an empty target
     augment:         random changes of the images
@@ -316,7 +317,7 @@ class RegressionSettings:
 
     @classmethod
     def of_student(cls, config: Config) -> RegressionSettings:
-        """Return the settings of a detector on pretrained features."""
+        """Return the settings of the student, a detector on pretrained features."""
         student = config.student
         return cls(
             batch=student.batch,

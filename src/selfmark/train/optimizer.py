@@ -1,7 +1,7 @@
 """Optimizers that store all parameters in a few long vectors, so that an update launches only a few kernels.
 
-The gradient is first averaged over the processes and, for RMSprop, clipped by its norm. Then the update rules
-of torch.optim.RMSprop and torch.optim.AdamW apply.
+The gradient is first averaged over the processes. For RMSprop, it is also clipped by its norm if
+`optimizer.clip_norm` is above 0. Then the update rules of torch.optim.RMSprop and torch.optim.AdamW apply.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class FlatAdamW(FlatOptimizer):
         weight_decay: float,
         copy_dtype: torch.dtype | None = None,
     ) -> None:
-        """Create the optimizer; see `FlatOptimizer` for the arguments."""
+        """Create the optimizer with decoupled `weight_decay`; see `FlatOptimizer` for the other arguments."""
         super().__init__(lr_scales, lr, copy_dtype)
         self._weight_decay = weight_decay
         self._steps = torch.zeros((), device=self._groups[0].value.device)

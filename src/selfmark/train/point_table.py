@@ -75,6 +75,9 @@ def label_by_index(points: Keypoints, num_images: int) -> LabeledPoints:
 
 
 def _slot_in_image(points: Keypoints, count: Tensor) -> Tensor:
-    """Return the index of each point within its image; `count` [N] is the number of points per image."""
+    """Return the index of each point within its image.
+
+    The points must be sorted by image; `count` [N] is the number of points per image.
+    """
     start = torch.cumsum(count, dim=0) - count
     return torch.arange(len(points), device=points.xy.device) - start[points.image_index]

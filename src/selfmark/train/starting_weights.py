@@ -1,7 +1,8 @@
 """Start training from the weights of another detector (`discover --start-from`).
 
-A run keeps a copy of the other detector in its folder `start`, so that it can be resumed on any machine. All
-layers are copied except the last one, whose heatmaps belong to the landmarks of the other detector.
+A run keeps a copy of the other detector in its folder `start`, so that the run can be resumed on any machine.
+The weights of all layers are copied except the last one, whose heatmaps belong to the other detector's
+landmarks.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def start_student(psi: FeaturePsi, run_folder: Path) -> int:
 def start_phi(phi: Phi, run_folder: Path) -> int:
     """Copy backbone and head of the detector in RUN/start into Phi; return the number of tensors copied.
 
-    The head of a detector was initialized from the detector head of its Phi (Sec. 4.2, Training), so here it
-    becomes the detector head again.
+    When Stage 2 begins, the head of the landmark detector is copied from Phi's detector head (Sec. 4.2,
+    Training). Here it is copied back to the detector head of a new Phi.
     """
     stored = {
         name.replace("head.", "detector.", 1) if name.startswith("head.") else name: value

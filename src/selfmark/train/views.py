@@ -31,7 +31,7 @@ def make_views(
         part: position of these rows in the whole batch.
         augmentation: implementation of the image augmentation.
     """
-    num_sides = len(pixels) // part.count  # 2 for pairs of images, otherwise 1
+    num_sides = len(pixels) // part.count  # images per row of the batch: 2 for pairs, otherwise 1
     drawn = random_color_changes(num_sides * part.total, settings, generator)
     changes = ColorChanges(**{field.name: part.take(getattr(drawn, field.name)) for field in fields(drawn)})
     noise = part.take(random_noise(num_sides * part.total, pixels.shape[-1], generator))

@@ -1,8 +1,8 @@
 """Model card of a detector: everything except the weights, stored in model.json.
 
 The card also stores what users edit on the naming page: names, colors, mirror partners, the skeleton, and
-hidden landmarks. The network still predicts hidden landmarks, but `visible_card` and `export.writer` omit
-them from all output files. This module does not need torch.
+hidden landmarks. The network still predicts hidden landmarks, but `visible_card` and `export.get_writer`
+omit them from all output files. This module does not need torch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ def palette(count: int) -> tuple[str, ...]:
     >>> palette(2)
     ('#ff3333', '#2856c7')
     """
-    golden_ratio = 0.618034  # a fraction of the color circle
+    golden_ratio = 0.618034  # hue step, as a fraction of the color circle
     rgb = [
         colorsys.hsv_to_rgb(index * golden_ratio % 1.0, 0.8, 0.78 if index % 2 else 1.0)
         for index in range(count)

@@ -80,7 +80,7 @@ class FusedNetworkOps:
         return self._block(block, x, pooled=False)
 
     def pooled_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
-        """Return the 2x2 average pooling of the block, computed by the same operation."""
+        """Return the 2x2 average pooling of the block's output; block and pooling are one operation."""
         return self._block(block, x, pooled=True)
 
     def identity_and_pool(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,8 +171,8 @@ class FusedExecution:
     def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
         """Run the two computations on two streams.
 
-        The current stream waits for the other stream before the results are used. Later work on the current
-        stream may therefore reuse the memory of the results.
+        At the end, the current stream waits for the other stream. At the start of the next call, the other
+        stream waits for the current stream. Either stream can therefore reuse memory that the other one read.
         """
         if self._depth == len(self._streams):
             self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Build the networks that compute K heatmaps from a model card, and prepare them for a device."""
+"""Build the network that a model card describes, load its weights, and prepare it for a device."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ def pair_weights(
     num_positive, num_negative = _count_true([positive, negative], group)
     if settings.average == "together":
         num_positive = num_negative = num_positive + num_negative
-    # Counts are means over the processes, so this is one pair in the whole batch. It avoids a division by 0.
+    # Counts are means over the processes, so `min_count` stands for one pair in the whole batch. It avoids a
+    # division by 0.
     min_count = 1 / group.size
     return (
         positive / num_positive.clamp_min(min_count),
@@ -121,9 +122,9 @@ def contrastive_loss(
 
     Args:
         positive_distance: squared distances of candidate pairs, any shape.
-        positive_weight: weights of these pairs as positive pairs, same shape; 0 for all other pairs.
+        positive_weight: weight of each candidate, same shape; 0 if it is not a positive pair.
         negative_distance: squared distances of candidate pairs, any shape.
-        negative_weight: weights of these pairs as negative pairs, same shape; 0 for all other pairs.
+        negative_weight: weight of each candidate, same shape; 0 if it is not a negative pair.
         settings: the margin m and the form of the hinge.
     """
     if settings.hinge == "distance":

@@ -21,7 +21,8 @@ from selfmark.model.plain_backend import PLAIN_BACKEND, create_plain_backend
 from selfmark.run.devices import uses_bf16
 
 _RUNTIME = Runtime()
-# Cells of a network without an hourglass see 46 pixels in each direction; 64 keep sizes multiples of 32.
+# In a network without an hourglass, a cell sees 46 pixels in each direction. A border of 64 pixels covers
+# them and keeps image sizes multiples of 32.
 _BORDER = 64
 
 
@@ -84,7 +85,7 @@ class Backbone(nn.Module):
     """Backbone Phi_b, shared by the heads (Sec. 3.2)."""
 
     def __init__(self, settings: Network) -> None:
-        """Create the stem, three residual blocks and the hourglass, if it has any depth."""
+        """Create the stem, three residual blocks and, if `settings.depth` is above 0, the hourglass."""
         super().__init__()
         width, groups = settings.channels, settings.norm_groups
         self.stem = nn.Conv2d(3, width // 4, 7, stride=2, padding=3)
@@ -234,11 +235,12 @@ def bytes_per_image(settings: Network, size: int) -> int:
 
 
 def compute_border_width(settings: Network) -> int:
-    """Return by how many pixels `SoftArgmaxPsi` extends images on each side, so that cells know no position.
+    """Return the width in pixels of the border that `SoftArgmaxPsi` adds around images.
 
-    Convolutions fill up what is outside with zeros, which tells cells how far they are from the border. With
-    an hourglass, this reaches all cells. Without one, it reaches `_BORDER` pixels, which are added to images
-    and removed from maps.
+    Convolutions pad maps with zeros, so the features of a cell near the edge reveal its position. Without an
+    hourglass, only cells less than `_BORDER` pixels from the edge are affected. A border of this width is
+    added to images and removed from maps, so the remaining cells do not know their positions. With an
+    hourglass, all cells are affected; a border would not help, and its width is 0.
     """
     return 0 if settings.depth else _BORDER
 
@@ -248,7 +250,7 @@ def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime =
     network.to(device)
     bf16 = uses_bf16(runtime, device)
     fused = bf16 and runtime.kernels == "auto" and _supports_kernels(network, device)
-    if fused or device.type == "cpu":  # eager GroupNorm is slow with channels last on other devices
+    if fused or device.type == "cpu":  # channels-last slows eager GroupNorm on other devices
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if fused:
         from selfmark.model.fused_backend import create_fused_backend  # needs Triton

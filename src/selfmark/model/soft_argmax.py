@@ -94,8 +94,8 @@ def to_distributions(scores: Tensor, softmax: Softmax) -> Tensor:
         rows, columns = (scores.mean(axis).softmax(-1) for axis in (3, 2))
         return rows[..., :, None] * columns[..., None, :]
     if softmax == "channels":
-        # A softmax over the channels distributes each cell over the landmarks. Dividing each map by its sum
-        # over the cells then is the same as a softmax of its logarithm.
+        # A softmax over the channels distributes each cell over the landmarks and the background. Each map
+        # must then be divided by its sum over the cells, which is the same as a softmax of its logarithm.
         scores = scores.log_softmax(dim=1)[:, :-1]
     return scores.flatten(2).softmax(-1).view(scores.shape)
 

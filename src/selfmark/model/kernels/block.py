@@ -1,7 +1,8 @@
 """Hierarchical residual block as one differentiable operation on channels-last maps.
 
-The forward pass concatenates the three convolutions and adds the skip connection in one kernel. The backward
-pass adds the residual gradients in the kernel that writes the gradient of the norm.
+In the forward pass, one kernel concatenates the outputs of the three convolutions and adds the skip
+connection. In the backward pass, the kernel that writes the gradient of a norm also adds the gradient of the
+residual connection.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def _concatenate_add_kernel(
 def concatenate_add(first: Tensor, second: Tensor, third: Tensor, skip: Tensor) -> Tensor:
     """Return cat([first, second, third], 1) + skip, added in float32.
 
-    If `skip` has half the height and width of the other maps, they are average-pooled 2x2 first.
+    If `skip` has half the height and width of the other maps, these are average-pooled 2x2 before the
+    addition.
     """
     out = torch.empty_like(skip)
     pixels, half = skip.numel() // skip.shape[1], first.shape[1]
@@ -84,7 +86,10 @@ def _conv_gradients(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 
 @triton.jit
 def _last_channels_kernel(x, out, pixels, stride, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Copy WIDTH channels of each row (pixel); `stride` is the number of channels of x."""
+    """Copy WIDTH channels of each row (pixel).
+
+    `x` points to the first of these channels; `stride` is the number of all channels of the map.
+    """
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
     value = tl.load(x + rows * stride + column, mask=rows < pixels, other=0.0)

@@ -1,7 +1,8 @@
 """GroupNorm followed by ReLU on channels-last maps, as one differentiable operation.
 
-Statistics are float32. Small maps need one launch: each program sums its slab of channels and then normalizes
-it. Large maps need two launches: the first sums chunks of pixels, the second normalizes.
+Statistics are float32. Each kernel program works on a slab, which is up to 64 channels of one image. Small
+maps need one launch: each program sums its slab and then normalizes it. Large maps need two launches, with
+several programs per slab: the first sums chunks of pixels, the second normalizes.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ def backward(
     """Return the gradient of x, plus `add`, given the gradient `dy` of the output.
 
     `add` may be a slice of the channels of a map. `dy` and `add` may each have half the height and width of
-    x, as the gradient of 2x2 average pooling does; they are then spread over the pixels. The gradients of
-    weight, bias and `conv_bias` are written to `affine` [images, 3 * channels]; the caller sums them over the
-    images.
+    x, as the gradient of 2x2 average pooling does; a quarter of each value then goes to each of 2x2 pixels.
+    The gradients of weight, bias and `conv_bias` are written to `affine` [images, 3 * channels]; the caller
+    sums them over the images.
     """
     if pixel_stride(dy) != dy.shape[1]:
         raise ValueError("the gradient must be channels-last")

@@ -1,7 +1,7 @@
 """Bilinear sampling of a channels-last map at points, with a deterministic backward pass.
 
 In the backward pass, each program adds up the gradients of the points near its cells, in index order. There
-are no atomic additions, so the result is reproducible, and the output need not be cleared first.
+are no atomic additions, so the result is reproducible, and the output need not be set to zero beforehand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _gradient_kernel(
     y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
     near = (index < num_points) & (y > top - 1) & (y < bottom + 1)  # few points are close to these rows
     total = tl.zeros([TILE, CHANNELS], tl.float32)
-    # Visit the near points in index order; SLOTS means that there are no more.
+    # Visit the near points in index order; the value SLOTS means that none is left.
     point = tl.min(tl.where(near, index, SLOTS), 0)
     while point < SLOTS:
         px = tl.minimum(tl.maximum(tl.load(xy + 2 * point), 0.0), width - 1.0)

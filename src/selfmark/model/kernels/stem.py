@@ -37,7 +37,7 @@ def _space_to_depth_kernel(
 
 
 def space_to_depth(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn images [B, 3, S, S] in 0..1 into cells [B, 16, S/2 + 3, S/2 + 3] minus 0.5, channels-last."""
+    """Subtract 0.5 from images [B, 3, S, S]; return cells [B, 16, S/2 + 3, S/2 + 3], channels-last."""
     count, _, size, _ = images.shape
     side, rows = size // 2 + 3, 256
     out = torch.empty(

@@ -17,8 +17,9 @@ _PIXELS_PER_PROGRAM = 1024
 def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr, BLOCK: tl.constexpr):
     """Warp bilinearly and multiply colors by a matrix; also write the sum of each program's pixels.
 
-    Outside the image, pixels repeat the border or, if BLACK, are black. In that case, pixels up to one pixel
-    outside fade to black, because each of the four neighbors counts as black if it is outside.
+    Outside the image, pixels repeat the border or, if BLACK, are black. If BLACK, the image fades to
+    black within one pixel outside its border, because the interpolation between four neighbors counts those
+    outside as black.
     """
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     area = size * size
@@ -136,7 +137,7 @@ def blur_and_add_noise(
     noise: Tensor,
     noise_sigma: Tensor,
 ) -> Tensor:
-    """Change contrast and brightness, blur, and add noise.
+    """Blur, change contrast and brightness, add noise, and clamp to 0..1.
 
     Args:
         planes: [B, 3, S, S] float32, where 1 is white.

@@ -1,7 +1,7 @@
 """Compute the features of all cells of all images once, and keep them in half precision.
 
-The features are kept in device memory if they fit there, otherwise in host memory. If they are too large for
-both, they are kept in a file of the run folder.
+A cell is a square of 8 pixels. The features are kept in device memory if they fit there, otherwise in host
+memory. If they are too large for both, they are kept in a file of the run folder.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def describe_cells(
         features = append_places(average_rotations(encoder.describe, views, rotations), config.features)
         return features.flip(-1) if is_mirrored else features
 
-    # All files are in use at the same time, so each process needs its own, and the mirror images another.
+    # All files are in use at the same time: each process has one for images and one for mirror images.
     name = f"{rows.start}-mirrored" if is_mirrored else str(rows.start)
     channels = described_channels(encoder, config.features)
     cells = _allocate(channels, feed, rows, config.runtime, folder / _FILES.replace("*", name))

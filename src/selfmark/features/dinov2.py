@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from selfmark.features.encoder import Encoder, FeatureInfo, grid_shape
 from selfmark.features.imagenet_colors import ColorNormalizer
 
-_EPSILON = 1e-6  # of all layer norms, as in the published networks
+_EPSILON = 1e-6  # epsilon of all layer norms, as in the published networks
 _MLP_RATIO = 4  # hidden channels of an MLP per input channel
 _MASK_TOKEN = "mask_token"
 
@@ -199,7 +199,7 @@ class DinoV2Encoder(Encoder):
         self.eval()
 
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return two lists of maps for images [B, 3, S, S] in 0..1: of both layers, and of the last layer."""
+        """Return the maps of both layers, and the map of the last layer, for images [B, 3, S, S] in 0..1."""
         rows, columns = grid_shape(images)
         patch = self.network.shape.patch
         enlarged = F.interpolate(

@@ -1,4 +1,4 @@
-"""Find out which way objects face, so that all images can be turned the same way.
+"""Find out which way objects face, to turn the images so that all objects face the same way.
 
 Animals seen from above face any direction. Rotated copies of an image are compared with a template, which is
 the mean of the features of objects that face the same way. The rotation that matches best is the one by which
@@ -163,6 +163,6 @@ def best_angles(similarity: Tensor) -> Tensor:
 
 
 def _build_disk_mask(grid: int, device: torch.device) -> Tensor:
-    """Return a mask [g, g] of the largest disk; it contains the same part of an image in any rotation."""
+    """Return a mask [g, g] of the grid's largest disk, which contains the same part of any rotated image."""
     offset = torch.arange(grid, device=device) - (grid - 1) / 2
     return (offset.square()[:, None] + offset.square() <= (grid / 2) ** 2).float()

@@ -1,7 +1,7 @@
 """EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
 
 Layers have the names of the published state dicts, so these state dicts can be loaded. The classifier and
-the seventh stage are omitted, because no features use them and a saved model stays smaller.
+the seventh stage are omitted: no features use them, and without them a saved model is smaller.
 
 Padding follows TensorFlow's "SAME" rule for the actual size of the input, as in the network that was trained.
 The package `efficientnet_lite_pytorch` instead computes the padding for a fixed image size: 224 pixels for
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from selfmark.features.encoder import Encoder, FeatureInfo
 from selfmark.run.devices import pad_batch
 
-_EPSILON = 1e-3  # of all batch norms, as in the published networks
+_EPSILON = 1e-3  # epsilon of all batch norms, as in the published networks
 _STEM = 32  # channels after the first convolution
 _CPU_BATCH = 4  # images at a time on a CPU; the maps of more images exceed its cache, which doubles the time
-_GPU_BATCH = 64  # images at a time on a GPU; fewer are padded, see `pad_batch`
+_GPU_BATCH = 64  # images at a time on a GPU; a smaller batch is padded, see `pad_batch`
 
 
 class _Stage(NamedTuple):
@@ -79,7 +79,7 @@ class SamePaddedConv(nn.Conv2d):
         return self.weight * scale[:, None, None, None], bias
 
     def pad_amounts(self, side: int) -> tuple[int, int]:
-        """Return the padding before and after a side of `side` pixels."""
+        """Return the padding before and after `side` pixels along one axis."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
         return total // 2, total - total // 2
@@ -242,7 +242,7 @@ class EfficientNetLite(nn.Module):
     def _fold_norms(self) -> FoldedNetwork:
         """Fold all batch norms into the current weights; without gradients, only after a weight changed.
 
-        Folding takes an eighth of the time of a single image on a CPU.
+        On a CPU, folding takes an eighth as long as computing the features of one image.
         """
         if torch.is_grad_enabled():
             return self._fold_now()
@@ -288,9 +288,9 @@ class EfficientNetLite(nn.Module):
 class EfficientNetLiteEncoder(Encoder):
     """Features of EfficientNet-Lite.
 
-    `describe` joins the maps of the last blocks of stages 5 and 6, with cells of 16 and 32 pixels, resized to
-    cells of 8 pixels. `forward` adds the last block of stage 3, with cells of 8 pixels, for precise
-    locations.
+    Stages are counted from 1. `describe` joins the maps of the last blocks of stages 5 and 6, with cells of
+    16 and 32 pixels, resized to cells of 8 pixels. `forward` adds the last block of stage 3, with cells of 8
+    pixels, for precise locations.
 
     Args:
         variant: lite0, lite1 or lite2.
@@ -312,7 +312,7 @@ class EfficientNetLiteEncoder(Encoder):
         self.eval()
 
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return two lists of maps for images [B, 3, S, S] in 0..1: of three blocks, and of the last two."""
+        """Return the maps of three blocks, and those of the last two, for images [B, 3, S, S] in 0..1."""
         images = images.contiguous(memory_format=torch.channels_last)
         if torch.is_grad_enabled():
             maps = self.network(images, self.blocks)

@@ -137,7 +137,7 @@ def read_onnx_model(name: str) -> bytes:
     """Return the content of the file of the features onnx:FILE.
 
     Raises:
-        InputError: if there is no such file.
+        InputError: if the file does not exist or cannot be read.
     """
     path = Path(name.removeprefix(PREFIX))
     try:

@@ -78,7 +78,7 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
 
 
 def _fit_and_test(inputs: Tensor, truth: Tensor, is_training: Tensor) -> Tensor:
-    """Train a ridge classifier, and return for each test image whether it is classified correctly.
+    """Train a ridge classifier; return which test images and upside-down copies it classifies correctly.
 
     Args:
         inputs: [2, N, F] pooled features of the images and of their upside-down copies.

@@ -43,7 +43,8 @@ def suppress_non_maxima(
     if len(xy) <= count:
         return np.arange(len(xy))
     max_count = int(count * (1 + tolerance))
-    # Squares of reach `small` select at least `count` points, unless `small` is 1.
+    # The reach of a square is how far it extends from its point. Squares of reach `small` select at least
+    # `count` points, unless `small` is 1.
     small, large = 1, max(width, height)
     while large - small > 1:
         reach = (small + large) // 2

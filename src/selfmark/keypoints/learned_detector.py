@@ -76,7 +76,7 @@ class LearnedDetector:
     def _detect_in_one_pass(self, images: torch.Tensor) -> Keypoints:
         height, width = images.shape[-2:]
         rgb = images.to(self.device, torch.float32) / 255.0
-        # Replicate the edge, because zero padding would create a corner in every image.
+        # Replicate the edge: zero padding would create a corner, and detectors take corners for keypoints.
         rgb = F.pad(rgb, (0, -width % self.multiple, 0, -height % self.multiple), mode="replicate")
         score, descriptors = self.network(rgb)
         return find_strongest_peaks(

@@ -63,7 +63,7 @@ def compute_outlier_scores(
         drawn_rows = torch.nonzero(own_column >= 0)[:, 0]
         similarity[drawn_rows, own_column[drawn_rows]] = -torch.inf
         closest = similarity.topk(num_neighbors, dim=1).values
-        # The median is the mean of the two middle values; they are the same value if their number is odd.
+        # The median is the mean of the two middle values, which are one value if `num_neighbors` is odd.
         middle = torch.stack((closest[:, (num_neighbors - 1) // 2], closest[:, num_neighbors // 2]))
         # For unit vectors |a - b|^2 = 2 - 2 a.b, which rounding can make negative.
         medians.append((2 - 2 * middle).clamp(min=0).sqrt().mean(dim=0))

@@ -34,8 +34,8 @@ LAYERS = (
 class R2D2(nn.Module):
     """Network of R2D2.
 
-    The layers of `ops` have the numbers of the published state dict: every convolution except the last is
-    followed by a norm without learned scale, and 3x3 convolutions also by a ReLU.
+    The layers of `ops` have the same numbers as in the published state dict. Every convolution except the
+    last is followed by a norm without learned scale, and every 3x3 convolution also by a ReLU.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from selfmark.errors import SelfmarkError
 from tests.fuzz.readers import Reader, build_readers, make_pictures
 
 CORPUS = Path(__file__).parent / "corpus"
-_ROUND = 200  # files per reader before the next one has its turn
+_ROUND = 200  # files that a reader reads before the next reader's turn
 _MAX_ACCEPTED = 200  # accepted files of a reader that are corrupted further
 _COUNTS = "counts.json"  # what a process has done so far
 
@@ -188,7 +188,7 @@ def fuzz_in_processes(minutes: float, seed: int, processes: int, kinds: list[str
 
 
 def record_death(folder: Path, code: int | None) -> dict[str, Any]:
-    """Return the counts of the file that a process was reading when it died."""
+    """Return counts with one failure, for the file that a process was reading when it died."""
     make_pictures(folder)
     found = [
         (kind, reader) for kind, reader in build_readers(folder).items() if (folder / reader.file).exists()

@@ -56,12 +56,12 @@ PICTURES = ("a.png", "b.png", "sub/c.png")
 class Reader:
     """A reader under test.
 
-    file:     name of its file
-    read:     the function that reads it
+    file:     name of the file to read
+    read:     function that reads the file
     seeds:    contents of valid files
-    mutators: functions that corrupt them
-    cost:     how many times slower it is than the others; it gets fewer files by this factor
-    requires: library that it needs; empty if selfmark always needs it
+    mutators: functions that corrupt these contents
+    cost:     how many times slower this reader is than most readers; it gets fewer files by this factor
+    requires: optional library that the reader needs; empty if it needs none
     """
 
     file: str
@@ -167,7 +167,7 @@ def _read_refs(path: Path) -> object:
 
 
 def _read_log(path: Path) -> object:
-    """Return what the page of `selfmark watch` shows for a log; no content of a log is an error."""
+    """Return what the page of `selfmark watch` shows for a log; a log never causes an error."""
     state = RunState(path.parent)
     state.update()
     return json.dumps(state.to_json(), allow_nan=False).encode()

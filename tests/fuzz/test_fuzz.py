@@ -41,7 +41,7 @@ KINDS = (
     "log.jsonl",
     "corrections",
 )
-# Most bytes of a header say nothing about its size, and unusable events of a log are skipped.
+# These readers accept most corrupted files: they skip the bytes and events that they cannot use.
 _MOSTLY_ACCEPTED = ("mp4 header", "log.jsonl")
 _FEW = 30  # files for slow readers; `make fuzz` reads many more
 

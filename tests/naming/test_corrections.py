@@ -113,7 +113,7 @@ def test_unsure_and_different_images_are_chosen() -> None:
     pose = rng.normal(size=(3, K, 2)) * 20
     xy = pose[np.arange(30) % 3] + rng.normal(size=(30, K, 2)) * 0.1 + rng.uniform(0, 50, (30, 1, 2))
     score = rng.uniform(0.4, 0.9, (30, K))
-    score[[4, 8, 12]] = 0.1  # one of each pose
+    score[[4, 8, 12]] = 0.1  # one image of each pose
     sides = np.full(30, 100.0)
     nothing = np.array([], dtype=np.int64)
     first = choose_for_correction(xy, score, sides, 3, nothing)

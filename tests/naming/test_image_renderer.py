@@ -67,7 +67,7 @@ def test_cache_drops_the_least_recently_used_entries() -> None:
         computed.append(number)
         return bytes(40)
 
-    for number in (0, 1, 0, 2, 0, 1):  # 2 replaces 1, because 0 was used more recently
+    for number in (0, 1, 0, 2, 0, 1):  # image 2 replaces 1, because 0 was used more recently
         cache.get((number, ""), lambda number=number: compute(number))
     assert computed == [0, 1, 2, 1]
     assert cache._size <= 100

@@ -74,7 +74,7 @@ def find_last_phase(run: Path) -> str:
 def start_or_resume(
     photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any] = TINY
 ) -> int:
-    """Start or resume the run in a process that is killed at the moment; return its exit code."""
+    """Start or resume the run in a process that is killed at `moment`; return the exit code."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.reliability.runs"])
     process = context.Process(target=_run_in_child, args=(photos, output, moment, settings))
@@ -86,8 +86,8 @@ def start_or_resume(
 
 
 def assert_same_result(first: Path, second: Path) -> None:
-    """Fail unless two finished runs have the same model card and equal files of weights and points."""
-    # Tests that skip the checks at the end of a run do not measure trust and verdict.
+    """Fail unless two finished runs have the same card and equal weights, points and checkpoints."""
+    # Some tests skip the checks that measure trust and verdict, so these two are not compared.
     cards = (replace(read_card(run / "model"), trust=(), verdict=None) for run in (first, second))
     assert next(cards) == next(cards)
     expected, actual = _read_tensor_files(first), _read_tensor_files(second)

@@ -47,7 +47,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     reported = [event for event in events if event["event"] == "damaged"]
     assert [event["path"] for event in reported] == [str(path)]
     iterations = {event["stage"]: event["iteration"] for event in events if event["event"] == "resumed"}
-    assert iterations[stage] == {"stage1": 12, "stage2": 4}[stage]  # the previous checkpoints of quick_run
+    assert iterations[stage] == {"stage1": 12, "stage2": 4}[stage]  # of the checkpoint before the damaged one
     assert_same_result(quick_run, finished)
 
 
@@ -82,7 +82,8 @@ def test_damaged_labels_are_refused_after_the_network_was_trained_further(
 ) -> None:
     labels = finished / "points" / "round-02.safetensors"
     before = finished / "checkpoints" / "stage1.previous.safetensors"
-    # As if the run had ended within round 2: the network at that point does not give the same labels again.
+    # The checkpoint before the last one is from the middle of round 2. The labels of this round were computed
+    # with earlier weights, so its network cannot compute them again.
     shutil.copy(before, finished / "checkpoints" / "stage1.safetensors")
     flip_bit(labels)
     with pytest.raises(DamagedFile, match=r"round-02.safetensors is damaged.*a different result"):

@@ -45,7 +45,7 @@ def test_required_packages_are_the_imported_ones() -> None:
     expected = {_get_module_name(line) for line in project["dependencies"]}
     imported = set()
     for path in SOURCE.rglob("*.py"):
-        if "kernels" in path.parts:  # They need Triton, which comes with the CUDA builds of torch.
+        if "kernels" in path.parts:  # CUDA kernels import Triton, see below.
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -55,6 +55,6 @@ def test_required_packages_are_the_imported_ones() -> None:
     imported -= {*sys.stdlib_module_names, "selfmark", "__future__"}
     extras = project["optional-dependencies"]
     optional = {_get_module_name(line) for extra, lines in extras.items() if extra != "dev" for line in lines}
-    # These come with the CUDA builds of torch, with fastapi, and with uvicorn.
+    # triton comes with the CUDA builds of torch, starlette with fastapi, and h11 with uvicorn.
     optional |= {"triton", "starlette", "h11"}
     assert imported - optional == expected - WEIGHTS

@@ -94,7 +94,7 @@ def test_a_run_resumes_after_its_folder_was_moved_away(photos: Path, quick_run: 
 
     with pytest.raises(DiskError, match=r"the folder is no longer there"):
         start_run(photos, output, listener=listener)
-    assert not output.exists()  # and nothing was created in its place
+    assert not output.exists()  # Nothing was created in its place.
     away.rename(output)
     discover(output=output, resume=True, device="cpu")
     assert_same_result(quick_run, output)

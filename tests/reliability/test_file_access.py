@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "selfmark"
 
-# Functions and methods that open, create, change or delete a file, by their last name.
+# Last parts of the names of functions and methods that open, create, change or delete a file.
 ACCESS = {
     "open", "read_text", "read_bytes", "write_text", "write_bytes", "rmtree", "unlink", "rmdir", "removedirs",
     "mkdir", "makedirs", "rename", "renames", "imwrite", "imread", "safe_open", "save_file", "load_file",
@@ -20,7 +20,7 @@ ACCESS = {
     "File", "VideoWriter", "VideoCapture", "ParquetWriter", "HDFStore", "NWBHDF5IO", "save_slp",
     "save_analysis_h5", "read_parquet", "to_parquet", "read_hdf", "to_hdf",
 }  # fmt: skip
-# The same for names that other functions share, with the module they are called on.
+# The same for names that harmless functions also have, so the module is part of the name.
 QUALIFIED = {
     "os.replace", "os.remove", "os.link", "os.truncate", "os.mkfifo", "shutil.copy", "np.load", "np.save",
     "onnx.load", "onnx.save", "torch.save", "os.fdopen",
@@ -31,25 +31,25 @@ GUARDS = {"run/guarded_files.py", "run/files.py"}  # modules that may access any
 NOT_FILES = {"Run.open", "RunModels.open", "webbrowser.open", "archive.open", "self.tensorboard.open"}
 # Names of functions of `run.files` and `images.input_files` that are called without a module.
 GUARDED_NAMES = {"read_text", "read_bytes", "write_text", "write_bytes"}
-# Everything else that may access files itself, with the reason.
+# Other modules that may access files themselves: the allowed calls, and the reason in a comment.
 ALLOWED = {
-    "run/array_files.py": {"safe_open"},  # of a descriptor from `open_to_read`
-    "features/cells.py": {"memmap"},  # of an open file from `create_file`
-    "images/store.py": {"memmap"},  # of an open file from `create_file`
+    "run/array_files.py": {"safe_open"},  # opens a descriptor from `open_to_read`
+    "features/cells.py": {"memmap"},  # maps an open file from `create_file`
+    "images/store.py": {"memmap"},  # maps an open file from `create_file`
     # Files that the user names on the command line. They may be links, and images are checked when decoded.
     "images/decode.py": {"open"},
     "images/video_av.py": {"open"},
     "images/video_opencv.py": {"VideoCapture"},
     "images/mp4_header.py": {"open"},
-    "naming/image_renderer.py": {"open"},  # of bytes in memory
-    "run/tensorboard_log.py": {"open"},  # of an open file from `open_to_read`
+    "naming/image_renderer.py": {"open"},  # opens bytes in memory
+    "run/tensorboard_log.py": {"open"},  # gets an open file from `open_to_read`
     "weights_cache.py": {"open"},
     "run/devices.py": {"read_text"},  # /proc/meminfo
     # Files of installed packages.
     "features/packaged_weights.py": {"read_bytes"},
     "paper/reproduction/experiment.py": {"read_text"},
     "paper/reproduction/dataset_cache.py": {"open"},
-    "paper/reproduction/figures.py": {"imread", "savefig"},  # savefig of an open file from `atomic_open`
+    "paper/reproduction/figures.py": {"imread", "savefig"},  # savefig gets an open file from `atomic_open`
     # Libraries that need a path: they get the temporary file of `atomic_write`.
     "draw/video_writer.py": {"open", "VideoWriter"},
     "export/dlc.py": {"open", "memmap", "HDFStore"},

@@ -112,7 +112,7 @@ def test_a_comparison_that_is_already_running_is_refused(
 def test_an_interrupted_comparison_ends_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGTERM reaches the command only: it ends the process of the method and starts no other method."""
+    """Only the command gets SIGTERM. It ends the process of the current method and starts no other."""
     ended: list[str] = []
     started: list[str] = []
 

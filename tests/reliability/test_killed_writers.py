@@ -25,7 +25,7 @@ from tests.reliability.runs import WRITES
 MAX_KILLS = 8  # per writer
 # These formats contain a time or a random identifier, or need images or a video.
 EXCLUDED = {"nwb", "ultralytics", "sleap-analysis"}
-# The bytes of these files differ from one time to the next, so only their names are compared.
+# The bytes of these files differ each time they are written, so only the names of the files are compared.
 HDF5_FORMATS = {"sleap", "dlc-h5"}
 
 

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment resumes to bitwise the same result as an uninterrupted run."""
+"""A run that is killed at any moment and resumed gives bitwise the same result as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.reliability.runs import (
 )
 
 CHANGES = 120  # approximate number of file changes in a tiny run
-KILLS = 36  # in the slow test
+KILLS = 36  # minimum number of kills in the slow test
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_killed_run_with_features_gives_the_same_result(photos: Path, tmp_path
 def test_runs_killed_many_times_give_the_same_result(
     photos: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """If the environment variable SELFMARK_COUNTS names a file, write the counts to it, for docs/results."""
+    """If the environment variable SELFMARK_COUNTS names a file, write the number of kills by phase to it."""
     rng = random.Random(7)
     seconds = measure_phase_durations(uninterrupted)
     killed: Counter[str] = Counter()

@@ -123,7 +123,7 @@ def test_links_in_any_component_are_refused(marker: str, operation: str, tmp_pat
     (root / marker).write_text("{}")
     (victim / "deep" / "sub").mkdir(parents=True)
     for folder in (victim, victim / "deep"):
-        (folder / "run.json").write_text("{}")  # A marker behind the link does not make it trusted.
+        (folder / "run.json").write_text("{}")  # This marker does not make the link trusted.
         (folder / "a.txt").write_text("{}")
     (root / "inner" / "link").symlink_to(victim)
     before = _read_files(victim)

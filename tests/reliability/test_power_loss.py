@@ -24,7 +24,7 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.folders: dict[int, dict[str, int]] = {}  # names and inodes in a folder, by its inode
+        self.folders: dict[int, dict[str, int]] = {}  # by inode of a folder: names and inodes of its entries
         self.files: dict[int, bytes] = {}  # content by inode
         self.syncs = 0
 
@@ -80,7 +80,7 @@ def test_a_power_failure_at_any_sync_loses_nothing_that_was_reported(
     def sync(descriptor: int) -> None:
         fsync(descriptor)
         disk.sync(descriptor)
-        if disk.syncs % 4 == 0 or disk.syncs < 20:  # later only every fourth, to save time
+        if disk.syncs % 4 == 0 or disk.syncs < 20:  # all of the first 19, then every fourth
             target = tmp_path / f"state-{disk.syncs}"
             disk.restore(target)
             states.append(_check_files(target) if target.exists() else "not created")

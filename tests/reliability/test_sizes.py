@@ -210,7 +210,7 @@ def test_links_are_followed_but_only_to_images(tmp_path: Path) -> None:
 def _write_lying_video(path: Path, frames: int, table: bytes = b"stsz") -> Path:
     """Write an MP4 file of 9 frames whose tables claim another number of frames.
 
-    The table of times (stts) is always changed; the table of sizes (stsz) only if it is given.
+    The table of times (stts) is always changed. The table of sizes (stsz) is changed if `table` is b"stsz".
     """
     encode_video(path, "mpeg4", frames=9)
     content = bytearray(path.read_bytes())
@@ -268,7 +268,7 @@ def test_the_header_of_a_fragmented_or_nested_file_is_checked(tmp_path: Path) ->
         frames = make_box(b"trun", struct.pack(">II", 0, num_frames))
         fragments.append(make_box(b"moof", make_box(b"traf", frames)))
     check(fragments[0], bytes(40))
-    with pytest.raises(InputError, match="claims 130 frames"):  # together more than the bytes of the file
+    with pytest.raises(InputError, match="claims 130 frames"):  # more than the file has bytes
         check(*fragments)
     with pytest.raises(InputError, match="compressed header"):
         check(make_box(b"moov", make_box(b"cmov", b"")))
@@ -321,7 +321,7 @@ def test_a_playlist_is_not_a_video(content: bytes, tmp_path: Path) -> None:
 
 
 def test_labels_that_would_need_far_more_memory_than_their_file_are_refused(tmp_path: Path) -> None:
-    """A table of all names for all objects grows with the square of the file."""
+    """A table of all names for all objects grows with the square of the file's size."""
     names = [f"name {number}" for number in range(1_001)]
     images = [{"id": number, "file_name": f"{number}.png"} for number in range(1_001)]
     annotations = [{"image_id": number, "keypoints": [1, 1, 2], name: 1} for number, name in enumerate(names)]

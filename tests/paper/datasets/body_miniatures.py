@@ -38,10 +38,10 @@ def write_image(path: Path, width: int = 96, height: int = 80, seed: int = 0) ->
 
 
 def compute_bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
-    """Return 1-based joints, 2 x 7 x F; x grows with the number of the video, y with that of the frame."""
+    """Return 1-based joints, 2 x 7 x F; x grows with the video's number, y with the frame's number."""
     head = (48, 16)
     wrist, elbow, shoulder = (20, 60), (16, 45), (10, 30)  # horizontal distance to the head, and y
-    right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]  # The signer's right is on the left.
+    right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]  # The right arm is on the left.
     left = [(head[0] + x, y) for x, y in (wrist, elbow, shoulder)]
     order = [head, right[0], left[0], right[1], left[1], right[2], left[2]]
     still = np.array(order, float).T[:, :, None] + [[[video * 0.5]], [[0.0]]]
@@ -138,7 +138,8 @@ def compute_h36m_pose(seed: int, frames: int) -> np.ndarray:
 def make_human36m(root: Path) -> Path:
     """Make videos of 121 frames; the last frame has no joints.
 
-    Frames 0, 50 and 100 are for training, 0 and 100 for testing. S1 also walks with a dog. In the first
+    Frames 0, 50 and 100 are for training, 0 and 100 for testing. S1 also has a video of another action,
+    WalkingDog. In the first
     video of S1, only 60 frames have masks, and the mask of frame 50 is empty. The joints of S11's
     Directions.54138969 are missing, as in the real data set.
     """

@@ -148,7 +148,7 @@ def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
 def write_t7(path: Path, values: npt.ArrayLike, kind: str = "Float") -> None:
     """Write a tensor as Lua's `torch.save` does, with 64-bit longs: the tensor, then its storage.
 
-    Each of them starts with a 4, which marks a Torch object, and its index in the file.
+    Tensor and storage each start with a 4, which marks a Torch object, and with their index in the file.
     """
     tensor = np.ascontiguousarray(values, dtype="<f4" if kind == "Float" else "<f8")
 

@@ -58,7 +58,7 @@ def _write_coco(
 
 
 def _write_detections(path: Path, file_format: str, names: tuple[str, ...]) -> Path:
-    """Write 68 points for each image, moved by its number, in one of the formats."""
+    """Write 68 points for each image, moved by the image's number, in one of the formats."""
     points = [make_sixty_eight_points(int(name[:6])) for name in names]
     if file_format == "json":
         return _write_coco(path.with_suffix(".json"), list(zip(names, points, strict=True)))

@@ -73,7 +73,7 @@ def test_celeba_in_the_wild_uses_the_official_boxes(tmp_path: Path) -> None:
     assert data.train.paths[1] == Path("Img/img_celeba/000002.jpg")
     np.testing.assert_array_equal(data.train.boxes[1], [42, 62, 90, 120])
     np.testing.assert_array_equal(data.test.boxes, [[47, 67, 90, 120], [48, 68, 90, 120]])
-    assert np.isnan(data.train.boxes[0]).all()  # 0 0 0 0 in the list
+    assert np.isnan(data.train.boxes[0]).all()  # The list has 0 0 0 0 for this image.
     assert any(note.startswith("1 images have no box") for note in data.notes)
 
 
@@ -181,7 +181,7 @@ def test_aflw_points_have_y_before_x(tmp_path: Path) -> None:
     assert (len(data.train), len(data.test)) == (5, 3)
     np.testing.assert_allclose(data.test.xy, [make_five_points(number) * 0.8 for number in range(3)])
     assert data.test.paths[1] == Path("output/image00001_50101.jpg")
-    assert np.isnan(data.train.boxes).all()  # whole images
+    assert np.isnan(data.train.boxes).all()  # There are no boxes: whole images are used.
     assert data.fit is None
 
 

@@ -41,7 +41,7 @@ _DATASETS, _READ_DATASET, _FOLDERS = (
 )
 _READ_POINTS = DatasetCache._read_points
 
-# Changes to the settings of the tables: a schedule of seconds, and no detector that needs weights.
+# Changes to the settings of the tables: training takes seconds, and no keypoint detector needs weights.
 SHORT: dict[str, Any] = {
     **QUICK,
     "keypoints.detector": "selfmark",
@@ -54,7 +54,7 @@ SHORT: dict[str, Any] = {
 
 
 def select_short_settings(*names: str) -> dict[str, Any]:
-    """Return SHORT without the settings that these tables compare; M depends on K, so both are left out."""
+    """Return SHORT without the settings that these tables compare; M depends on K and is left out with K."""
     varied = {setting for name in names for setting in experiment.load_experiment(name).varied_settings}
     varied |= {"M"} if "K" in varied else set()
     return {name: value for name, value in SHORT.items() if name not in varied}

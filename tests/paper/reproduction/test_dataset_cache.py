@@ -191,7 +191,7 @@ def test_data_sets_that_share_a_folder_share_the_file_of_boxes(
 def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other points change labels and start points, but not the training images; other boxes change those."""
+    """Other points change only labels and start points; other boxes change the training images."""
     monkeypatch.undo()  # Undo the fixture demo_readers (conftest.py).
     face_miniatures.make_celeba(tmp_path / "celeba", images=8, fit_images=3)
     datasets = DatasetCache(tmp_path, tmp_path / "made")

@@ -65,7 +65,7 @@ def _read_paper_table(label: str) -> list[list[float | None]]:
     return _parse_numbers(body.splitlines())
 
 
-# For files with only a part of the paper's table: its rows and columns.
+# For files with only a part of a table of the paper: the rows and columns of this part.
 PARTS: dict[str, tuple[slice, slice]] = {
     "negatives": (slice(None), slice(1, None)),  # The first column numbers the rows.
     "human36m-accuracy": (slice(0, 3), slice(None)),

@@ -180,7 +180,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     assert f"failed: {failed[0]}: training has collapsed; remove {path} to try again" in messages
     with (tmp_path / "noise.csv").open() as handle:
         rows = {line["row"] for line in csv.DictReader(handle)}
-    assert len(rows) == 2 * 5  # by both definitions of the inter-ocular distance
+    assert len(rows) == 2 * 5  # five rows, by both definitions of the inter-ocular distance
     assert "0 % real" not in rows
     path.unlink()
     monkeypatch.setattr(workspace, "train_run", copy_run)
@@ -192,7 +192,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
 def test_a_failed_measurement_does_not_stop_the_other_cells(
     root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed measurement is repeated only after the user removes its record; full disks have no record."""
+    """A failed measurement is repeated only after its record is removed; a full disk leaves no record."""
     measure, failed, messages = dict(workspace._MEASURE), list[str](), list[str]()
 
     def fail(task: Any) -> Any:
@@ -310,7 +310,7 @@ def test_allow_missing_needs_at_least_one_data_set(faces: Path, tmp_path: Path) 
 def test_missing_weights_raise_before_anything_is_written(
     table: str, ending: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message suggests another detector unless the table prescribes this one."""
+    """The message suggests another detector unless the table prescribes the detector."""
     monkeypatch.setattr(harness, "cache_folder", lambda: tmp_path / "empty")
     changes = {name: value for name, value in SHORT.items() if name != "keypoints.detector"}
     with pytest.raises(InputError) as caught:

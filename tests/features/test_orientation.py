@@ -94,6 +94,6 @@ def test_the_number_of_images_per_pass_does_not_matter() -> None:
 
 
 def test_frames_that_follow_each_other_do_not_make_objects_look_upright() -> None:
-    """A classifier that remembers each frame must not be tested on the next one, which is almost the same."""
+    """A classifier that remembers each frame must not be tested on the next frame, which is similar."""
     angles = torch.linspace(0, math.pi, 101)[:-1]
     assert measure_uprightness(TinyEncoder(), _draw_gradients(angles), 64) < 0.6

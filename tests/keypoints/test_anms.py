@@ -19,7 +19,7 @@ def make_clusters(seed, count=600, width=200, height=140):
 
 
 def cover_naively(xy, side):
-    """Keep each point, strongest first, if its cell is more than two cells from those of all kept points."""
+    """Keep each point, strongest first, if its cell is over two cells from the cells of all kept points."""
     survivors = []
     for index, point in enumerate(xy):
         cell = np.floor((point + 0.5) / (side / 2))
@@ -72,7 +72,7 @@ def test_the_square_is_nearly_the_largest_that_leaves_enough_points(count, seed)
     chosen = suppress_non_maxima(xy, count, 200, 140, tolerance=0.0)
     distance = pdist(xy[chosen], "chebyshev").min()
     largest = max(side for side in range(1, 140) if len(cover_naively(xy, side)) >= count)
-    # A smaller square may leave fewer points, so bisection need not find the largest one.
+    # A smaller square may leave fewer points, so bisection need not find the largest suitable square.
     assert distance > 0.75 * largest
 
 

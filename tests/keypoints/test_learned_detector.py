@@ -183,8 +183,8 @@ def draw_checkerboard():
     return np.repeat(cv2.GaussianBlur(board, (0, 0), 0.7)[..., None], 3, axis=2), crossings
 
 
-# R2D2 marks the dark side of a corner, a few pixels inside. By chance, 5 % of the points would be within 3
-# pixels of a corner and 14 % within 5.
+# R2D2 marks the dark side of a corner, a few pixels inside, so its maximum distance is larger. By chance, 5 %
+# of the points would be within 3 pixels of a corner and 14 % within 5 pixels.
 @pytest.mark.parametrize(
     ("name", "max_distance", "fraction"),
     [("superpoint", 3, 0.95), ("alike-t", 3, 0.7), ("alike-n", 3, 0.65), ("r2d2", 5, 0.95)],

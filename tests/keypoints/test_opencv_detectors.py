@@ -36,7 +36,8 @@ def test_sift_finds_the_centers_of_blobs():
 
 
 def test_sift_finds_mirrored_points_in_the_mirror_image():
-    # OpenCV's default would shift every point by a quarter of a pixel, and mirrored points by half a pixel.
+    # OpenCV's default would shift every point by a quarter of a pixel in the same direction. A point and its
+    # mirrored counterpart would then be half a pixel apart.
     image = draw_polygons(192, 0)
     points = create("sift").detect(to_batch(image, image[:, ::-1]))
     mirrored = select_points(points, 1) * [-1, 1] + [191, 0]

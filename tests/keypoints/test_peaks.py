@@ -78,7 +78,7 @@ def test_descriptors_are_sampled_relative_to_cell_centers(stride):
 def test_strongest_peaks_are_sorted_and_exclude_the_border():
     score = torch.zeros(3, 40, 40)
     score[0, 10, 12], score[0, 30, 20], score[0, 20, 35] = 0.3, 0.9, 0.6
-    score[0, 32, 20] = 0.8  # within the radius of the best
+    score[0, 32, 20] = 0.8  # within the radius of the best peak
     score[0, BORDER - 1, 20] = 1.0  # in the border
     score[1, 5, 6] = 0.05  # below the threshold
     # A peak in the border must not suppress its neighbor.

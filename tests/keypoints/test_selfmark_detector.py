@@ -37,7 +37,7 @@ def test_nothing_is_downloaded_or_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
     assert create().name == "selfmark"
     assert not (tmp_path / "cache").exists()
-    # Weights in this table are downloaded and come with a license notice.
+    # The weights in PUBLISHED_WEIGHTS are downloaded and come with a license notice.
     assert "selfmark" not in PUBLISHED_WEIGHTS
 
 
@@ -91,7 +91,7 @@ def test_the_users_weights_replace_the_packaged_ones(tmp_path):
     state = load_file(path)
     save_file({name: torch.zeros_like(tensor) for name, tensor in state.items()}, path)
     uniform = create(weights=str(path), threshold=0.0).detect(to_batch(image))
-    assert (uniform.score < 0.02).all()  # each of 64 pixels and `no point` has the probability 1/65
+    assert (uniform.score < 0.02).all()  # 64 pixels of a cell and `no point` have 1/65 each
     save_file({"conv1a.weight": state["conv1a.weight"]}, path)
     with pytest.raises(InputError, match="does not contain weights of the selfmark network"):
         create(weights=str(path))

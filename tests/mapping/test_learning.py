@@ -87,7 +87,7 @@ def _write_labels(folder: Path, landmarks: FloatArray, scale: int = 1, **categor
         side = SIDE * scale
         images.append({"id": number, "file_name": f"{number}.png", "width": side, "height": side})
         keypoints = [value for x, y in points.tolist() for value in (x, y, 2)]
-        box = {"bbox": [10, 10, 40, 40]}  # the run saw the whole image instead
+        box = {"bbox": [10, 10, 40, 40]}  # must not be used: the run saw whole images
         annotations.append({"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints} | box)
     values = {"id": 1, "name": "face", "keypoints": NAMES} | category
     path = folder / "few.json"
@@ -124,7 +124,7 @@ def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: 
 
 
 def test_mapped_points_have_no_trust(run: Path, tmp_path: Path) -> None:
-    """Trust and verdict belong to the landmarks, of which there may be more or fewer."""
+    """Trust and verdict belong to the landmarks; the number of mapped points may differ from theirs."""
     card = read_card(run / "model")
     trust = tuple(0.1 for _ in card.names)
     write_card(replace(card, trust=trust, verdict="failed"), run / "model")

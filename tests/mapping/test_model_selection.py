@@ -64,7 +64,7 @@ def test_held_out_error_equals_error_of_a_fit_without_the_object(options: FitOpt
 
 
 def test_objects_of_one_image_are_held_out_together() -> None:
-    """Every object occurs twice in one image; held out alone, its copy would make the error too small."""
+    """Each image has the same object twice. If only one copy were held out, its error would be too small."""
     single = _make_examples(6, noise=15.0)
     twice = single.select(np.repeat(np.arange(6), 2))
     lengths = np.full(12, 60.0)

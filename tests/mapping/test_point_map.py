@@ -54,14 +54,15 @@ def test_many_images_recover_a_linear_relation() -> None:
     learned = fit_point_map(_make_examples(landmarks, points), make_empty_reference(), ridge=0.0)
     assert np.abs(learned.predict(fresh, np.ones((50, K))) - expected).max() < 0.5
     assert np.abs(learned.weights - matrix).max() < 0.01
-    # The remaining error comes from the prior, which counts as three images; fewer images make it larger.
+    # The remaining error comes from the prior, which counts as three images. With fewer images, the prior
+    # matters more and the error is larger.
     fewer = fit_point_map(_make_examples(landmarks[:400], points[:400]), make_empty_reference(), ridge=0.0)
     assert np.abs(fewer.weights - matrix).max() > 2 * np.abs(learned.weights - matrix).max()
 
 
 @pytest.mark.parametrize("reference", [make_empty_reference(), SHAPE])
 def test_mean_residual_is_zero(reference: FloatArray) -> None:
-    """Residuals of a regression with a constant have mean zero, exactly so without alignment."""
+    """Residuals of a regression with a constant have mean zero; with alignment, only approximately."""
     landmarks = _draw_objects(7)
     points = np.einsum("lk,nkc->nlc", BLEND, landmarks) + np.random.default_rng(3).normal(0, 3, (7, L, 2))
     learned = fit_point_map(_make_examples(landmarks, points), reference, ridge=0.1)

@@ -154,7 +154,7 @@ def test_everything_works_with_the_keyboard(browser: Any, toy: ToyServer) -> Non
         keys = page.keyboard
         keys.press("ArrowDown")
         keys.press("n")
-        # The next name can be typed before the last one is saved.
+        # The next name can be typed before the previous name is saved.
         act_and_wait(page, lambda: keys.type("tail\near\n", delay=0), num_edits=2)
         keys.press("Escape")
         act_and_wait(page, lambda: keys.press("h"))  # landmark 3 is selected now
@@ -201,7 +201,7 @@ def test_points_are_connected_and_paired_with_the_mouse(browser: Any, toy: ToySe
         assert set(read_card_of(toy).skeleton) == {(0, 2), (2, 5)}
         assert page.locator(".bone:not(.under)").count() == 2
         page.mouse.click(*get_center(page, 2))
-        act_and_wait(page, lambda: page.mouse.click(*get_center(page, 0)))  # a second time removes the line
+        act_and_wait(page, lambda: page.mouse.click(*get_center(page, 0)))  # removes the line again
         assert read_card_of(toy).skeleton == ((2, 5),)
         page.click("[data-tool=pair]")
         page.mouse.click(*get_center(page, 2))
@@ -236,7 +236,7 @@ def test_names_are_connected_or_the_page_says_why_not(browser: Any, toy: ToyServ
         page.keyboard.press("m")
         click_name(2)
         label = page.locator(".point.selected .label").bounding_box()
-        act_and_wait(page, lambda: page.mouse.click(label["x"] + 3, label["y"] + 5))  # itself: on the midline
+        act_and_wait(page, lambda: page.mouse.click(label["x"] + 3, label["y"] + 5))  # its own partner
         assert read_card_of(toy).confirmed == (2,)
         assert find_problems(visited) == []
 
@@ -303,7 +303,7 @@ def test_points_are_corrected_by_dragging(browser: Any, tmp_path: Path) -> None:
         assert page.locator(".point.absent").get_attribute("data-landmark") == "2"
         page.evaluate("document.activeElement.blur()")
         act_and_wait(page, lambda: page.keyboard.press("Enter"))
-        assert [point[2] for point in read_points()] == [2, 2, 0, 2, 2, 0]  # 2 is not visible, 5 is hidden
+        assert [point[2] for point in read_points()] == [2, 2, 0, 2, 2, 0]  # absent: 2; hidden: 5
         page.wait_for_function("() => document.getElementById('row').value === '2'")
         assert "1 of 3 images done; points moved: 1" in page.inner_text("#corrected")
         assert page.locator(".thumbnail[data-corrected=done]").count() == 1
@@ -420,7 +420,7 @@ VERDICTS = {
 
 @pytest.fixture(params=VERDICTS)
 def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToyServer]:
-    """Serve a run with a verdict, of which landmarks 1, 3 and 5 are below the limit of 0.25."""
+    """Serve a run with a verdict; landmarks 1, 3 and 5 have a trust below the limit of 0.25."""
     trust = (0.9, 0.214, 0.5, 0.0, 1.0, 0.15)
     folder = tmp_path / "judged"
     card = replace(CARD, trust=trust, verdict=request.param, hidden=(5,))

@@ -45,7 +45,7 @@ def make_toy_folder(
     write_card(card, folder / "model")
     rng = np.random.default_rng(0)
     landmarks = len(card.names)
-    # On a grid, far enough apart to tap each landmark on a touch screen.
+    # The landmarks are on a grid, far enough apart to tap each of them on a touch screen.
     columns, rows = np.meshgrid([20, 60, 100], [22, 58])
     grid = np.stack([columns.ravel(), rows.ravel()], axis=1)[np.arange(landmarks) % 6]
     xy = grid + rng.uniform(-4, 4, (images, landmarks, 2))
@@ -69,7 +69,7 @@ def make_toy_folder(
 
 @dataclass(frozen=True)
 class ToyServer:
-    """A running server: the address with the token, the origin without, and a client that has the cookie."""
+    """A running server: the address with the token, the origin without it, and a client with the cookie."""
 
     folder: Path
     address: str

@@ -44,7 +44,7 @@ def test_colors_are_distinct_and_do_not_depend_on_their_number() -> None:
 
 @pytest.mark.parametrize("size", [64, 128, 256, 512])
 def test_discs_are_centered_on_the_points(size: int) -> None:
-    # Far apart, away from the border, and between pixels.
+    # The points are far apart, away from the border, and between pixels.
     xy = np.array([[0.3, 0.35], [0.7, 0.3], [0.55, 0.8]]) * size + 0.25
     picture = draw_landmarks(_make_gray_images(1, size)[0], xy)
     zoom = picture.shape[0] // size
@@ -57,7 +57,7 @@ def test_discs_are_centered_on_the_points(size: int) -> None:
 def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
     picture = draw_landmarks(_make_gray_images(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
     middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
-    # From the left edge to the disc, away from the number.
+    # The pixels from the left edge of the picture to the center of the disc; the number is on the right.
     row = picture[round(middle), : round(middle)].sum(axis=1)
     light, dark = int(np.argmax(row)), int(np.argmin(row))
     assert row[light] > 3 * 200
@@ -138,7 +138,7 @@ def test_user_colors_and_connections_are_drawn() -> None:
     assert _find_center(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
     middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
     assert middle.min() > 200, "the line between the two landmarks"
-    # Halfway to the third landmark, which is not connected.
+    # Halfway between the first landmark and the third, which is not connected.
     beside = picture[round(42 * zoom), round(42 * zoom)]
     assert (beside == GRAY).all()
     absent = draw_landmarks(

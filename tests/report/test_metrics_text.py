@@ -129,7 +129,7 @@ def test_normalizers_are_described_in_words(spec: str, words: str) -> None:
 
 
 def _add_inter_ocular_errors(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
-    """Return the metrics as if the points were 68 facial points; the second distance is half as long."""
+    """Return the metrics as if the points were 68 facial points; the authors' distance is half as long."""
 
     def scale_floats(value: Any, scale: float) -> Any:
         if isinstance(value, dict):
@@ -171,7 +171,7 @@ def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
         f"{2 * stage1['backward']:.2f}",
         f"{2 * metrics['stage1']['guessing']['backward']:.2f}",
     )
-    # The table by number of images and the headline have both, too.
+    # The table by number of images and the headline also have errors by both distances.
     other = _find_table(
         faces, "Forward error by number of annotated images, % of the distance between points 41"
     )

@@ -18,7 +18,7 @@ from tests.processes import run_in_processes
 def _exchange(group: ProcessGroup) -> dict[str, Any]:
     """Call every collective operation with values that depend on the rank."""
     rank = group.rank
-    rows = torch.arange(2 * (2 - rank), dtype=torch.int64).reshape(-1, 2) + 10 * rank  # 2, 1 and 0 rows
+    rows = torch.arange(2 * (2 - rank), dtype=torch.int64).reshape(-1, 2) + 10 * rank  # 2, 1 or 0 rows
     vector = torch.tensor([float(rank), 1.0])
     summed = group.all_sum(vector)
     group.barrier()

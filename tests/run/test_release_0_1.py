@@ -55,7 +55,7 @@ SETTINGS: dict[str, Any] = {  # settings of both runs, with the names of 0.1.0
 
 @pytest.fixture(autouse=True)
 def _in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test in a copy of the fixtures, whose paths are relative to their folder."""
+    """Run each test in a copy of the fixtures, because the paths in them are relative to their folder."""
     shutil.copytree(FIXTURES, tmp_path / "release")
     monkeypatch.chdir(tmp_path / "release")
 

@@ -44,7 +44,7 @@ def test_each_stage_has_its_own_pace() -> None:
     )
     # With one event, the pace is measured from the start: 20 s for 5 iterations.
     assert _compute_time_left(PAPER, warmup[0]) == 55 * 4.0
-    # With two, it is measured between them, without the costs of starting: 5 s for 5 iterations.
+    # With two events, the pace is measured between them, without the costs of starting: 5 s for 5 iterations.
     assert _compute_time_left(PAPER, *warmup) == 50 * 1.0
     rounds = (_make_train_event("round", 2, 24, 20, 30, 8.0), _make_train_event("round", 2, 26, 20, 30, 14.0))
     assert _compute_time_left(PAPER, *warmup, *rounds) == 4 * 3.0 + 30 * 3.0

@@ -98,7 +98,7 @@ def test_an_animal_that_leaves_has_no_box_until_it_returns(tmp_path: Path) -> No
 
 
 def test_a_video_without_motion_is_rejected(tmp_path: Path) -> None:
-    still = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)  # part of the background
+    still = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)  # It counts as background.
     with pytest.raises(InputError, match=r"no animals were found\. .* --boxes$"):
         track_animals(write_arena_video(still, tmp_path / "still.mp4"), 1, SETTINGS)
 

@@ -49,7 +49,7 @@ def draw(*corners: tuple[int, int], scene: npt.NDArray[np.uint8] = SCENE) -> npt
 
 
 def draw_moving_square(frames: int = 20) -> Frames:
-    """Draw a square that moves 5 pixels to the right per frame, so each pixel is covered in 4 frames."""
+    """Draw a square that moves 5 pixels to the right per frame, so it covers a pixel in at most 4 frames."""
     return np.stack([draw((5 * number, 30)) for number in range(frames)])
 
 

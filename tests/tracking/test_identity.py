@@ -65,7 +65,7 @@ def test_identities_of_several_animals_agree_with_their_appearance() -> None:
     rng = np.random.default_rng(1)
     description, truth = make_descriptions(rng, [0.0, 1.0, 3.0], 1_000), np.tile([0, 1, 2], (1_000, 1))
     for start in range(50, 1_000, 50):
-        involved = rng.choice(3, rng.integers(2, 4), replace=False)  # paths
+        involved = rng.choice(3, rng.integers(2, 4), replace=False)  # paths that meet
         exchanged = np.arange(3)
         exchanged[involved] = rng.permutation(involved)
         description[start : start + 5, truth[start, involved]] = np.nan
@@ -74,7 +74,7 @@ def test_identities_of_several_animals_agree_with_their_appearance() -> None:
     seen = np.take_along_axis(description, truth[..., None], axis=1)
     is_in_contact = np.isnan(seen).any(axis=(1, 2))
     order = restore_identities(seen.astype(np.float32), 20.0, SETTINGS)
-    found = np.take_along_axis(truth, order, axis=1)  # the animal on the path that each animal follows
+    found = np.take_along_axis(truth, order, axis=1)  # the animal on the path that each identity follows
     assert (found[~is_in_contact] == [0, 1, 2]).all()
 
 
@@ -92,7 +92,8 @@ def test_restoring_identities_copies_only_what_is_compared() -> None:
 def test_appearance_corrects_a_crossing_that_paths_get_wrong(ratio: float, tmp_path: Path) -> None:
     """Two animals meet, cover each other, and each goes back to where it came from.
 
-    While one is covered, the paths alone go on in the previous direction, so they are exchanged.
+    While one animal is covered, tracking by paths alone continues both paths in their previous directions,
+    so it exchanges the animals.
     """
     path = tmp_path / "crossing.avi"
     steps = np.concatenate([np.linspace(-60, 0, 31), np.zeros(4), np.linspace(0, -60, 31)])

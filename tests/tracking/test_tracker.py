@@ -43,7 +43,10 @@ def make_state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unsee
 
 
 def test_center_and_radius_of_a_hand_computed_case() -> None:
-    """The radius is a high percentile of the distances: of the 9 pixels, 4 have the largest, sqrt(2)."""
+    """The radius is the 97th percentile of the distances of the pixels from the center.
+
+    Four of the 9 pixels are corners, all at the largest distance, sqrt(2). So the percentile is sqrt(2), too.
+    """
     positions = AnimalTracker(1, 9.0, SETTINGS).update(draw_mask((40, 30), side=3))
     np.testing.assert_allclose(positions.center, [[40, 30]])
     np.testing.assert_allclose(positions.radius, [2**0.5])
@@ -110,7 +113,7 @@ def test_identities_are_kept_while_the_sizes_change() -> None:
 
 
 def test_the_total_distance_is_minimal() -> None:
-    """The blob nearest to the left animal is (38, 30), but giving it to the right one is better in total."""
+    """The blob nearest to the left animal is (38, 30), but the total is smaller if the right animal gets it."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     start = tracker.update(draw_mask((30, 30), (50, 30)))
     order = np.argsort(start.center[:, 0])
@@ -139,7 +142,7 @@ def test_touching_animals_share_a_blob() -> None:
 
 
 def test_animals_that_cover_each_other_continue_as_expected() -> None:
-    """Both move by 6 pixels, so the expected step is 3; then one square covers both expected positions."""
+    """Both move by 6 pixels, so they are expected to move by half of that; then there is only one blob."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     order = np.argsort(tracker.update(draw_mask((20, 30), (44, 30))).center[:, 0])
     tracker.update(draw_mask((26, 30), (38, 30)))

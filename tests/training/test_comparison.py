@@ -56,7 +56,7 @@ def make_keypoints(xy, images, descriptor=None):
 
 
 def test_precision_and_reached_landmarks_of_a_hand_computed_case(comparison, samples):
-    # A tenth of the 40 pixels between the eyes, in images enlarged twofold.
+    # The radius is a tenth of the 40 pixels between the eyes, in images enlarged twofold.
     assert samples.radius.tolist() == pytest.approx([8.0] * 4)
     eye = np.array([40.5 * 2 - 0.5, 50.5 * 2 - 0.5])
     detected = np.tile([eye, eye, [200.0, 30.0], [220.0, 30.0]], (4, 1))

@@ -55,7 +55,7 @@ def test_the_points_of_a_shape_lie_on_its_corners(maker):
             row, column = np.unravel_index(near.argmax(), near.shape)
             offsets.append(np.hypot(row - 4, column - 4))
             strengths.append(near.max() / typical)
-    # Outlines are blurred by a pixel and the tensor's window is wide, so its peak lies inside a corner.
+    # Outlines are blurred by a pixel and cornerness has a wide window, so its peak lies inside the corner.
     assert np.median(offsets) <= 2.3
     assert np.mean(np.array(strengths) > 2) > 0.8
 

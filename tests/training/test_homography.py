@@ -74,7 +74,7 @@ def test_missing_points_stay_missing(homographies):
 def test_a_view_without_random_changes_is_centered(generator):
     still = Views(side=40, zoom=(0.5, 0.5), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0)
     matrix = sample_homographies(1, 80, still, generator)[0]
-    # Half an image pixel per view pixel; the view's center shows the image's center.
+    # A pixel of the view covers half a pixel of the image; the view's center shows the image's center.
     torch.testing.assert_close(matrix, torch.tensor([[0.5, 0, 29.75], [0, 0.5, 29.75], [0, 0, 1]]))
 
 

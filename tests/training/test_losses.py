@@ -22,7 +22,7 @@ def test_the_label_of_a_cell_is_the_index_of_the_pixel_with_a_point():
         [[[0.0, 0.0], [9.3, 2.6], [23.4, 15.5], [math.nan, math.nan], [24.0, 3.0], [-0.6, 5.0]]]
     )
     expected = torch.full((3, 3), 64)
-    for x, y in ((0, 0), (9, 3), (23, 16)):  # halves are rounded to even
+    for x, y in ((0, 0), (9, 3), (23, 16)):  # 15.5 is rounded to 16
         expected[y // 8, x // 8] = 8 * (y % 8) + x % 8
     assert torch.equal(label_cells(xy, 24, make_generator())[0], expected)
 

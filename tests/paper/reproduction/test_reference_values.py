@@ -109,4 +109,4 @@ def test_results_by_round_are_converted_in_every_round() -> None:
     assert converted is not None
     assert parse_metric("forward_by_round")[0].read(converted, "") == pytest.approx([2.5, 2.5])
     assert with_authors_eyes({"rounds": [RESULTS["faces"], RESULTS["heads"]]}) is None
-    assert with_authors_eyes({"normaliser": "inter_ocular"}) is None  # metrics of five points or of an earlier version
+    assert with_authors_eyes({"normaliser": "inter_ocular"}) is None  # 5 points, or an earlier version

@@ -113,7 +113,7 @@ def test_identities_are_kept_while_the_sizes_change() -> None:
 
 
 def test_the_total_distance_is_minimal() -> None:
-    """The blob nearest to the left animal is (38, 30), but the total is smaller if the right animal gets it."""
+    """The blob nearest to the left animal goes to the right animal, because the total is then smaller."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     start = tracker.update(draw_mask((30, 30), (50, 30)))
     order = np.argsort(start.center[:, 0])

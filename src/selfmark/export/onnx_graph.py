@@ -47,7 +47,7 @@ class Maps:
 class Recorder:
     """`NetworkOps` on `Maps`: operations that add nodes to an ONNX graph instead of computing.
 
-    Weights and activations have type `dtype`. There is no `describe`, because Psi does not use it.
+    Weights and activations have type `dtype`. There is no `sample_conv`, because Psi does not use it.
     """
 
     def __init__(self, graph: Graph, dtype: type[np.floating] = np.float32) -> None:

@@ -34,7 +34,7 @@ _MAX_LEVEL = 255  # largest unsigned 8-bit value
 _MAX_WEIGHT_LEVEL = 127  # largest signed 8-bit value
 _ZERO_POINT = 128  # zero point that all output channels share in ONNX Runtime, see `QuantizedConv`
 _MAX_BIAS = 2**30  # keeps the bias and the sums of the convolution within 32 bits
-_MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to the largest
+_MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to the largest of all channels
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,10 @@ def find_block_convs(psi: Psi) -> list[nn.Conv2d]:
 
 
 def find_head_convs(network: FeaturePsi | ZeroShotPsi | TurnedPsi) -> list[nn.Conv2d]:
-    """Return the convolutions of the head except the first and the last; a ReLU precedes each."""
+    """Return the convolutions of the head except the first and the last; empty if there is no head.
+
+    A ReLU precedes each returned convolution.
+    """
     if isinstance(network, TurnedPsi):
         return find_head_convs(network.psi)
     if isinstance(network, ZeroShotPsi):

@@ -33,7 +33,11 @@ def add_turned_maps(recorder: Recorder, network: TurnedPsi, images: Value, size:
 
 
 def _add_angles(recorder: Recorder, finder: DirectionFinder, images: Value, size: int) -> Value:
-    """Add nodes that compute the angles [B, 1] that `finder` returns, in radians."""
+    """Add nodes that compute the angles [B, 1] that `finder` returns, in radians.
+
+    Each image is rotated in steps over the full circle, and its features are compared with the finder's
+    template. The result is the angle of the highest similarity plus the finder's offset.
+    """
     graph, settings = recorder.graph, finder.settings
     reduction, pooling = view_scales(size, finder.encoder.size_multiple, settings)
     small, side = _add_pooling(images, reduction), size // reduction

@@ -84,8 +84,8 @@ def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
 def padded_count(count: int, max_images: int) -> int:
     """Return the number of images after `pad_batch` on a GPU.
 
-    Every pass has `max_images` images, except that a last pass of at most 16 images has 8 or 16: a program
-    that is short of memory uses such small passes.
+    Every pass has `max_images` images, except a last pass of at most 16 images: it is filled up to only 8 or
+    16 images, to save memory.
 
     >>> [padded_count(count, 64) for count in (0, 3, 10, 60, 64, 65, 100)]
     [0, 8, 16, 64, 64, 72, 128]

@@ -56,7 +56,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
     "advice": {"text": is_text},
     "verdict": {"verdict": is_text, "text": is_text},
 }
-_TRIAL = ("K", "score", "error", "detection", "separation", "agreement")  # fields of a trial of K
+_TRIAL = ("K", "score", "error", "detection", "separation", "agreement")  # fields of the trial of one K
 # Fields that any event may have; they are checked if present.
 _OPTIONAL: dict[str, Check] = {
     "time": is_number,

@@ -29,7 +29,7 @@ from selfmark.run.guarded_files import (
 )
 from selfmark.run.json_schema import is_list_of, is_number, is_object, require_fields
 
-FORMAT = 1  # version of run folders and models; increased if older versions of selfmark cannot read them
+FORMAT = 1  # version of run folders and models; increased when older versions of selfmark could not read them
 
 _MAX_VIEWS = 100
 _VIEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the name of a view is the name of its folder
@@ -294,7 +294,7 @@ def read_view_list(folder: Path) -> list[dict[str, Any]]:
 
 
 def view_folders(folder: Path) -> list[Path]:
-    """Return the run folders of all views of an image; empty if a folder has no views."""
+    """Return the run folder of each view that views.json lists; empty if there is no such file."""
     return [folder / str(view["name"]) for view in read_view_list(folder)]
 
 

@@ -196,7 +196,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 def physical_memory() -> int:
     """Return the physical memory of the computer in bytes.
 
-    It limits the size of files, such as ONNX models, that may be larger than `MAX_TEXT_BYTES`.
+    It is the size limit of files, such as ONNX models, that may be larger than `MAX_TEXT_BYTES`.
     """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -221,7 +221,8 @@ def copy_file(source: Path, target: Path) -> None:
 def allocate(handle: BinaryIO, num_bytes: int) -> None:
     """Give a file this size and reserve its space on the disk.
 
-    If the space were not reserved, writing to the mapped file on a full disk would kill the process (SIGBUS).
+    If the space were not reserved, writing to the file through a memory map would kill the process
+    (SIGBUS) when the disk is full.
     """
     handle.truncate(num_bytes)
     if hasattr(os, "posix_fallocate"):

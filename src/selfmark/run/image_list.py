@@ -14,7 +14,7 @@ def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
     """Convert image references to JSON values."""
     return [
         {"path": str(ref.path), "frame": ref.frame, "box": ref.box, "track": ref.track}
-        | ({"film": ref.clip} if ref.clip else {})  # the key that early versions of selfmark chose
+        | ({"film": ref.clip} if ref.clip else {})  # early versions of selfmark chose this key
         for ref in refs
     ]
 

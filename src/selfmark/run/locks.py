@@ -12,7 +12,7 @@ from selfmark.errors import InputError, UnsafeFile
 from selfmark.run.files import open_for_append
 from selfmark.run.guarded_files import open_folder, open_to_read
 
-_ATTEMPTS = 5  # to acquire a lock
+_ATTEMPTS = 5  # number of attempts to acquire a lock
 _PAUSE = 0.05  # seconds between two attempts
 
 
@@ -44,13 +44,14 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
 
 
 def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the lock file of a folder, which may be read-only.
+    """Return True if a process holds the lock file of a folder; the folder may be read-only.
 
-    Where the lock file cannot be read, nothing is known about it, and the answer is False.
+    If the lock file cannot be read, nothing is known about it, and the answer is False.
     """
     try:
         with open_to_read(folder / ".lock") as handle:
-            # A shared lock needs no permission to write. It fails while another process holds its lock.
+            # A shared lock needs no permission to write. It fails while another process holds the exclusive
+            # lock.
             fcntl.flock(handle.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,7 +1,7 @@
 """Read and write tensors as safetensors files, atomically and with a checksum; no pickles.
 
 A file is written under a temporary name, synced and renamed, so it is always complete, even if the process is
-killed. The checksum covers names, types, shapes, bytes and metadata and is verified on every read.
+killed. The checksum covers names, types, shapes, bytes and metadata. Reading tensors verifies it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[by
     """Return the header and the content of a safetensors file, with sorted metadata.
 
     The safetensors library writes metadata in a random order, so the header is written again here. The new
-    header may have another length, because offsets count from the start of the content.
+    header may have another length, because the offsets of tensors count from the end of the header.
     """
     serialized = memoryview(save(tensors, metadata))
     start = 8 + int.from_bytes(serialized[:8], "little")
@@ -69,7 +69,10 @@ def _serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[by
 
 
 def _to_unshared_cpu(value: Tensor) -> Tensor:
-    """Move a tensor to CPU memory that no other tensor shares, as safetensors requires."""
+    """Move a tensor to the CPU, and copy it if it uses only a part of its memory block.
+
+    Other tensors may use the rest of the block, and safetensors refuses tensors that share memory.
+    """
     value = value.detach().cpu().contiguous()
     return value if value.nbytes == value.untyped_storage().nbytes() else value.clone()
 

@@ -15,15 +15,15 @@ _ENDED_STAGES = {
     "warm-up": ("warm-up", "round"),
     "keypoints": ("warm-up", "round"),
 }
-_PLANNED_STAGES = {"keypoints": "student"}  # name in the plan of stages that have another name in events
+_PLANNED_STAGES = {"keypoints": "student"}  # from names in events to names in the plan, where they differ
 
 
 @dataclass
 class TimeLeft:
     """Estimates the remaining seconds of a run; call it with every event.
 
-    Each stage has its own pace. It is measured from the stage's own events. Before there are any, it is the
-    pace estimated before the training or, without an estimate, that of the stage that was measured last.
+    Each stage has its own pace, measured from its `train` events. A stage without such events gets the pace
+    of the `estimate` event. If there was no estimate, it gets the pace of the stage that was measured last.
     """
 
     _planned: dict[str, int] = field(default_factory=dict)  # iterations by stage, in order
@@ -88,7 +88,7 @@ class TimeLeft:
         self._latest = stage
 
     def _count_second_training(self, event: Mapping[str, Any]) -> None:
-        """Measure the pace of the second training, and replace the estimate of the time that it takes."""
+        """Replace the estimate of the time after the training by the rest of the second training."""
         self._done = dict(self._planned)
         if "time" not in event:
             return

@@ -119,7 +119,8 @@ class ColorChanges:
 def random_color_changes(count: int, settings: Augment, generator: torch.Generator) -> ColorChanges:
     """Draw independent color changes for `count` images."""
     contrast = _uniform(count, *settings.contrast, generator)
-    # If the fraction is 0, draw no random numbers: a seed must give the same changes as without this setting.
+    # If the fraction is 0, draw no random numbers, so that a seed gives the same changes as in versions of
+    # selfmark without this setting.
     if settings.negative_fraction > 0:
         contrast = torch.where(_bernoulli(count, settings.negative_fraction, generator), -contrast, contrast)
     brightness = _uniform(count, *settings.brightness, generator)

@@ -35,7 +35,7 @@ from selfmark.images.input_files import (
 Id = int | str
 Scalar = str | int | float | bool | None
 
-_MAX_KEYS = 1_000  # different keys of images and annotations; each takes memory for every annotation
+_MAX_KEYS = 1_000  # maximum number of different keys; each key takes memory for every annotation
 # Keys that COCO defines for annotations and images. A scalar under any other key describes the object.
 _STANDARD_KEYS = {"keypoints", "num_keypoints", "bbox", "area", "segmentation", "iscrowd"}
 _STANDARD_KEYS |= {"id", "image_id", "category_id", "file_name", "width", "height"}
@@ -48,7 +48,7 @@ class CocoImage:
     Attributes:
         where: Location of the entry in the file, for messages.
         id: Id of the image.
-        file_name: Path of the image, relative to a folder that the file does not name.
+        file_name: Path of the image, relative to a folder that the COCO file does not name.
         values: The whole entry.
     """
 
@@ -80,7 +80,7 @@ class CocoImage:
         return frame
 
     def ref(self) -> ImageRef:
-        """Return a reference to the image under its name in the file, with its frame number if valid."""
+        """Return a reference with the path from the COCO file, and with the frame number if it is valid."""
         frame = self.values.get("frame")
         is_video = Path(self.file_name).suffix.lower() in VIDEO_SUFFIXES
         is_valid_frame = is_video and type(frame) is int and 0 <= frame < 2**31
@@ -389,10 +389,13 @@ def read_coco(path: Path) -> CocoFile:
 
 
 def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return x, y, v of L named points of N annotations, [N, L, 3]; x and y are finite where v > 0."""
+    """Return x, y, v of L named points of N annotations, [N, L, 3]; x and y are finite where v > 0.
+
+    COCO's v is 0 for points that are not annotated, 1 for occluded points and 2 for visible points.
+    """
     points = np.stack([_triples(annotation, len(names)) for annotation in annotations])
     has_bad_v = (points[..., 2] != 0) & (points[..., 2] != 1) & (points[..., 2] != 2)
-    # The comparison is False for NaN. Where v is 0, the coordinates have no meaning.
+    # The comparison is False for NaN, so NaN is bad. Where v is 0, the coordinates have no meaning.
     has_bad_xy = (points[..., 2] > 0) & ~(np.abs(points[..., :2]) <= MAX_COORDINATE).all(axis=2)
     for is_wrong, problem in (
         (has_bad_v, "has a v other than 0, 1 and 2"),

@@ -26,9 +26,10 @@ SNAP = 1e-3  # pixels; an edge this close to a pixel boundary counts as on it, t
 def compute_crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
     """Compute the region that each image is cropped to (Sec. 4.1).
 
-    Without a box, the region is the smallest square around the whole image. With the rule "loose", it is a
-    square whose side is the longer side of the box plus a margin on each side. With the rule "body", it is
-    the paper's square for s = c*H/200: its side is 200*s = c*H for a box of height H.
+    Without a box, the region is the smallest square around the whole image. With a box, it is a square around
+    the center of the box. With the rule "loose", the square is as wide as the longer side of the box, plus a
+    margin (a fraction of this length) at both ends. With the rule "body", it is c*H wide for a box of height
+    H, where c is `body_scale`. The paper writes this width as 200*s with s = c*H/200.
 
     With the aspect "stretched", regions need not be squares: without a box, the region is the image itself,
     and the rule "loose" adds margins to the box. The rule "body" does not change.
@@ -148,10 +149,11 @@ def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
 class _Scratch(threading.local):
     """Arrays of one thread that are used again for each crop.
 
-    New arrays of this size are new pages of memory, which take longer to get than the interpolation.
+    For new arrays, the system would have to provide new pages of memory for each crop, which takes longer
+    than the interpolation.
     """
 
-    _MAX_VALUES = 1 << 20  # of an array that is kept, 4 MB
+    _MAX_VALUES = 1 << 20  # larger arrays are not kept; this many values take 4 MB
 
     def __init__(self) -> None:
         self._kept: dict[str, npt.NDArray[np.float32]] = {}

@@ -19,13 +19,13 @@ PREFETCH = 4 * THREADS  # images that are read before they are needed; video fra
 MAX_PROCESSES = 8
 _MIN_CORES = 4  # on fewer cores, processes hardly read faster than threads
 _TRIAL_IMAGES = 64  # images that are read in threads before processes are considered
-_MIN_SECONDS = 2.5  # expected waiting time for the other images from which on processes are started
+_MIN_SECONDS = 2.5  # processes are started if the expected wait for the remaining images is at least this
 _CHUNK = 8  # references that a process gets at a time
 
 
 @dataclass(frozen=True)
 class Job:
-    """References to crop.
+    """Some references, and how to get their crops.
 
     positions: indices of the references
     work:      a still image, or a function that returns the outcomes of the references
@@ -41,8 +41,9 @@ Results = tuple[list[int], list[Outcome]]
 def run_jobs(jobs: Iterable[Job], num_stills: int, images: Images) -> Iterator[Results]:
     """Run jobs, a limited number at a time, and yield their results in the order of the jobs.
 
-    The first images are read in threads. If the caller had to wait for them, and would have to wait for the
-    others for longer than it takes to start processes, the other still images are read in processes.
+    The first images are read in threads. The time that the caller waits for them predicts how long it would
+    wait for the remaining images. If this is much longer than starting processes takes, the remaining still
+    images are read in processes.
 
     Args:
         jobs: the jobs.
@@ -85,7 +86,11 @@ def run_jobs(jobs: Iterable[Job], num_stills: int, images: Images) -> Iterator[R
 
 
 class _Readers:
-    """Threads that read images, each of them with a process once `consider_processes` has started them."""
+    """Threads that read images.
+
+    Once `consider_processes` has decided so, a second pool of threads reads the still images. Each of its
+    threads starts a process of its own and waits for the crops that the process returns.
+    """
 
     def __init__(self, images: Images) -> None:
         self._images = images
@@ -120,7 +125,7 @@ class _Readers:
         ]
 
     def _read_in_process(self, jobs: list[Job]) -> list[list[Outcome]]:
-        """Read in the process of this thread; here if it has ended or if there are too many references."""
+        """Read in this thread's process; read here if it has ended or there are too many references."""
         stills = [job.work for job in jobs if isinstance(job.work, StillImage)]
         if sum(len(still.refs) for still in stills) > CAPACITY:
             return self._read_here(jobs)

@@ -72,7 +72,8 @@ def read_image_size(path: Path) -> tuple[int, int]:
     """
     try:
         with Image.open(path, formats=_FORMATS) as image:
-            # Pillow decodes the whole of a PNG to look for an orientation behind its pixels.
+            # Check the size first: to find the orientation, Pillow may decode a whole PNG, because the
+            # orientation may be stored behind the pixels.
             _check_size(image, Images().max_megapixels, path.stat().st_size)
             width, height = image.size
             return (height, width) if _read_orientation(image) in _SIDEWAYS else (width, height)

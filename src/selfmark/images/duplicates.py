@@ -2,7 +2,7 @@
 
 Images are compared as gray thumbnails. Each image is compared only with a few candidates: its nearest
 neighbors in the lowest frequencies of the thumbnails. The cosine transform is orthonormal, so thumbnails
-whose low frequencies are far apart are far apart themselves.
+whose low frequencies are far apart are far apart themselves and need no comparison.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Thumbnails = npt.NDArray[np.float32]  # [N, side, side], gray levels
 THUMBNAIL_SIDE = 32  # pixels
 _FREQUENCIES = 3  # lowest frequencies of each axis; candidates are searched by these 3 x 3 numbers
 _NEIGHBORS = 8  # candidates that are compared with each image
-# Two thumbnails are almost the same up to these differences, gray levels. Copies with another compression or
-# size differ by less, and an object in another pose differs by more in at least one pixel.
+# Two thumbnails are almost the same up to these differences in gray levels. Copies with another compression
+# or size differ by less, and an object in another pose differs by more in at least one pixel.
 _MAX_MEAN_DIFFERENCE = 4.0  # root mean square
 _MAX_PIXEL_DIFFERENCE = 24.0
 
@@ -62,7 +62,7 @@ def make_thumbnails(pixels: torch.Tensor) -> Thumbnails:
 
 
 def look_alike(thumbnails: Thumbnails, others: Thumbnails) -> npt.NDArray[np.bool_]:
-    """Return True where a thumbnail [..., side, side] is almost the same as the other one of its pair."""
+    """Return True where the two thumbnails [..., side, side] of a pair are almost the same."""
     difference = np.abs(thumbnails - others)
     root_mean_square = np.sqrt(np.square(difference).mean(axis=(-2, -1)))
     are_alike: npt.NDArray[np.bool_] = (root_mean_square <= _MAX_MEAN_DIFFERENCE) & (

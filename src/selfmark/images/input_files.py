@@ -20,7 +20,8 @@ VIDEO_SUFFIXES = (
 MIN_PIXELS_TO_CHECK = 4_000_000
 """Images and frames with at most this many pixels are decoded, however small their file is."""
 MAX_PIXELS_PER_BYTE = 10_000
-"""A larger image with more pixels per byte of its file is damaged. A bilevel PNG of one color has 8,256."""
+"""An image with more pixels per byte of its file counts as damaged if it has more pixels than
+`MIN_PIXELS_TO_CHECK`. Even a bilevel PNG of one color has only 8,256 pixels per byte."""
 MAX_COORDINATE = 1e9  # pixels; far larger than any image, but small enough that its square does not overflow
 
 

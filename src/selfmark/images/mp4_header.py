@@ -27,7 +27,7 @@ MAX_FRAMES = 20_000_000
 # Types of boxes that a file may start with, and of boxes that contain other boxes.
 _FIRST_BOXES = (b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid")
 _CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
-_MAX_DEPTH = 16  # levels of boxes; the tables are at level 5
+_MAX_DEPTH = 16  # levels of nested boxes; the tables are 5 levels below the outermost boxes
 _MAX_BOXES = 5_000_000
 _TRUN_FIELDS = 0x0F00  # flags of the fields that a fragment stores for each sample
 
@@ -39,7 +39,7 @@ class _Box(NamedTuple):
 
 
 def check_mp4_header(path: Path) -> None:
-    """Raise if the tables of an MP4 or QuickTime file claim more samples than the file has bytes.
+    """Raise if the tables of an MP4 or QuickTime file claim more samples than the file can contain.
 
     Files of other formats and damaged files pass this check; opening them raises an error later.
 
@@ -80,10 +80,11 @@ def _check_samples(handle: BinaryIO, size: int, path: Path) -> None:
 
 
 def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
-    """Return the number of samples that a box claims; 0 for boxes that claim none.
+    """Return the number of samples that a box claims; 0 for boxes without a table.
 
-    If a table claims more entries than its box has room for, return more than `size`, the bytes of the file,
-    so that the file is refused.
+    For tables that do not list samples, return the number of entries. If a table of samples claims more
+    entries than its box has room for, return more than `size`, the bytes of the file, so that the file is
+    refused.
     """
     if box.kind == b"stsz":  # one size for all samples, or the size of each
         sample_size, count = struct.unpack(">II", _read(handle, box.start + 4, 8))
@@ -100,7 +101,7 @@ def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
         flags, count = struct.unpack(">II", _read(handle, box.start, 8))
         fields = bin(flags & _TRUN_FIELDS).count("1")
         return int(count if 4 * fields * count <= box.stop - box.start else count + size)
-    if box.kind in (b"stco", b"co64", b"stsc", b"stss", b"stps", b"elst"):  # tables of 4 bytes or more
+    if box.kind in (b"stco", b"co64", b"stsc", b"stss", b"stps", b"elst"):  # entries of 4 bytes or more
         (entries,) = struct.unpack(">I", _read(handle, box.start + 4, 4))
         return int(entries)
     return 0

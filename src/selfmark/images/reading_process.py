@@ -1,10 +1,10 @@
-"""A process that decodes and crops still images for another one.
+"""A process that decodes and crops still images for the main process.
 
-Threads of one process read images at most at the speed of its Python code, of which only one thread at a time
-can run. The processes are started with `subprocess`, because `multiprocessing` would import the user's script
-again, and because a process that uses CUDA cannot be forked. Crops are returned in shared memory; only paths,
-boxes and sizes pass through a pipe. A process ends when the other end of its pipe is closed, also if the main
-process was killed.
+In one process, only one thread at a time can run Python code, which limits how fast its threads read images.
+Further processes are therefore started. `subprocess` starts them, because `multiprocessing` would import the
+user's script again, and because a process that uses CUDA cannot be forked. Crops are returned in shared
+memory; only paths, boxes and sizes pass through a pipe. A process ends when the main process closes its end
+of the pipe or is killed.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class ReadingProcess:
     def read(self, stills: Sequence[StillImage]) -> list[list[Outcome]]:
         """Return the result of `read_crops` for each image; at most `CAPACITY` references in all.
 
+        An error that `read_crops` raises in the process is raised here again.
+
         Raises:
             EOFError, OSError: if the process has ended.
         """
@@ -120,7 +122,7 @@ class ReadingProcess:
 
 
 def can_start_processes() -> bool:
-    """Return True if this system has what the processes need: Linux, and a Python program of its own."""
+    """Return True if the processes can be started: on Linux, with an ordinary Python interpreter."""
     is_python = "python" in Path(sys.executable or "").name.lower() and not getattr(sys, "frozen", False)
     return hasattr(os, "memfd_create") and is_python
 
@@ -142,7 +144,12 @@ def serve(connection_descriptor: int, memory_descriptor: int) -> None:
 def _answer(
     stills: list[tuple[str, list[Box | None]]], images: Images, crops: Pixels
 ) -> list[list[str | tuple[tuple[int, int], list[float]]]] | Exception:
-    """Write the crops of images to the shared memory; return the size and region, or the reason, of each."""
+    """Write the crops of images to the shared memory.
+
+    Returns:
+        For each image, one answer per box: the size of the original and the region of the crop, or the reason
+        why there is no crop. If an error occurs, the error.
+    """
     answers: list[list[str | tuple[tuple[int, int], list[float]]]] = []
     row = 0
     try:

@@ -181,7 +181,7 @@ def _list_coco(path: Path) -> list[ImageRef]:
     refs: list[ImageRef] = []
     for image in file.images:
         frame, clip = image.frame(), image.clip_frame()
-        if clip is not None:  # Other COCO files may have a video with the same id.
+        if clip is not None:  # Add the path: other COCO files may have a video with the same id.
             clip = (f"{path}:{clip[0]}", clip[1])
         for box, track in objects[image.id] or [(None, None)]:
             refs.append(ImageRef(folder / image.file_name, frame, box, track, clip))

@@ -14,7 +14,7 @@ from selfmark.sampling import evenly_spaced
 
 _BORDER = 1.0  # pixels; a box this close to the border of its image counts as reaching it
 _MIN_SIDE = 0.5  # fraction of the network's input; smaller crops show few details
-_MAX_ALIKE = 0.2  # maximum fraction of successive frames that look alike with a suitable stride
+_MAX_ALIKE = 0.2  # a stride is suitable if at most this fraction of successive frames look alike
 _STRIDES = (1, 2, 3, 5, 10, 20, 30, 50, 100)  # values of `--every` to try, in this order
 _MIN_FRAMES = 200  # frames that a stride must leave
 _MAX_PAIRS = 2_000  # pairs of successive frames that are compared
@@ -99,7 +99,8 @@ def survey_images(store: ImageStore) -> ImageSurvey:
 def choose_stride(thumbnails: Thumbnails, store: ImageStore) -> int:
     """Return the smallest n for which every n-th frame of the videos rarely looks like the one before.
 
-    At least `_MIN_FRAMES` frames are kept. The result is 1 if most images are not video frames.
+    Only strides that leave at least `_MIN_FRAMES` frames are tried. If all of them are too small, the result
+    is the largest. The result is 1 if most images are not video frames, or if no stride can be tried.
 
     Args:
         thumbnails: [N, side, side] of the images.

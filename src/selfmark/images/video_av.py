@@ -32,7 +32,7 @@ class _Index:
     """Positions of the frames of a file, from one pass over its packets.
 
     frames: expected number of frames
-    times:  [stored] int64, ascending display times in stream units; empty if any is missing or repeated
+    times:  [stored] int64, ascending display times in stream units; empty if any is unknown or repeated
     keys:   [keys] int64, numbers of the key frames, ascending; empty if `times` is empty
     rate:   average number of frames per second; 0 if unknown
     unit:   length of one unit of time, seconds
@@ -243,7 +243,8 @@ def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) 
         seconds = (container.duration + container.start_time) / 1e6 - last * float(stream.time_base)
     else:
         return 0
-    # The last frame may be displayed for longer than others, so a gap below one second is no evidence.
+    # The last frame may be displayed for longer than others, so a gap below one second does not show that
+    # frames are missing.
     return round(seconds * float(stream.average_rate or 0)) - 1 if seconds > 1 else 0
 
 

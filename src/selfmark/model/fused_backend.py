@@ -172,7 +172,7 @@ class FusedExecution:
         """Run the two computations on two streams.
 
         At the end, the current stream waits for the other stream. At the start of the next call, the other
-        stream waits for the current stream. Either stream can therefore reuse memory that the other one read.
+        stream waits for the current stream. Each can therefore reuse memory that the other has read.
         """
         if self._depth == len(self._streams):
             self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]

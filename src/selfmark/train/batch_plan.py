@@ -109,8 +109,8 @@ class NearbyFrames:
 
     neighbor: [N, T] image indices of up to T nearby frames of each image; -1 for none
     video:    [N] number of the video of each image, -1 for still images
-    fraction: probability that a pair is temporal, an image and one of its nearby frames; pairs for which a
-              -1 is drawn from `neighbor` are not temporal
+    fraction: probability of a temporal pair (an image and one of its nearby frames); if the entry drawn from
+              `neighbor` is -1, the pair is not temporal
     """
 
     neighbor: IntArray

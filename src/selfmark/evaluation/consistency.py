@@ -46,7 +46,7 @@ def measure_deformation_errors(
     generator: torch.Generator,
     batch: int,
 ) -> DeformationErrors:
-    """Measure the equivariance error: the distance from landmarks of a deformed image to deformed landmarks.
+    """Measure the equivariance error: how far landmarks of deformed images are from the deformed landmarks.
 
     Args:
         detector: The detector, with or without averaging over the mirrored image.
@@ -77,8 +77,9 @@ def measure_deformation_errors(
 def measure_mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
     """Measure the distance [N, K] between each landmark and its mirror partner found in the mirrored image.
 
-    The partner's position is mirrored back first. The distance is NaN for landmarks without a partner.
-    Averaging over the mirrored image is switched off, because it would always make the two positions agree.
+    The partner's position is mirrored back before the distance is measured. The distance is NaN for landmarks
+    without a partner. Averaging over the mirrored image is switched off, because it would always make the two
+    positions agree.
     """
     size = pixels.shape[-1]
     without_flip = Detector(

@@ -31,8 +31,8 @@ class FittedShapes(NamedTuple):
 
     Attributes:
         shape: [K, 2] common shape with mean 0 and root mean square radius 1.
-        residual: [N, K] distance of each landmark from its place in the common shape after the fit; 1 is the
-            radius of the shape.
+        residual: [N, K] distance of each landmark from its place in the common shape after the fit, in radii
+            of the shape.
         rotation: [N] angle in radians by which each constellation is rotated to fit the shape.
         is_mirrored: [N] True for constellations whose y is negated before the rotation.
     """

@@ -56,7 +56,7 @@ def cumulative_by_threshold(errors: FloatArray, thresholds: FloatArray) -> Float
 
 
 def area_under_curve(fractions: FloatArray, thresholds: FloatArray) -> float:
-    """Compute the area under a curve by the trapezoidal rule; a curve that is 1 everywhere has the area 1.
+    """Compute the area under a curve by the trapezoidal rule, divided by the range of the thresholds.
 
     >>> area_under_curve(np.array([0.0, 1.0, 1.0]), np.array([0.0, 4.0, 8.0]))
     0.75

@@ -38,7 +38,7 @@ def measure_detector_precisions(
         detectors: Names of detectors, see the setting `keypoints.detector`.
         config: Settings of images, keypoints and evaluation.
         device: Device for detection.
-        folder: Folder for an image store that does not fit in memory.
+        folder: Folder for the decoded images if they do not fit in memory.
 
     Returns:
         The percentage for each name.

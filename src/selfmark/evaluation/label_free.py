@@ -44,7 +44,7 @@ def run_label_free_checks(
         stage1: Stage 1 of its run.
         refs: The images, of which a sample of `evaluation.num_samples` is checked.
         config: Settings of the run.
-        image_store: Decoded images that contain `refs`; None decodes the sample.
+        image_store: Decoded images, among them all `refs`; None decodes the sample.
         second_run: Content of verification.json, the agreement with a second run; None without such a run.
 
     Returns:

@@ -63,7 +63,7 @@ def load_labeled_images(truth: AnnotatedObjects, config: Config, folder: Path | 
     Args:
         truth: The annotated objects.
         config: Settings of images and of the memory that they may take.
-        folder: Folder for an image store that does not fit in memory.
+        folder: Folder for the decoded images if they do not fit in memory.
     """
     store = load_store(truth.refs, config.images, config.runtime.store_gigabytes, folder)
     readable = set(store.refs)

@@ -1,9 +1,9 @@
 """Implement `selfmark refine`: train a detector with corrected landmarks, and save it if its error is lower.
 
 The errors are measured on images that are left out in turn. With only one labeled image, no error can be
-measured, and the refined detector is always saved. It replaces the detector in the model folder MODEL. The
-original detector is kept in the folder MODEL-original beside it. Every refinement starts from the original
-detector.
+measured, and the refined detector is always saved. The refined detector replaces the detector in the model
+folder MODEL. The original detector is kept beside it, in the folder MODEL-original. Every refinement starts
+from the original detector.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ def is_refined(target: Path) -> bool:
 def _save(
     detector: Detector, target: Path, labels: Path, errors: RefinementErrors | None, images: int, points: int
 ) -> None:
-    """Write the refined detector with the current names; before the first refinement, copy the original."""
+    """Keep a copy of the original detector, then write the refined detector with the current names."""
     record = {
         "labels": str(labels),
         "images": images,

@@ -113,8 +113,8 @@ def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     frames = np.array([_get_frame_number(rows.refs[row]) for row in order])
     steps, counts = np.unique(np.diff(frames), return_counts=True)
     step = int(steps[counts.argmax()]) if len(steps) else 1  # the most frequent step
-    # The grid has frames at equal steps from the first to the last given frame, and also all given frames
-    # between them. There are such frames if the given frames are a list at unequal steps.
+    # The grid has frames at equal steps from the first given frame to the last. Given frames that do not fit
+    # these steps are added, for instance those of a list of single frames.
     grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, step))
     place = np.searchsorted(grid, frames)  # row of each given frame in the grid
     num_landmarks = len(rows.score[0])
@@ -159,7 +159,7 @@ def _build_object(
 def _build_refs(
     refs: Sequence[ImageRef], grid: npt.NDArray[np.int64], place: npt.NDArray[np.int64]
 ) -> list[ImageRef]:
-    """Return a reference for every frame of the grid, with boxes interpolated between the known boxes.
+    """Return a reference for every frame of the grid; boxes are interpolated if all given frames have one.
 
     Args:
         refs: references of the given frames.
@@ -183,7 +183,7 @@ def _build_refs(
 def _compute_object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
     """Return the size of an object in pixels: the median of the longer side of its boxes.
 
-    Without boxes, it is the median extent of its landmarks [T, K, 2].
+    Without boxes, tight boxes around its landmarks [T, K, 2] are used.
     """
     if all(ref.box is not None for ref in refs):
         return float(np.median([max(ref.box[2:]) for ref in refs if ref.box is not None]))

@@ -39,8 +39,9 @@ def smooth_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     values = np.take_along_axis(values, order, axis=2)
     cumulative = np.cumsum(np.take_along_axis(weights, order, axis=2), axis=2)
     half = cumulative[..., -1:] / 2
-    # If the first positions have exactly half of the total weight, the median is the mean of the two middle
-    # positions, as with an even number of equal weights. Otherwise, both indices select the same position.
+    # If the cumulative weight of a position is exactly half of the total, the median is the mean of this
+    # position and the next. With equal weights, this happens if their number is even. Otherwise, both indices
+    # select the same position.
     tolerance = 1e-9 * half
     lower = (cumulative < half - tolerance).sum(axis=2, keepdims=True)
     upper = (cumulative <= half + tolerance).sum(axis=2, keepdims=True)

@@ -72,7 +72,7 @@ def scale_times(settings: Smoothing, rate: float | None) -> Smoothing:
     """Return settings with shorter times for a video of more than `settings.max_rate` frames per second.
 
     The times are shortened in proportion to the rate, because high-speed cameras film fast movements. For
-    example, a stride of a mouse takes a quarter of a second, and longer windows would smooth it away.
+    example, a stride of a mouse takes a quarter of a second, and windows of that length would smooth it away.
 
     Args:
         settings: settings of the smoothing.

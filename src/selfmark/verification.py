@@ -45,7 +45,7 @@ Train = Callable[[Run, bool], Detector]
 def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) -> None:
     """Train a second detector and write RUN/verification.json; do nothing if this file exists.
 
-    If the second training collapses or finds too few keypoints, log a note and write nothing.
+    If the second training collapses, or has too few images or keypoints, log a note and write nothing.
 
     Args:
         run: the run to verify, which has held-out images.

@@ -1,7 +1,7 @@
-"""Temporal pairs: propagate keypoints to nearby frames by sparse optical flow (Sec. 4.2, Training).
+"""Propagate keypoints to nearby video frames by sparse optical flow (Sec. 4.2, Training).
 
-Lucas-Kanade runs on the CPU (OpenCV), once per round. A forward-backward check rejects points that do not
-return to their start when they are tracked back.
+An image and a nearby frame form a training pair. Lucas-Kanade runs on the CPU (OpenCV), once per round. A
+forward-backward check rejects points that do not return to their start when they are tracked back.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.crop import compute_crop_regions, extract_crop
 from selfmark.images.decode import DecodedImage, Pixels, UnreadableImage, decode_image
 
-_MIN_OVERSAMPLING = 2  # minimum pixels per network pixel, along each axis, of a JPEG decoded at reduced size
+_MIN_OVERSAMPLING = 2  # a reduced JPEG keeps at least this many pixels per network pixel along each axis
 
 
 @dataclass(frozen=True)

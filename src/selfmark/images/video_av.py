@@ -99,8 +99,8 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                 if target == current:
                     # Reuse the converter, because creating one takes longer than decoding a frame.
                     rgb = converter.reformat(frame, format="rgb24").to_ndarray()
-                    # Read the display matrix of the first frame only; it is the same in the whole file. PyAV
-                    # keeps a frame whose side data was read in memory until the next garbage collection.
+                    # Read the display matrix of the first frame only; it is the same in the whole file.
+                    # Once the matrix of a frame is read, only the garbage collector frees the frame.
                     if turn is None:
                         turn = _read_turn(frame)
                     yield current, _rotate_upright(rgb, turn)

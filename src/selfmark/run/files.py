@@ -29,7 +29,7 @@ from selfmark.run.guarded_files import (
 )
 from selfmark.run.json_schema import is_list_of, is_number, is_object, require_fields
 
-FORMAT = 1  # version of run folders and models; increased when older versions of selfmark could not read them
+FORMAT = 1  # version of run folders and models; increased by changes that older versions cannot read
 
 _MAX_VIEWS = 100
 _VIEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the name of a view is the name of its folder

@@ -71,7 +71,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Playwright turns the sandbox off, which root needs; the tests open only their own pages.
+        # Playwright turns the sandbox off, because root cannot use it. The tests open only their own pages.
         started = playwright.chromium.launch(executable_path=chromium, args=["--disable-gpu"])
         yield started
         started.close()
@@ -101,9 +101,9 @@ class Visit:
 def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) -> Iterator[Visit]:
     """Open a local file or the address of a server in a new window.
 
-    Console errors (including violations of the content security policy), script errors, dialogs, and requests
-    to anything but this file or server are recorded as complaints. Further arguments go to Playwright's
-    `new_context`.
+    Console errors and warnings (including violations of the content security policy), script errors, dialogs,
+    failed requests, and requests to anything but this file or server are recorded as complaints. Further
+    arguments go to Playwright's `new_context`.
     """
     address = place if isinstance(place, str) else place.resolve().as_uri()
     server = address.split("?")[0] if isinstance(place, str) else None

@@ -51,7 +51,7 @@ QUICK: dict[str, Any] = {
     "runtime.batch": 3,
     "runtime.checkpoint_every": 2,
     "runtime.log_every": 2,
-    "evaluation.num_samples": 6,  # too few for checks that need pretrained features, which take seconds
+    "evaluation.num_samples": 6,  # too few for the slow checks that need pretrained features
 }
 
 # Replaces the result of the checks at the end of a run, in tests that skip these checks.

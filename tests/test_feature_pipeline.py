@@ -213,7 +213,7 @@ def test_features_of_an_onnx_model_are_stored_with_the_detector(photos: Path, tm
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
 def test_another_seed_gives_another_result(trained: Path, photos: Path, tmp_path: Path) -> None:
-    """That the same seed gives the same result is checked by the tests of interrupted runs."""
+    """The tests of interrupted runs check that the same seed gives the same result."""
     _discover(photos, tmp_path / "other", QUICK_FEATURES | {"seed": 1})
     other = load_file(tmp_path / "other" / "model" / "weights.safetensors")
     weights = load_file(trained / "model" / "weights.safetensors")
@@ -302,7 +302,7 @@ AUTO_K = {name: value for name, value in QUICK_FEATURES.items() if name not in (
     "M": 12,
     "auto_k.candidates": [3, 4, 6],
     "auto_k.splits": 2,
-    "features.places": "used",  # otherwise decided before K is chosen, so with another K than if K is given
+    "features.places": "used",  # "auto" would decide this before K is chosen
 }
 
 

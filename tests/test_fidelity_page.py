@@ -31,7 +31,10 @@ _RUNS = {
 
 
 def _read_recorded_rows() -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the rows of the recorded runs by (run, reading); "" is the reading that the detector uses."""
+    """Return the rows of the recorded runs by (run, reading).
+
+    A reading is a way to get landmarks from heatmaps; "" is the one that the detector uses.
+    """
     content = json.loads((ROOT / "docs/results/paper_variants.json").read_text(encoding="utf-8"))
     rows = {}
     for run in content["runs"]:

@@ -138,7 +138,7 @@ def test_special_files_and_numbers_that_are_not_finite_are_refused(
         assert message in capsys.readouterr().err
     assert not any(library.iterdir())
     assert selfmark("weights", "superpoint", "--from", pipe) == 2
-    # A detector in a folder, which nobody has checked before.
+    # A detector in a folder was not checked by `models add`, so `copy_model` must check it.
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     write_tensors(tensors, {}, copy / "weights.safetensors")

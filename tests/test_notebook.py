@@ -18,7 +18,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     nbformat: Any = pytest.importorskip("nbformat")
     nbclient: Any = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    # The kernel runs with this Python and its packages, also if it is not registered with Jupyter.
+    # The kernel runs with this Python and its packages, even if this Python is not registered with Jupyter.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), *sys.path]))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

@@ -152,7 +152,7 @@ def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path
 
 
 def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
-    """The weights are also saved if the run stops between the last checkpoint of a round and saving them."""
+    """A run that stops after the last checkpoint of a round saves the weights of that round when resumed."""
     settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
     train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")
@@ -300,7 +300,7 @@ def test_every_ablation_takes_effect(
     )
     assert len(detector.names) == 4
     if changes == {"flip.test": False}:
-        assert not detector.card.flip_test  # The weights are the same.
+        assert not detector.card.flip_test  # this setting does not change the weights
         return
     if changes == {"flip.partner": "itself"}:
         assert detector.card.mirror == (0, 1, 2, 3)
@@ -376,7 +376,7 @@ def test_temporal_pairs_need_video_frames(photos: Path, tmp_path: Path) -> None:
 def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames 0, 10, 20, ... of two videos in one folder; the last picture belongs to no video."""
+    """Frames 0, 20, ... of one video and 10, 30, ... of another; the last picture belongs to no video."""
     images = [
         {"id": index, "file_name": str(path), "video_id": index % 2, "frame_id": 10 * index}
         for index, path in enumerate(sorted(photos.iterdir()))
@@ -395,7 +395,7 @@ def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
         tmp_path / "frames.json", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
     )
     assert len(paired) == QUICK["rounds.count"]
-    video = np.arange(23) % 2  # of every picture but the last
+    video = np.arange(23) % 2  # the video of every picture but the last
     for neighbors in paired:
         assert (neighbors[:-1] >= 0).all()
         assert (neighbors[:-1] % 2 == video[:, None]).all(), "neighbors are frames of the same video"

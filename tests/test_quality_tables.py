@@ -46,7 +46,7 @@ def merge(scripts: None) -> ModuleType:
 def _make_row(
     name: str, forward: float, seed: int = 0, stage: int = 1, ridge: float = 0.01, **more: Any
 ) -> Any:
-    """Return a row of quality.json with these values and made-up other ones."""
+    """Return a row of quality.json with these values, and made-up values in the other fields."""
     row = {"name": name, "run": f"{name}-s{seed}", "seed": seed, "stage": stage, "ridge": ridge}
     row |= {"forward": forward, "backward": 2 * forward, "mean_shape": 11.4, "minutes": 1.5}
     return row | {"hardware": "an abacus", "points_per_image": 20.0 if stage == 1 else 30} | more

@@ -23,7 +23,7 @@ from tests.conftest import selfmark
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\x9b31m\u202e [red]:cat:[/red]\n"
 SHOWN = "\\x1b]0;title\\x07\\x1b[2J\\r\\x9b31m\\u202e [red]:cat:[/red]\\n"
 
-# Code that prints without the console of the package, which makes text harmless.
+# Code that prints without the package's console. Only that console makes text harmless.
 _PRINTS = re.compile(
     r"(?<![\w.])(print|rich\.print|typer\.s?echo|sys\.std(out|err)\.write)\(|^\s*from rich\.console import"
 )

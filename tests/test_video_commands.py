@@ -190,7 +190,7 @@ def test_bad_options_are_refused_in_one_line(
     assert selfmark("predict", quick_run, tmp_path, "-o", tmp_path / "out", "--draw") == 2
 
 
-# A program that processes each video and prints the peak memory of the process after it, in KiB.
+# A program that processes videos. After each video, it prints its own peak memory so far, in KiB.
 MEASURE = """
 import resource, sys
 from pathlib import Path

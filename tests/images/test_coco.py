@@ -156,7 +156,7 @@ def test_the_image_folder_is_the_first_that_has_the_image(tmp_path: Path) -> Non
     file = write_and_read(tmp_path)
     with pytest.raises(InputError, match=r"'a\.jpg' is in none of"):
         file.image_folder(file.images[0])
-    # Add the image to the folders from the last to the first in the order of search.
+    # These folders are in reverse order of search, so each newly added image is found first.
     for folder in (tmp_path / "images" / "labels", tmp_path / "images", tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "a.jpg").touch()

@@ -1,4 +1,4 @@
-"""Processes give the same crops, messages and order as threads, also if one of them ends."""
+"""Processes give the same crops, messages and order as threads, also if a process ends."""
 
 from __future__ import annotations
 

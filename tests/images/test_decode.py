@@ -173,7 +173,7 @@ def test_sixteen_bits_are_divided_by_257(tmp_path: Path, name: str) -> None:
 
 
 def test_a_dark_sixteen_bit_image_stays_dark_in_every_format(tmp_path: Path) -> None:
-    """Pillow opens a 16-bit PGM as 32-bit integers. Even if all are below 256, it is not an 8-bit image."""
+    """Pillow opens a 16-bit PGM as 32-bit integers. If all are below 256, they are still 16-bit values."""
     values = np.full((3, 4), 200, np.uint16)
     for name in ("a.png", "a.tif", "a.pgm"):
         assert read_image(save(Image.fromarray(values), tmp_path / name), LIMIT).max() == 1
@@ -232,7 +232,7 @@ def test_only_the_first_frame_is_read(tmp_path: Path) -> None:
 
 # --- orientation -----------------------------------------------------------------------------------
 
-ORIENTATION_TAG = 274  # of EXIF 2.3
+ORIENTATION_TAG = 274  # its number in EXIF 2.3
 # Value of the tag -> the sides of the scene that are stored in row 0 and in column 0 of the file.
 STORED_SIDES = {
     1: ("top", "left"),

@@ -47,7 +47,7 @@ def test_nearby_frames_are_close_and_in_the_same_video() -> None:
         assert (near[image] >= 0).all()
         assert (video[near[image]] == video[image]).all()
         gap = np.abs(frame[near[image]] - frame[image])
-        # Frames of video 0 are farther apart than the limit of 3, so only the next ones count.
+        # Frames of video 0 are farther apart than the limit of 3, so only adjacent frames count.
         assert (gap == 4).all() if video[image] == 0 else ((gap >= 1) & (gap <= 3)).all()
     assert (near[24:] == -1).all(), "still images and one-frame videos have no neighbors"
 

@@ -55,7 +55,8 @@ def test_both_readers_agree(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rotation", "corners"),
-    # As stored, red is on the left and blue on the right. The display rotates counterclockwise.
+    # As stored, red is on the left and blue on the right. The display rotates counterclockwise. `corners` are
+    # the colors at the top left and at the bottom left after the rotation.
     [(90, ("blue", "red")), (-90, ("red", "blue")), (180, ("blue", "blue"))],
 )
 def test_rotated_videos_are_upright(rotation: int, corners: tuple[str, str], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _TITLE = "AFLW of earlier work (aflw_release-2)"
 
 
 def read(root: Path) -> Dataset:
-    """Read the split of earlier work. Whole images are used, because they are already cropped (Sec. 4.1)."""
+    """Read the split of Jakab et al. Whole images are used, because they are already cropped (Sec. 4.1)."""
     find_path(root, "output", title=_TITLE)  # raises if the folder of images is missing
     return Dataset(
         name="aflw",
@@ -41,7 +41,7 @@ def _read_split(root: Path, part: str) -> AnnotatedObjects:
     points = matlab_files.get_matlab_numbers(
         labels, matlab_files.load_matlab(labels), "gt", (len(rows), len(FIVE), 2)
     )
-    # The file has y before x, so swap them as earlier work does. Earlier work treats the coordinates as
-    # 0-based, and so do we, although MATLAB wrote them.
+    # The file has y before x, so swap them as earlier work does. MATLAB wrote the file and counts from 1, but
+    # earlier work treats the coordinates as 0-based, and so do we.
     xy = points[:, :, ::-1].copy()
     return build_annotated_objects([ImageRef(Path("output") / name) for _, (name,) in rows], FIVE, xy)

@@ -34,7 +34,9 @@ NAMES = (
 NUM_VIDEOS = 20  # The annotations continue with the 72 videos of Extended BBCPose.
 TRAIN_STEP = 10  # use every n-th annotated frame of a training video
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv")
-MARGIN = 0.3  # relative margin around the joints, to include the hands, the top of the head and the chest
+# Margin around the joints, relative to the longer side of their box. It includes the hands, the top of the
+# head and the chest.
+MARGIN = 0.3
 
 
 def read(root: Path) -> Dataset:

@@ -38,11 +38,12 @@ def pair_points_by_side(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def compute_boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
-    """Return boxes [N, 4] around annotated points with a margin on each side.
+    """Return boxes [N, 4] around annotated points, enlarged by a margin.
 
     Args:
         xy: [N, L, 2] points; NaN if not annotated.
-        margin: Margin on each side, as a fraction of the longer side of the box.
+        margin: Distance by which each edge of the tight box moves outward, as a fraction of the larger of its
+            width and height.
 
     >>> compute_boxes_around_points(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
     [[1.5, 2.5, 6.0, 12.0]]

@@ -3,7 +3,7 @@
 The points are the eyes, the mouth, and three points on each ear.
 
 The root contains the folders CAT_00 to CAT_06, directly or inside the folders CAT_DATASET_01 and
-CAT_DATASET_02 of the archives. These folders contain images like `00000001_000.jpg` and their points in
+CAT_DATASET_02 of the archives. CAT_00 to CAT_06 contain images like `00000001_000.jpg` and their points in
 `00000001_000.jpg.cat`: the number 9, then x and y of each point.
 """
 

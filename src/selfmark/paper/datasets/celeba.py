@@ -59,7 +59,7 @@ def read(root: Path) -> Dataset:
         names=FIVE,
         mirror=FIVE_MIRROR,
         normalizer="inter_ocular",
-        settings={"evaluation.ridge": 0.001},  # for forward errors in the authors' program
+        settings={"evaluation.ridge": 0.001},  # the authors' program uses it for forward errors
         train=objects.select(is_train),
         test=objects.select(np.array(test, dtype=np.int64)),
         notes=notes,
@@ -101,7 +101,7 @@ def _read_official_boxes(root: Path, row_of: dict[str, int]) -> tuple[FloatArray
 
 
 def _read_partitions(root: Path, row_of: dict[str, int]) -> dict[str, tuple[str, ...]]:
-    """Return CelebA's own split as a field; empty if its list does not exist. The paper does not use it."""
+    """Return CelebA's own split as a field; empty if its list is missing. The paper ignores this split."""
     paths = (root / name for name in _possible_paths("Eval", "list_eval_partition.txt"))
     path = next((path for path in paths if path.exists()), None)
     if path is None:

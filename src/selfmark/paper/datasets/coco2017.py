@@ -76,7 +76,7 @@ def _read_split(root: Path, kind: str) -> tuple[str, AnnotatedObjects, list[str]
 
 
 def _find_image_folder(root: Path, path: Path, kind: str, names: Sequence[Path]) -> Path:
-    """Return the folder that contains most of a sample of the images.
+    """Return the folder that contains the largest number of images of a sample.
 
     COCO files do not say which folder their file names are relative to.
     """

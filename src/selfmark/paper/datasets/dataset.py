@@ -114,7 +114,7 @@ def _to_coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
     root = dataset.root.resolve()
     images: dict[tuple[str, int | None], dict[str, Any]] = {}
     annotations = []
-    no_points = [0] * (3 * len(dataset.names))  # shared by all objects without points, up to 200,000
+    no_points = [0] * (3 * len(dataset.names))  # shared by objects without points: up to 200,000 objects
     for row, ref in enumerate(split.refs):
         key = (str(root / ref.path), ref.frame)
         if key not in images:
@@ -195,9 +195,9 @@ def files_exist(paths: Sequence[Path]) -> npt.NDArray[np.bool_]:
 
 
 def compute_tight_boxes(xy: FloatArray) -> FloatArray:
-    """Return the smallest boxes [N, 4] around annotated points [N, L, 2], measured from pixel corners.
+    """Return the smallest boxes [N, 4] around annotated points [N, L, 2]; NaN means not annotated.
 
-    Points have pixel centers at integers; NaN means not annotated.
+    The center of the top left pixel is (0, 0) for points, but (0.5, 0.5) for boxes.
 
     >>> compute_tight_boxes(np.array([[[2.0, 3.0], [np.nan, np.nan], [5.0, 3.0]]])).tolist()
     [[2.5, 3.5, 3.0, 0.0]]

@@ -7,9 +7,9 @@ import numpy as np
 from selfmark.points import FloatArray
 
 # Points of an average adult face in millimeters, by index in the 300-W scheme. x points to the right in the
-# image, y down, and z toward the camera; the origin is between the eyes. The values are rounded and
-# symmetric. The outline of the face is left out, because some annotations follow its visible edge instead of
-# a fixed place on the head.
+# image, y down, and z toward the camera; the origin is between the eyes. In the comments, left and right are
+# the person's. The values are rounded and symmetric. The outline of the face is left out, because some
+# annotations follow its visible edge instead of a fixed place on the head.
 FACE = {
     36: (-45.0, 0.0, -5.0),  # outer corner of the right eye
     39: (-17.0, 0.0, 0.0),  # inner corner
@@ -30,8 +30,8 @@ def estimate_yaw(xy: FloatArray) -> FloatArray:
     First, fit an affine camera (a 2 x 3 matrix) to the nine points of `FACE` by least squares. Then replace
     it by the nearest matrix with orthonormal rows. The cross product of the rows completes a rotation matrix:
     yaw about the vertical axis of the head, then pitch, then roll. The third row of the rotation is
-    (-sin(yaw) cos(pitch), sin(pitch), cos(yaw) cos(pitch)). So yaw does not depend on pitch, roll, position
-    or size.
+    (-sin(yaw) cos(pitch), sin(pitch), cos(yaw) cos(pitch)). In the ratio of its first and last entries,
+    cos(pitch) cancels, so this ratio determines yaw independently of pitch, roll, position and size.
 
     Args:
         xy: [N, 68, 2] points of the 300-W scheme in pixels.

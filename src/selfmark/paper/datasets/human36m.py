@@ -35,7 +35,7 @@ TRAIN_SUBJECTS, TEST_SUBJECTS = ("S1", "S5", "S6", "S7", "S8", "S9"), ("S11",)
 TRAIN_STEP, TEST_STEP = 50, 100  # every n-th frame is used
 # Six activities. The pattern excludes walking in pairs and walking a dog, whose names begin similarly.
 VIDEO_NAME = re.compile(r"(Directions|Discussion|Posing|Waiting|Greeting|Walking)(?: \d)?\.(\d+)\.mp4")
-# In the order of the files. Some joints coincide, for example the wrists and the thumbs.
+# All joints, in the order in which the files store them. Some coincide, for example wrists and thumbs.
 ALL_JOINTS = (
     "hips", "right_hip", "right_knee", "right_ankle", "right_toe", "right_toe_end", "left_hip", "left_knee",
     "left_ankle", "left_toe", "left_toe_end", "spine", "spine_middle", "neck", "nose", "head", "left_collar",
@@ -43,7 +43,7 @@ ALL_JOINTS = (
     "right_collar", "right_shoulder", "right_elbow", "right_wrist", "right_thumb", "right_thumb_end",
     "right_hand", "right_hand_end",
 )  # fmt: skip
-MARGIN = 0.1  # relative margin around the joints, for boxes that are made from the joints
+MARGIN = 0.1  # margin of boxes that are made from the joints, relative to the longer side of the tight box
 
 
 def read(root: Path) -> Dataset:

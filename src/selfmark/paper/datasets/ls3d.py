@@ -29,8 +29,8 @@ _TITLE = "300W-LP and LS3D-W Balanced"
 # The mirrored copies in the folders *_Flip are left out, because discovery mirrors images itself.
 _PARTS = ("AFW", "HELEN", "IBUG", "LFPW")
 _BALANCED = ("LS3D-W-balanced-20-03-2017", "LS3D-W-balanced", "LS3D-W-Balanced", "LS3D-W/LS3D-W-balanced")
-# Height of the forehead, which is added above the points, relative to their height; as in the authors'
-# program.
+# Height of the forehead, relative to the height of the tight box around the points. As in the authors'
+# program, boxes extend above the points by this height.
 _FOREHEAD = 1 / 3
 
 
@@ -134,7 +134,7 @@ def _read_objects(
 ) -> tuple[AnnotatedObjects, list[str]]:
     """Return the images that have points, and a note if some images have none."""
     labeled = [(row, path) for row, path in enumerate(point_files) if path is not None]
-    # Both data sets are 1-based: MATLAB wrote 300W-LP, and the authors of LS3D-W add 1 in Torch.
+    # Both data sets are 1-based: MATLAB wrote 300W-LP, and the Torch program of LS3D-W's authors adds 1.
     xy = np.stack([_read_points(path) for _, path in labeled]) - 1
     boxes = compute_tight_boxes(xy)
     boxes[:, 1] -= _FOREHEAD * boxes[:, 3]

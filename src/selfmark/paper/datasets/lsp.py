@@ -31,7 +31,7 @@ def read(root: Path) -> Dataset:
     """Read the official halves: the first thousand images for training, the others for testing."""
     path = find_path(root, "joints.mat", title=TITLE)
     find_path(root, "images", title=TITLE)
-    # It is unknown whether coordinates start at 0 or 1; like other readers, we use them unchanged.
+    # It is unknown whether coordinates start at 0 or 1; like other programs, we use them unchanged.
     joints = matlab_files.get_matlab_numbers(
         path, matlab_files.load_matlab(path), "joints", (3, len(NAMES), None)
     ).transpose(2, 1, 0)

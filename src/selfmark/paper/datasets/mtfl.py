@@ -22,9 +22,9 @@ from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 _TITLE = "MTFL"
 _ATTRIBUTES = ("gender", "smile", "glasses", "pose")
 _NUM_POSES = 5  # 1 left profile, 2 left, 3 frontal, 4 right, 5 right profile
-# Side of training boxes, relative to the longer side of the tight box around the points. With the margin of
-# 0.1 on each side, training crops then have the scale of the test crops, which are 2.87 times as large as the
-# tight box (median of 2,995).
+# Width and height of training boxes, relative to the larger of width and height of the tight box around the
+# points. Cropping adds a margin of 0.1 at each edge, so training crops are 2.4 * 1.2 = 2.88 times as large as
+# the tight box. Test crops are 2.87 times as large (median of 2,995).
 _BOX_SCALE = 2.4
 
 

@@ -30,7 +30,9 @@ ACTIONS = (
     "tennis_serve", "tennis_forehand", "baseball_pitch", "baseball_swing", "jumping_jacks", "golf_swing",
 )  # fmt: skip
 NUM_TEST_VIDEOS = 5  # number of test videos of each action
-MARGIN = 0.15  # relative margin around the joints, because the highest joint is the middle of the head
+# Margin around the joints, relative to the longer side of their box. It is needed, because the highest joint
+# is the middle of the head.
+MARGIN = 0.15
 
 
 def read(root: Path) -> Dataset:

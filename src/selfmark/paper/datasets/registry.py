@@ -36,7 +36,8 @@ class DatasetInfo:
         folder: Folder in the archive; the root is this folder or its parent.
         counts: Number of images in each split according to the paper, or to the authors of the data set if
             the paper does not give it.
-        alternatives: Pairs of a prefix of a path in the layout and another prefix that readers also accept.
+        alternatives: Pairs of prefixes. Readers also accept paths of the layout in which the first prefix of
+            a pair is replaced by the second.
     """
 
     title: str

@@ -20,12 +20,12 @@ STAGE1_64_PAIRS_STEP = 31.11e-3  # seconds per training step on 128 images
 EXTRACT = 5921.25  # images per second; points and descriptors of an image and its mirror image
 PREDICT_GPU = 6253.48  # images per second
 COLD_FIRST_STEP_S = 25.46  # seconds until the first step, from a cold start
-RECOVERY_200K = 3.16  # seconds of both clusterings with 10 restarts
-# Measured in docs/results/reproduced/birds.json. benchmarks/cost_formulas.py has the same values. Large JPEGs
-# take longer.
+RECOVERY_200K = 3.16  # seconds to cluster the keypoints twice, into K and into M clusters, with 10 restarts
+# Measured in docs/results/reproduced/birds.json; large JPEGs take longer. benchmarks/cost_formulas.py has the
+# same values for first keypoints and decoding.
 FIRST_KEYPOINTS = 1_500.0  # images per second, rounded down
 DECODE = 950.0  # images per second
-MEASURING = 45.0  # seconds of one measurement without prediction: reading, regressors and pictures
+MEASURING = 45.0  # seconds of one measurement without prediction: reading, fitting and drawing
 
 # Number of images for discovery, for fitting regressors and for testing. The numbers are from the paper
 # (Sec. 4.1), or from the official files if the paper gives none.

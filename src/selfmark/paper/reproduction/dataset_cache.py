@@ -1,6 +1,7 @@
 """The data sets of a folder, each read only once, and label files that are written from them.
 
-`discover` and `evaluate` read the label files: COCO files of the splits, and CSV files of first keypoints.
+`discover` and `evaluate` read the label files: COCO files of the splits, and CSV files of first keypoints,
+from which a training starts.
 """
 
 from __future__ import annotations

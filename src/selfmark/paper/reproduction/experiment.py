@@ -37,7 +37,7 @@ _SINGLE_VALUE_KEYS = ("train", "test", "points", "fit_images", "start", "metric"
 _SETTINGS_KEYS = ("settings", "evaluation")
 _SPEC_KEYS = (*_SINGLE_VALUE_KEYS, *_SETTINGS_KEYS)
 _FILE_KEYS = ("title", "place", "label", "kind", "note", "digits", "x", "y", "columns", "rows", *_SPEC_KEYS)
-# Current names of experiments of selfmark 0.1.
+# Names of experiments in selfmark 0.1, and their current names.
 _RENAMED = {"generalisation": "generalization", "initialisation": "initialization"}
 
 

@@ -28,7 +28,7 @@ from selfmark.paper.reproduction.table_metrics import MeasurementKind, list_requ
 _WITHOUT_TRAINING: tuple[MeasurementKind, ...] = ("keypoints", "keypoint map", "keypoint sheet")
 _STAGE1_ONLY: tuple[MeasurementKind, ...] = ("stage1", "rounds", "map")
 
-DatasetKey = tuple[str, int | None]  # name and number of annotated points; None for the points that it has
+DatasetKey = tuple[str, int | None]  # name and number of annotated points of a data set; None for all points
 CellKey = tuple[str, str, str]  # names of the experiment, the row and the column
 
 
@@ -161,8 +161,9 @@ class ExperimentPlan:
     def add(self, key: CellKey, metric: str, measurement: Measurement) -> None:
         """Add a cell and its measurement.
 
-        If the measurement is already planned, it then covers the fields and detectors of both. The training
-        run is planned up to the last stage that any of its measurements needs.
+        If a measurement with the same key is already planned, both are merged: the result covers the fields
+        and detectors of both. The training run is planned up to the last stage that any of its measurements
+        needs.
         """
         planned = self.measurements.get(measurement.key)
         if planned is not None:
@@ -306,10 +307,10 @@ class _Planner:
 
 
 def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with M raised to K, if M is not set and the preset has fewer than K clusters."""
+    """Return the settings with M. Unless it is set, M is the preset's value, or K if that is larger."""
     if "M" in settings:
         return dict(settings)
-    # Only valid settings can be resolved, and M must be at least K. This M is larger than any K.
+    # To find K, resolve the settings with an M that is larger than any K: settings with M < K are invalid.
     num_landmarks = override(preset(preset_name), {**settings, "M": 1_000_000}).K
     return {**settings, "M": max(num_landmarks, preset(preset_name).M)}
 

@@ -125,7 +125,7 @@ def _choose_bar_colors(count: int) -> list[str]:
 
 
 def _draw_maps(figure: Any, experiment: Experiment, values: Values) -> None:
-    """Draw a panel for each cell, with a dot for each point; a point on no annotated point is gray."""
+    """Draw a panel for each cell, with a dot for each descriptor; it is gray if it has no annotated point."""
     cells = list(product(experiment.own_rows, experiment.columns))
     for axis, (row, column) in zip(_add_panels(figure, len(cells), len(cells)), cells, strict=True):
         points = values.get((row.name, column.name))

@@ -193,7 +193,7 @@ def _use_current_names(options: ReproductionOptions) -> ReproductionOptions:
 
 
 def _select_and_check(names: Sequence[str], options: ReproductionOptions) -> tuple[list[Experiment], Config]:
-    """Load and check experiments and settings, before the data is read, which takes minutes."""
+    """Load and check experiments and settings; done before reading the data, because that takes minutes."""
     experiments, settings = select_experiments(names), override(preset(options.preset), options.changes)
     check_rows_differ(experiments, options.changes)
     select_device(options.device)
@@ -364,7 +364,7 @@ def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Work
 def _read_value(
     cell: Cell, metric_text: str, view: View, plan: ExperimentPlan, workspace: Workspace
 ) -> Value:
-    """Return the value of a metric in a cell's measurement; None if the view does not apply to it."""
+    """Return the value of a metric in a cell's measurement; None if `view` cannot convert the results."""
     if cell.measurement is None:
         return ABSENT
     measurement = plan.measurements[cell.measurement]

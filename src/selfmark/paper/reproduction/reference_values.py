@@ -1,8 +1,8 @@
 """Reference values: they are printed beside the values of an experiment, so that each number can be judged.
 
-Every backward error and every curve gets the error of guessing the mean shape as a reference. The backward
-error of Stage 1 also gets the backward error over found landmarks only. Errors of 68 facial points that are
-divided by the inter-ocular distance are repeated with the distance that the authors' program uses.
+Every backward error and every cumulative curve gets the error of guessing the mean shape as a reference. The
+backward error of Stage 1 also gets the backward error over found landmarks only. Errors of 68 facial points
+that are divided by the inter-ocular distance are repeated with the distance that the authors' program uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from selfmark.paper.reproduction.table_writers import Values
 View = Callable[[Results], Results | None]
 ReadCell = Callable[[Row, Column, str, View], Value]  # reads the value of a metric in a cell, through a view
 
-AUTHORS_EYES = "by points 41 and 46"  # ends the names of rows with the authors' inter-ocular distance
+AUTHORS_EYES = "by points 41 and 46"  # end of the names of rows that use the authors' inter-ocular distance
 GUESSING = "guessing"
 
 # For each metric, the labels of its reference values and the metrics that they show.
@@ -127,7 +127,7 @@ def _derive_columns(experiment: Experiment, column: Column) -> list[_Derived]:
 
 
 def _derive_rows(experiment: Experiment, row: Row) -> list[_Derived]:
-    """Return a row and its copy with the authors' inter-ocular distance; in a figure, also guessing."""
+    """Return a row and its copy with the authors' inter-ocular distance; for curves, also their guessing."""
     if row.is_quoted or experiment.kind not in ("table", "curves"):
         return [_Derived(row.name, row.name)]
     rows = [

@@ -42,7 +42,7 @@ def measure_stage1_errors(task: MeasurementTask) -> Results:
 
 
 def measure_errors_by_round(task: MeasurementTask) -> Results:
-    """Measure the errors of Stage 1 after each round; the training images are clustered anew for each."""
+    """Measure the errors of Stage 1 after each round; the training images are clustered again each time."""
     run = Run.open(task.run_folder)
     fit, test = load_task_images(task, task.fit), load_task_images(task, task.test)
     images = load_store(run.refs(), run.config.images, run.config.runtime.store_gigabytes, task.folder)

@@ -169,7 +169,7 @@ def _make_parts_reader(section: str, limit: str) -> ReadValue:
 
     Args:
         section: "raw" or "regressed".
-        limit: Word in the description of the hit limit.
+        limit: Word in the description of the limit, the largest distance that counts as a hit.
     """
 
     def read(results: Results, argument: str) -> Value:

@@ -23,9 +23,9 @@ from selfmark.run.devices import uses_bf16
 from selfmark.train.batch_plan import BatchSlice
 from selfmark.train.engine import Losses
 
-_CHUNK = 2**23  # distances from pixels to edges that are computed at a time, to save memory
-_CPU_CHUNK = 2**20  # distances computed at a time on a CPU, whose cache is small
-_MIN_SQUARED_LENGTH = 1e-8  # of an edge; avoids a division by 0 if two landmarks are equal
+_CHUNK = 2**23  # number of distances from pixels to edges that are computed at a time, to save memory
+_CPU_CHUNK = 2**20  # the same number on a CPU, whose cache is small
+_MIN_SQUARED_LENGTH = 1e-8  # minimum for an edge; avoids a division by 0 if two landmarks are equal
 
 
 class AutoLink(TrainedMethod):
@@ -89,7 +89,7 @@ class AutoLink(TrainedMethod):
 
         Args:
             images: [B, 3, S, S], values in 0..1.
-            visible: [B, 1, S, S], 0 for hidden pixels and 1 for the others.
+            visible: [B, 1, S, S], 0 for hidden pixels and 1 for visible ones.
             edge_map: [B, 1, S, S].
         """
         masked = (2 * images - 1) * visible * self.image_scale  # hidden pixels are gray
@@ -109,8 +109,8 @@ def squared_distance_to_segment(points: Tensor, start: Tensor, end: Tensor) -> T
     """Return the squared distance of points [..., 2] to segments from start [..., 2] to end [..., 2].
 
     The position of the nearest point along the segment is computed without gradients. The gradient of the
-    distance is exact nevertheless: moving the nearest point a little along the segment does not change the
-    distance.
+    distance is exact nevertheless. Between the ends of the segment, moving the nearest point a little along
+    the segment does not change the distance. At an end, the position is constant.
     """
     # The axes are computed separately, because sums over a last dimension of 2 are slow.
     (along_x, along_y), (offset_x, offset_y) = (end - start).unbind(-1), (points - start).unbind(-1)
@@ -175,7 +175,7 @@ def _find_best_edges(segments: Tensor, weights: Tensor, thickness: float, pixels
 
 
 def random_patches(grid: int, masked: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
-    """Choose visible patches at random: [B, 1, grid, grid], 0 for hidden patches and 1 for the others.
+    """Choose visible patches at random: [B, 1, grid, grid], 0 for hidden and 1 for visible patches.
 
     Args:
         grid: number of patches along each axis.

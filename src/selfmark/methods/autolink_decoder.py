@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_SLOPE = 0.2  # of the leaky ReLUs, as in the authors' code
+_SLOPE = 0.2  # slope of the leaky ReLUs for negative inputs, as in the authors' code
 # Channels at each resolution, divided by `width`, from fine to coarse, as in the authors' code.
 _MULTIPLES = (1, 2, 4, 8, 8)
 
@@ -29,8 +29,8 @@ class Decoder(nn.Module):
         widths = [multiple * width for multiple in _MULTIPLES]
         self.first = nn.Conv2d(inputs, width, 3, padding=1)
         self.down = nn.ModuleList(_Block(fine, coarse, groups) for fine, coarse in pairwise(widths))
-        # The input of each upward block, except the first, is the output of the previous upward block and the
-        # map of the downward path at the same resolution.
+        # The input of each upward block, except the first, is the output of the previous upward block
+        # together with the map of the downward path that has the resolution of this output.
         upward = [_Block(widths[-1], widths[-2], groups)]
         upward += [_Block(2 * coarse, fine, groups) for coarse, fine in pairwise(widths[-2::-1])]
         self.up = nn.ModuleList(upward)

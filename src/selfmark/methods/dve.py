@@ -23,7 +23,10 @@ from selfmark.train.engine import Losses
 
 
 class Dve(TrainedMethod):
-    """Learn an embedding of each cell that is the same for an object part in all views and all objects."""
+    """Learn an embedding of each cell, which is a pixel of the network's output.
+
+    An object part has the same embedding in all views and all objects.
+    """
 
     @classmethod
     def build_psi(cls, config: Config) -> EmbeddingPsi:

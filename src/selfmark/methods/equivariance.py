@@ -69,7 +69,7 @@ def diversity_loss(distributions: Tensor, pool: int) -> Tensor:
         distributions: [B, K, h, w].
         pool: side of a square, in cells.
     """
-    margin = pool - 1  # so that cells at the border are in as many squares as all other cells
+    margin = pool - 1  # With this padding, cells at the border are in as many squares as all other cells.
     padded = F.pad(distributions, (margin, margin, margin, margin))
     # Each cell is in pool^2 squares; the average divides by this number.
     probabilities = F.avg_pool2d(padded, pool, stride=1)

@@ -112,7 +112,7 @@ def gaussian_maps(positions: Tensor, height: int, width: int, sigma: float) -> T
 def count_halvings(size: int, grid: int) -> int:
     """Return how often to halve images of `size` pixels to get maps of about `grid` cells per side.
 
-    The result is at most 5, because sides are multiples of 32 = 2^5 pixels.
+    The result is at most 5, because the image side is a multiple of 32 = 2^5 pixels.
 
     >>> count_halvings(128, 16), count_halvings(256, 16), count_halvings(96, 16)
     (3, 4, 3)

@@ -18,7 +18,7 @@ from selfmark.methods.perceptual import PerceptualFeatures, load_perceptual_feat
 from selfmark.methods.warps import Warps, cell_positions
 from selfmark.train.engine import Losses
 
-_SMALL = 1e-12  # keeps the gradient of a norm finite where the norm is 0
+_SMALL = 1e-12  # avoids a division by 0, also in the gradient of a norm that is 0
 
 
 class Lorenz2019(TrainedMethod):

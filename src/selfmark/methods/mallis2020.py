@@ -1,7 +1,8 @@
 """The authors' earlier method: Stage 2 merges clusters, and the remaining clusters are the landmarks.
 
 Mallis, Sanchez, Bell and Tzimiropoulos: Unsupervised learning of object landmarks via self-training
-correspondence (NeurIPS 2020). Stage 1 is that of `pipeline`, with the settings from `settings_of_method`:
+correspondence (NeurIPS 2020). Stage 1 is that of `pipeline`, with the settings from `settings_of_method`. Phi
+is the network of Stage 1, and Psi is the network of Stage 2. The steps are:
 
     no warm-up: the first clusters come from the descriptors of the first keypoints
     rounds:     group keypoints into M clusters (Hungarian assignment), remove points far from their centroid,
@@ -157,7 +158,7 @@ def _merge(run: Run, psi: Psi, feed: PixelFeed, labeled: LabeledPoints, iteratio
 
 @torch.no_grad()
 def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
-    """Count the images in which each cluster is predicted, and in which two are at the same place."""
+    """Count the images with a confident prediction of each cluster, and of each pair at the same place."""
     settings, batch = run.config.mallis2020, run.config.runtime.predict_batch
     psi.eval()
     maps = psi.head.last.out_channels

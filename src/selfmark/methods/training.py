@@ -138,9 +138,10 @@ def build_task(
 
 
 def _plan_frame_pairs(video: IntArray, seed: int) -> Callable[[IntArray, int], IntArray]:
-    """Return a function that maps the images and number of an iteration to random frames of the same videos.
+    """Return a function that, for the images of an iteration, chooses random frames of the same videos.
 
-    Still images are paired with themselves.
+    The function takes the rows of the images and the number of the iteration. It pairs still images with
+    themselves.
 
     Args:
         video: [N] number of the video of each image, -1 for still images.

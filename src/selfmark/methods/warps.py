@@ -94,7 +94,7 @@ def _regular_grid(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def cell_positions(height: int, width: int, device: torch.device) -> Tensor:
-    """Return the positions [height * width, 2] of the centers of all cells, row by row."""
+    """Return the centers [height * width, 2] of the cells of a map with this height and width, row by row."""
     y, x = ((torch.arange(n, device=device) + 0.5) * (2 / n) - 1 for n in (height, width))
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
 

@@ -1,7 +1,7 @@
 """Decoder of Zhang et al. 2018, which computes an image from the positions and descriptors of landmarks.
 
-Positions are in units of half the image side, as everywhere in `selfmark.methods`; standard deviations are in
-units of the image side.
+Positions are in units of half the image side, like all positions in `selfmark.methods`. Standard deviations
+are in units of the image side.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LandmarkDecoder(nn.Module):
 
 
 class SeparateLinear(nn.Module):
-    """A linear layer with separate weights for each landmark."""
+    """A linear layer with separate weights for each landmark and for the background."""
 
     def __init__(self, count: int, inputs: int, outputs: int) -> None:
         """Create `count` layers from `inputs` to `outputs` numbers."""

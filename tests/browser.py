@@ -71,7 +71,8 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Playwright turns the sandbox off, because root cannot use it. The tests open only their own pages.
+        # Playwright turns the sandbox off; as root, Chromium starts only without it. The tests open
+        # only their own pages.
         started = playwright.chromium.launch(executable_path=chromium, args=["--disable-gpu"])
         yield started
         started.close()

@@ -115,7 +115,7 @@ def test_trust_is_between_0_and_1() -> None:
 
 
 def test_trust_depends_on_the_absolute_found_rate() -> None:
-    """Trust falls below a found rate of 0.5 (full_found_rate), whatever the rates of the other landmarks."""
+    """A landmark found in fewer than half of the images loses trust, however often others are found."""
     trust = judge_landmarks(_make_evidence([1.0] * 3, [0.0] * 3, found=[0.39, 0.0, 0.6]), SETTINGS)
     np.testing.assert_allclose(trust.trust, [0.9 * 0.39 / 0.5, 0.0, 0.9])
 

@@ -37,7 +37,7 @@ from selfmark.run.json_schema import (
 Row = dict[str, Any]
 # The page shows no curves, and `discover` has already run the checks without labels, so both are kept short.
 _EVALUATION: dict[str, Any] = {"fit_images": [], "draws": 1, "num_samples": 6, "deformations": 1}
-_TOLERANCE = 0.02  # fraction of the image side; landmarks at most this far outside the object are on it
+_TOLERANCE = 0.02  # fraction of the image side; a landmark this far outside still counts as on the object
 # Names and types of the fields of a row; measured values are None if the method failed.
 _NUMBERS = (
     *("forward", "guessing_forward", "backward", "guessing_backward", "hits", "on_object"),

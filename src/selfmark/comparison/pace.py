@@ -29,8 +29,9 @@ _MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the factor on the iterations 
 def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
     """Return the iterations of all phases, by dotted name, with which training takes as long as the budget.
 
-    Self-training omits Stage 1 if its landmarks are not confirmed. Training then takes less time than the
-    budget. For the row "untrained", return the settings that leave the network untrained.
+    Self-training ends Stage 1 after its warm-up if the landmarks so far do not agree with the zero-shot
+    landmarks. Training then takes less time than the budget. For the row "untrained", return the settings
+    that leave the network untrained.
 
     Args:
         job: the method and its budget.
@@ -40,7 +41,8 @@ def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
         InputError: if fewer than two of the first images can be read.
     """
     if job.name == "untrained":
-        # Equivariance, whose run it is, has a smaller network than the other methods.
+        # This row is a run of the method equivariance, whose network has a smaller depth than those of other
+        # methods. Use the depth of the other methods.
         return UNTRAINED_SETTINGS | {"network.depth": job.settings.get("network.depth", Network().depth)}
     refs = list_images(list(job.comparison.images))
     config = resolve_job_config(job, len(refs), device)

@@ -68,7 +68,7 @@ def run_comparison(
 
 
 def _check_settings(comparison: Comparison, output: Path, device: str) -> None:
-    """Raise if no method can use the settings; a method that alone cannot use them becomes a failed row."""
+    """Raise if no method can use the settings. If only some methods cannot, they become failed rows."""
     num_images, errors = len(list_images(list(comparison.images))), list[InputError]()
     for method in comparison.methods:
         try:
@@ -196,7 +196,7 @@ def _work(job: Job, sender: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the parent process, which may be killed, then save and end this one too."""
+    """Wait until the parent process ends or is killed, then save the training and end this process, too."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""What a report shows of a run's networks, computed once and cached next to the run's predictions.
+"""Results of a run's networks that a report shows, computed once and cached next to the predictions.
 
 Another report of the same run, after `selfmark evaluate` for example, then needs no network and no t-SNE.
 """
@@ -33,7 +33,7 @@ class Placements:
         xy: [E, K, 2] float32, landmarks, network pixels.
         score: [E, K] float32.
         plane_xy: [P, 2] float64, positions of the points in the 2-D plot.
-        label: [P] int64, their landmarks.
+        label: [P] int64, landmark of each point.
     """
 
     xy: FloatArray

@@ -15,9 +15,9 @@ from selfmark.sampling import evenly_spaced
 
 WIDTH, HEIGHT = 360, 216  # size of a chart, SVG units
 LEFT, TOP, RIGHT, BOTTOM = 46, 22, 350, 174  # edges of the plotting area inside the chart, SVG units
-# Points of a line. Longer loss curves are averaged in groups, and all other longer lines are sampled.
+# Maximum number of points of a line. Longer loss curves are averaged in groups; other lines are sampled.
 _MAX_POINTS = 300
-_NUM_SYMBOLS = 6  # symbols on a long line; lines of up to 2 * _NUM_SYMBOLS points have one at each point
+_NUM_SYMBOLS = 6  # symbols on a long line; with up to 2 * _NUM_SYMBOLS points, every point has a symbol
 _MAX_INTERVALS = 5  # intervals between the labels of an axis
 
 # Four dash patterns (in the style sheet) and five symbols distinguish twenty lines without color.

@@ -11,7 +11,7 @@ from selfmark.points import FloatArray
 
 _INSTALL = "'selfmark[report]'"
 _MIN_POINTS = 5  # fewer points have no neighborhoods that t-SNE could preserve
-_ITERATIONS = 400  # of t-SNE
+_ITERATIONS = 400  # iterations of t-SNE
 _START_SCALE = 1e-4  # standard deviation of the initial positions, as in scikit-learn
 
 

@@ -122,5 +122,5 @@ def to_data_uri(picture: Picture, quality: int = 85) -> str:
 
 
 def _choose_zoom(size: int) -> int:
-    """Return the factor by which an image of this side is enlarged."""
+    """Return the factor by which an image of `size` x `size` pixels is enlarged."""
     return max(2, round(_TILE_SIDE / size))

@@ -27,7 +27,7 @@ EYES = {
     "eye_centers": "the centers of the eyes",
     "points_41_46": "points 41 and 46 (the authors' program)",
 }
-"""Ends of the inter-ocular distance of 68 facial points, in its two definitions."""
+"""Places between which the inter-ocular distance of 68 facial points is measured, for its two definitions."""
 
 
 def describe_error_unit(metrics: Metrics) -> str:

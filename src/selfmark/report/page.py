@@ -27,7 +27,7 @@ from selfmark.run.guarded_files import make_folders
 
 _MAX_CROPS = 12  # crops in the gallery of a landmark
 _CROP_SIDE = 96  # side of a crop in the gallery, pixels
-_NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # a cell of a numeric column, which may lack a value
+_NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # a number, or the text of a missing one
 
 
 @dataclass(frozen=True)

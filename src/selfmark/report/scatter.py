@@ -43,7 +43,7 @@ class Scatter:
 
     Attributes:
         groups: Dots of each landmark.
-        crops: Crops of some points that do not overlap, as (left, top, color, data URI).
+        crops: Crops around some points, as (left, top, color, data URI). The crops do not overlap.
         num_points: Number of dots.
     """
 
@@ -90,13 +90,13 @@ def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops:
 
 def _build_group(index: int, color: str, positions: FloatArray) -> DotGroup:
     x, y = np.median(positions, axis=0).tolist()
-    # A line of length zero with round ends is a disc. Its text is a tenth as long as a <circle> element.
+    # A line of length zero with round ends is a disc. Its text is shorter than a <circle> element.
     dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in positions.tolist())
     return DotGroup(index, color, dots, (round(x, 1), round(y, 1)))
 
 
 def _fit_to_map(xy: FloatArray) -> FloatArray:
-    """Shift and scale points [P, 2] so that they fill the map."""
+    """Shift and scale points [P, 2] so that they fill the width or the height of the map."""
     low, high = xy.min(axis=0), xy.max(axis=0)
     available = np.array([WIDTH, HEIGHT]) - 2 * _MARGIN
     span = np.maximum(high - low, 1e-12)

@@ -19,8 +19,8 @@ TRAIN_IMAGES, TEST_IMAGES, SIZE = 750, 200, 96
 TRAIN_SEED, TEST_SEED = 1, 2
 REQUIRED_FACTOR = 2.0  # lower limit of: error of the mean shape / error of the landmarks
 
-# The preset is `tiny`. Features are used, and fewer and smaller images and shorter rounds keep the demo below
-# five minutes on two CPU cores.
+# Changes to the preset `tiny`: pretrained features are used. To keep the demo below five minutes on two CPU
+# cores, images are fewer and smaller than usual for features, and rounds are shorter.
 SETTINGS: dict[str, Any] = {
     "K": 16,
     "M": 48,

@@ -2,7 +2,7 @@
 
 Every landmark has a sharp mark, painted at its anchor (see `shape`). Marks are at the same positions on all
 animals; only the palette differs. Functions paint only the left side: left limbs, and x >= 0 on middle parts.
-The renderer mirrors points of the right side first.
+The renderer mirrors points of the right side before it calls `paint`.
 """
 
 from __future__ import annotations

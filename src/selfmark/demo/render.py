@@ -33,11 +33,11 @@ class Camera:
 
 @dataclass(frozen=True)
 class Light:
-    """A distant lamp and diffuse light from above.
+    """A distant lamp and ambient light from above.
 
     Attributes:
         direction: [3] unit vector from the surface to the lamp.
-        ambient: Fraction of the light that is diffuse.
+        ambient: Strength of the ambient light; the strength of the lamp is 1.15 - `ambient`.
         gloss: Strength of the highlights.
     """
 
@@ -54,8 +54,8 @@ def compute_part_boxes(body: Body) -> Array:
     """Compute the exact bounding box of each part, for a camera with focal length 1 and center 0.
 
     The sides of a box are tangents. A line with coefficients l, whose points satisfy l @ (x, y, 1) = 0, is
-    tangent to the image of an ellipsoid if l' D l = 0, where D = axes axes' - center center'. For a vertical
-    line, l = (1, 0, -x), this is a quadratic equation in x. Horizontal lines are analogous.
+    tangent to the image of an ellipsoid if l^T D l = 0, where D = axes axes^T - center center^T. For a
+    vertical line, l = (1, 0, -x), this is a quadratic equation in x. Horizontal lines are analogous.
 
     Returns:
         [P, 4]: x0, y0, x1, y1.
@@ -122,7 +122,7 @@ def _measure_creases(depth: Array, radius: float) -> Array:
 
     Args:
         depth: [H, W], infinite where nothing is hit.
-        radius: standard deviation of the surroundings, in rays.
+        radius: standard deviation of the Gaussian that averages the surroundings, in rays.
     """
     is_hit = np.isfinite(depth)
     filled = np.where(is_hit, depth, depth[is_hit].max()).astype(np.float32)
@@ -182,7 +182,7 @@ def _normalize(vectors: Array) -> Array:
 
 
 def _shade(albedo: Array, normal: Array, view: Array, light: Light) -> Array:
-    """Compute the shaded color [3, n] from soft diffuse light, light from above, and a highlight.
+    """Compute the shaded color [3, n] from soft light of the lamp, light from above, and a highlight.
 
     Args:
         albedo: [3, n] colors of the surface.
@@ -209,5 +209,5 @@ def project_landmarks(body: Body, camera: Camera) -> tuple[Array, npt.NDArray[np
     rays = camera.rays(xy)
     parts = zip(body.centers, body.axes, strict=True)
     first_hit = np.min([intersect_ellipsoid(rays, center, axes) for center, axes in parts], axis=0)
-    # A landmark is on a surface. It is hidden if its ray hits any surface before that.
+    # A landmark is on a surface. It is hidden if its ray hits another surface before this one.
     return xy, points[:, 2] <= first_hit + 1e-6

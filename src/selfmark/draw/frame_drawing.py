@@ -31,7 +31,7 @@ _BORDER = 1.2  # width of the black border of a disc, pixels
 _RING_WIDTH = 0.3  # width of the ring of a hollow landmark, as a fraction of its radius
 _MIN_RING_WIDTH = 1.5  # pixels
 # If a landmark moves farther than this fraction of the object's size between two frames, it was probably
-# confused with another one, and its trail starts again.
+# confused with another landmark, and its trail starts again.
 _MAX_STEP = 0.35
 _TRAIL_SIGMA = 1.5  # sigma of the Gaussian that smooths a trail, frames
 _TRAIL_OPACITY = 200  # opacity of the newest part of a trail, out of 255
@@ -226,8 +226,8 @@ def _blend(
         low: (x, y) of the upper left corner of the rectangle; it may be outside the canvas.
         high: (x, y) of the lower right corner of the rectangle.
         opacity: Opacity, 0 to 1.
-        draw: Draws on a copy of the rectangle's part of the canvas, given the (x, y) of its upper left
-            corner.
+        draw: Called with a copy of the rectangle's part of the canvas, on which it draws, and with the (x, y)
+            of the upper left corner of this part.
     """
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         return

@@ -1,7 +1,7 @@
 """Draw labeled videos while predictions are being made.
 
-Each frame is decoded a second time, drawn on and encoded at once. So the memory needed does not grow with the
-length of the video.
+Frames that were decoded for the prediction are not kept. Each frame is decoded again, drawn on and encoded
+immediately, so that the memory needed does not grow with the length of the video.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from selfmark.run.guarded_files import make_folders
 
 SUFFIX = "_landmarks.mp4"
 
-# Small videos are enlarged by a whole number until the shorter side has _MIN_SIDE pixels, but at most
-# _MAX_ZOOM times. Discs and lines then look smooth.
+# Small videos are enlarged, so that discs and lines look smooth. The factor is the smallest integer for which
+# the shorter side has at least _MIN_SIDE pixels, but at most _MAX_ZOOM.
 _MIN_SIDE = 700
 _MAX_ZOOM = 3
 _PLAIN = Layout()
@@ -114,7 +114,7 @@ class _VideoOptions:
 
 
 class _PendingObject(NamedTuple):
-    """An object of the next frame that has objects.
+    """An object that has been added, but whose frame has not been written yet.
 
     ref:       image reference with frame and track
     xy:        [K, 2] landmarks
@@ -229,7 +229,7 @@ class _LabeledVideo:
         return objects
 
     def _build_objects_before(self, objects: Sequence[DrawnObject]) -> list[DrawnObject]:
-        """Return the objects before smoothing, without trails; none if the landmarks are not smoothed."""
+        """Return the objects before smoothing, without trails; empty if landmarks are not smoothed."""
         before = []
         for drawn, pending in zip(objects, self._pending, strict=True):
             if pending.predicted is not None:
@@ -276,7 +276,7 @@ class _LabeledVideo:
         self._num_written += 1
 
     def _enlarge(self, frame: Pixels) -> Pixels:
-        """Enlarge a frame, then cut or pad it to the size of the first frame, which it may differ from."""
+        """Enlarge a frame, then cut or pad it to the size of the first frame, in case the sizes differ."""
         height, width = frame.shape[:2]
         if self._zoom > 1:
             size = (width * self._zoom, height * self._zoom)

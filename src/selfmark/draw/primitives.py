@@ -74,7 +74,9 @@ def measure_label(text: str, height: int) -> tuple[int, int]:
 
 
 def draw_label(canvas: Pixels, text: str, corner: tuple[int, int], height: int) -> None:
-    """Draw a small white text with a thin black outline; unlike `draw_text`, not only ASCII characters.
+    """Draw a small white text with a thin black outline.
+
+    Unlike `draw_text`, it can draw characters that are not ASCII if matplotlib is installed.
 
     Args:
         canvas: Picture to draw on.

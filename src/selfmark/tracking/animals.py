@@ -152,7 +152,7 @@ def fill_gaps(positions: Floats, max_gap: int) -> Floats:
 
 
 def smooth_track(positions: Floats, sigma: float) -> Floats:
-    """Smooth positions [T, 2] over time by a Gaussian of `sigma` frames; parts between gaps separately."""
+    """Smooth positions [T, 2] over time by a Gaussian of `sigma` frames; never smooth across a gap."""
     known = ~np.isnan(positions[:, 0])
     smooth = positions.copy()
     if sigma <= 0 or not known.any():

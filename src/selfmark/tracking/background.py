@@ -1,7 +1,8 @@
 """Background subtraction for a fixed camera.
 
 The background is the median of frames sampled from the whole video. This works because a moving animal covers
-a pixel in fewer than half of the frames. Frames are first converted to gray and reduced in size.
+a pixel in fewer than half of the frames. Before the median is computed, frames are converted to gray and
+reduced in size.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from selfmark.images.decode import Pixels
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_BINS = 16  # of the histogram of each color channel
+_BINS = 16  # bins of the histogram of each color channel
 DESCRIPTION_LENGTH = 3 * _BINS
 """Length of the description of an animal."""
 _BLUR_SIGMA = 1.0  # bins; the blur reduces the effect of noise, which moves pixels to neighboring bins
-_HISTORY = 10  # ratio of the number of frames compared before and after a contact
+_HISTORY = 10  # frames compared before a contact, for each frame compared after it
 _MIN_FRAMES = 5  # shorter parts of a path are not compared
 _VARIANCE_FLOOR = 0.02  # fraction of the largest variance; added to all variances, as some bins hardly vary
 
@@ -104,10 +104,10 @@ def find_contacts(alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     """Return the path on which each animal continues after a contact.
 
-    Animals are exchanged only under two conditions. First, the difference in appearance before and after the
-    contact must be at most `max_ratio` times the difference without an exchange. Second, before the contact,
-    no animal's appearance may have changed by more than `max_ratio` times the smallest difference between
-    exchanged animals.
+    Animals are exchanged only under two conditions. First, compare each animal before the contact with its
+    path after the contact: with the exchange, the sum of the differences must be at most `max_ratio` times
+    the sum without the exchange. Second, before the contact, no animal's appearance may have changed by more
+    than `max_ratio` times the smallest difference between exchanged animals.
 
     Args:
         before: [T, A, D] descriptions of the animals before the contact; NaN where an animal was not alone.
@@ -130,7 +130,8 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     animal, path = linear_sum_assignment(cost)
     if cost[animal, path].sum() > max_ratio * cost[unchanged, unchanged].sum():
         return unchanged
-    # Animals that look alike differ only by chance. An animal differs as much from itself at another time.
+    # Animals that look alike differ only by chance. Each of them then differs from itself at another time by
+    # about as much as from the other animals, so their appearance cannot decide.
     halves = [np.array_split(descriptions, 2) for descriptions in own]
     change = max(
         float(((first.mean(axis=0) - second.mean(axis=0)) ** 2 / variance).sum()) for first, second in halves

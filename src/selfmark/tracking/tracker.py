@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 _MAX_DIVISION_ROUNDS = 8  # iterations that divide the pixels of a blob; three or four usually suffice
 _VELOCITY_GAIN = 0.5  # weight of the latest step in the expected step
-_CONTACT_DAMPING = 0.9  # reduction of this weight while animals touch, because positions are uncertain then
+_CONTACT_DAMPING = 0.9  # reduction of _VELOCITY_GAIN while animals touch and positions are uncertain
 # If the shared blob is smaller than this fraction of the animals' total area, one animal covers another.
 _MIN_VISIBLE = 0.82
 _RADIUS_PERCENTILE = 97  # percentile of the distances between an animal's pixels and its center
@@ -33,7 +33,7 @@ class AnimalPositions:
 
     center: [A, 2]
     radius: [A], extent of the body from its center; NaN also for animals that may be covered by another
-    pixels: pixels [P, 2] of each animal that is alone in its blob, None for the others
+    pixels: pixels [P, 2] of each animal; None if it shares its blob or is not visible
     """
 
     center: Floats
@@ -145,7 +145,7 @@ class AnimalTracker:
         for blob, pixels in enumerate(blobs):
             num_slots = min(len(self._animals), round(len(pixels) / self._area))
             slots += [blob] * max(1, num_slots)
-        # In the first frame, animals without a slot are assumed to be in the largest blob.
+        # As long as no animal has been seen, animals without a slot are assumed to be in the largest blob.
         if all(state is None for state in self._animals):
             slots += [0] * (len(self._animals) - len(slots))
         distance = np.array([self._distances(state, blobs) for state in self._animals])

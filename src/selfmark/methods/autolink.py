@@ -66,7 +66,7 @@ class AutoLink(TrainedMethod):
         return F.softplus(self.edges * self.config.autolink.edge_speed)
 
     def compute_losses(self, images: Tensor, others: Tensor, changes: RandomChanges) -> Losses:
-        """Complete masked images from their edge maps and compare them with the images."""
+        """Complete masked images with their edge maps, and compare the results with the original images."""
         settings = self.config.autolink
         images = mirror_some(images, settings.mirrored, changes.part, changes.generator)
         landmarks = mean_positions(self.psi.distributions(images))

@@ -48,7 +48,7 @@ def track_animals(
         path: the video.
         animals: number of animals.
         settings: how to detect and track animals.
-        on_progress: called with the number of frames processed and their total number.
+        on_progress: called with the number of processed frames and the number of all frames.
 
     Raises:
         InputError: if the video cannot be read, or if fewer animals are found.

@@ -70,7 +70,7 @@ def locate_objects(
         every: use every n-th frame of each video; animals are tracked through all frames.
         regions: where the objects are; None if each object fills its image.
         settings: how to track animals.
-        on_progress: called with the number of frames processed and their total number, for each video.
+        on_progress: called for each video with the number of processed frames and the number of all frames.
         on_note: called with a message about images, frames or videos that were omitted or look wrong.
 
     Raises:

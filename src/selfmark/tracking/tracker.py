@@ -1,8 +1,8 @@
 """Track a known number of animals from frame to frame.
 
 Connected regions of foreground pixels (blobs) are assigned to animals so that the sum of distances from the
-expected positions is minimal. Animals that touch share a blob. Its pixels are divided by fitting one Gaussian
-per animal, starting from the animals' previous shapes and expected positions.
+expected positions is minimal. Animals that touch share a blob. To divide its pixels between them, one
+Gaussian per animal is fitted, starting from the animals' previous shapes and expected positions.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
 
     Args:
         dataset: A data set of faces.
-        on_progress: Called with the number of finished images and their total.
+        on_progress: Called with the number of finished images and the number of all images.
     """
     if dataset.category != "face":
         raise InputError(f"{dataset.name} is not a data set of faces: leave out --find-faces")

@@ -38,7 +38,8 @@ def write_figure(
         experiment: Experiment to draw.
         values: Values of the experiment by row and column.
         folder: Folder to write to.
-        spreads: Standard deviations of curves over draws, by row and column; they are drawn as bands.
+        spreads: Standard deviations of curves over random samples of the images on which regressors are
+            fitted, by row and column; they are shown as bands.
 
     Returns:
         The paths of the files.

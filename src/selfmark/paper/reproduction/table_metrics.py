@@ -100,7 +100,10 @@ def list_required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _make_error_reader(direction: str) -> ReadValue:
-    """Return a reader of Stage 2's error; for regressors fitted on samples, it is the mean over draws."""
+    """Return a reader of Stage 2's error.
+
+    If regressors are fitted on several random samples (draws) of images, it reads the mean over the draws.
+    """
 
     def read(results: Results, _: str) -> Value:
         headline: Results = results["headline"]
@@ -115,7 +118,7 @@ def _make_error_reader(direction: str) -> ReadValue:
 
 
 def _make_curve_reader(direction: str) -> ReadValue:
-    """Return a reader of a cumulative curve; for regressors fitted on samples, it is the mean over draws."""
+    """Return a reader of a cumulative curve; if there are several draws, it reads the mean over the draws."""
 
     def read(results: Results, _: str) -> Value:
         drawn = results.get("curves") or ()
@@ -219,7 +222,7 @@ def _make_entry_reader(name: str) -> ReadValue:
 _EYES, _PIXELS, _TORSO = "inter-ocular", " px at ", "torso"
 
 METRICS: dict[str, Metric] = {
-    # Stage 2's error in percent of the normalizer, with the regressor of the headline.
+    # Stage 2's error in percent of the normalizer, with the regressor of the headline; number of landmarks.
     "forward": Metric("detector", "number", _make_error_reader("forward")),
     "backward": Metric("detector", "number", _make_error_reader("backward")),
     "backward_guessing": Metric("detector", "number", lambda results, _: results["guessing"]["backward"]),
@@ -234,8 +237,10 @@ METRICS: dict[str, Metric] = {
     "stage1_backward_found_guessing": Metric(
         "stage1", "number", _make_stage1_guessing_reader("backward_found")
     ),
+    # Mean number of landmarks that Stage 1 finds in an image.
     "stage1_points": Metric("stage1", "number", lambda results, _: results["stage1"]["points_per_image"]),
-    # Hit rates: percent of points that have a landmark within the limit.
+    # Hit rates: percent of annotated points whose matched landmark (raw) or predicted point (regressed) is
+    # within the limit.
     "raw_accuracy": Metric("detector", "number", _make_parts_reader("raw", _PIXELS), "PART+PART"),
     "raw_pck": Metric("detector", "number", _make_parts_reader("raw", _TORSO), "PART+PART"),
     "regressed_accuracy": Metric("detector", "number", _make_parts_reader("regressed", _PIXELS), "PART+PART"),

@@ -65,7 +65,7 @@ def test_points_are_spread(name):
 
 
 @pytest.mark.parametrize(("name", "length"), [("sift", 128), ("orb", 256)])
-def test_a_batch_with_a_blank_image_matches_its_images_one_by_one(name, length):
+def test_a_batch_with_a_blank_image_gives_the_same_points_as_single_images(name, length):
     images = [draw_polygons(128, 2), np.full((128, 128, 3), 90, np.uint8), draw_polygons(128, 3)]
     batched = create(name).detect(to_batch(*images))
     assert batched.descriptor is not None

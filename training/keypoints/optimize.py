@@ -57,12 +57,12 @@ def make_iteration(
     losses: dict[str, Tensor] = {}
 
     def iterate() -> None:
-        now = step()
+        current = step()
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(list(now.values()))  # gradient of the sum of the losses
+        torch.autograd.backward(list(current.values()))  # gradient of the sum of the losses
         nn.utils.clip_grad_norm_(parameters, training.clip_norm)
         optimizer.step()
-        for name, loss in now.items():
+        for name, loss in current.items():
             losses.setdefault(name, torch.zeros_like(loss.detach())).copy_(loss.detach())
 
     run = CapturedStep(iterate, generator) if on_gpu else iterate
@@ -78,7 +78,8 @@ def make_iteration(
 def compute_learning_rate(done: int, total: int, lr: float, training: Training) -> float:
     """Return the learning rate after `done` of `total` iterations.
 
-    It rises linearly to about `lr` during the warm-up and then falls to zero along a cosine.
+    It is a cosine from `lr` to zero over all iterations, multiplied by a factor that rises linearly to 1
+    during the warm-up.
     """
     warmup = min(1.0, (done + 1) / max(1.0, training.warmup * total))
     return lr * warmup * 0.5 * (1 + math.cos(math.pi * done / total))

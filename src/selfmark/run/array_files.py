@@ -1,4 +1,7 @@
-"""Open safetensors files, verify their checksums, and read them as NumPy arrays, all without torch."""
+"""Open safetensors files, verify their checksums, and read them as NumPy arrays.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def open_tensor_file(path: Path, framework: str) -> Iterator[Any]:
     """
     try:
         with open_to_read(path, physical_memory()) as handle:
-            # Open the checked descriptor, because someone could replace the file at this path.
+            # `open_to_read` has checked this descriptor. The file at the path could have been replaced since.
             opened = Path(f"/dev/fd/{handle.fileno()}")
             with safe_open(opened if opened.exists() else path, framework=framework) as file:
                 yield file

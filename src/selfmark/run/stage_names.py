@@ -22,7 +22,7 @@ def describe_stage(stage: str, number: int, rounds: int, student_rounds: int) ->
         stage: stage of the event.
         number: round of the event.
         rounds: number of rounds of Stage 1.
-        student_rounds: number of rounds of the student.
+        student_rounds: number of rounds of the stages `student` and `keypoints`.
     """
     if stage == "round":
         return f"training round {number} of {rounds}"

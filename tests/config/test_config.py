@@ -189,7 +189,7 @@ def test_text_is_not_a_number(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", config.PRESETS)
-def test_features_change_only_their_name_and_the_size_of_small_images(name: str) -> None:
+def test_choosing_features_changes_only_their_name_and_small_image_sizes(name: str) -> None:
     before = config.preset(name)
     after = config.with_features(before, "dinov2-s")
     expected = {"features.name": "dinov2-s", "images.size": 256}
@@ -223,7 +223,9 @@ def test_zero_shot_landmarks_are_allowed_with_features() -> None:
 
 
 @pytest.mark.parametrize(("orientation", "rotations"), [("auto", 1), ("turned", 1), ("any", 5)])
-def test_features_are_averaged_over_rotations_only_in_any_direction(orientation: str, rotations: int) -> None:
+def test_features_are_averaged_over_rotations_only_for_orientation_any(
+    orientation: str, rotations: int
+) -> None:
     settings = {"features.orientation": orientation, "features.rotations": 5}
     assert config.override(config.preset("tiny"), settings).features.averaged_rotations == rotations
 

@@ -116,6 +116,10 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(by_tag["2"].trail) == 5, "since frame 7"
     for animal in by_tag.values():
         assert np.ptp(animal.trail[..., 1], axis=0).max() < 1, "each animal stays at its own height"
+    drawn.clear()
+    folder = tmp_path / "without trails"
+    list(draw_videos(_make_predictions(refs, np.array(xy)), refs, CARD, folder, every=1, trail=0))
+    assert {len(animal.trail) for animals in drawn for animal in animals} == {1}, "the current frame only"
 
 
 def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path) -> None:

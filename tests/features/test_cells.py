@@ -91,7 +91,9 @@ def test_cells_of_mirror_images_keep_their_positions(tmp_path: Path) -> None:
             cell = PIXELS[image : image + 1, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
             expected = encoder.describe(cell.flip(-1).float() / 255)[0, :, 0, 0].detach()
             torch.testing.assert_close(mirrored[image, :, row, column].float(), expected, atol=1e-3, rtol=0)
-    assert (mirrored - _compute_expected()).abs().max() > 0.1, "these features depend on the orientation"
+    assert (mirrored - _compute_expected()).abs().max() > 0.1, (
+        "the features should change when the image is mirrored"
+    )
     symmetric = TinyEncoder(is_symmetric=True)
     torch.testing.assert_close(
         _describe(tmp_path, encoder=symmetric, is_mirrored=True),
@@ -107,7 +109,7 @@ def test_features_that_fit_into_memory_need_no_file(tmp_path: Path) -> None:
 
 
 def test_files_of_features_are_separate_and_can_be_removed(tmp_path: Path) -> None:
-    """Processes and mirror images use the folder at the same time."""
+    """Several processes store features of images and of mirror images in this folder at the same time."""
     (tmp_path / "other.txt").write_text("stays")
     first = _describe(tmp_path, slice(0, 4), settings=IN_FILE)
     second = _describe(tmp_path, slice(4, 7), settings=IN_FILE)

@@ -121,7 +121,7 @@ def _ask_git() -> str:
 
 
 def fuzz_all(minutes: float, seed: str, kinds: list[str], folder: Path) -> None:
-    """Fuzz readers in turn; write the counts to a file after each turn, in case the process dies.
+    """Fuzz readers in turn; after each round of all readers, write the counts, in case the process dies.
 
     Args:
         minutes: time to spend.

@@ -203,7 +203,7 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
             f"The scores of {others} and {plateau[-1]} are equal within the error, so the smallest number is "
             "used. Choose another of these numbers if it suits you better."
         )
-    if chosen.score < settings.weak_score:
+    if best.score < settings.weak_score:
         sentences.append("All scores are low, so the images hardly determine the number: this is a guess.")
     if chosen == trials[-1]:
         sentences.append("This is the largest number tried; there may be more landmarks.")

@@ -159,7 +159,8 @@ class _LabeledVideo:
         self._seconds = info.seconds
         self._frames = read_frames(video, range(0, info.frames, options.every))
         self._next = next(self._frames, None)  # number and pixels of the next frame to write
-        self._max_history = max(1, round(options.trail * self._rate)) + 1  # frames
+        trail_frames = max(1, round(options.trail * self._rate)) if options.trail > 0 else 0
+        self._max_history = trail_frames + 1  # the current frame and those of the trail
         self._zoom = 1
         self._writer: VideoWriter | None = None
         self._num_written = 0
@@ -195,7 +196,7 @@ class _LabeledVideo:
             while self._next is not None and self._next[0] < target:
                 self._write(*self._next, objects=[], before=[])
                 self._next = next(self._frames, None)
-            # The frame may be unreadable, or already written because the objects came out of order.
+            # Objects are skipped if their frame is unreadable, or was written because they came out of order.
             if self._next is not None and self._next[0] == target:
                 self._open(self._next[1])
                 objects = self._build_drawn_objects()

@@ -55,7 +55,7 @@ class NetworkOps(Protocol):
 
 
 class AugmentOps(Protocol):
-    """Augmentation of training images, and heatmap targets."""
+    """Augment training images, and draw heatmap targets."""
 
     def augment(
         self, pixels: Tensor, matrix: Tensor, changes: ColorChanges, noise: Tensor, border: BorderColor

@@ -125,8 +125,8 @@ def test_a_wrong_file_keeps_the_installed_weights(cache, publish, tmp_path):
 
 
 def test_sources_that_cannot_be_read_raise(cache, publish, tmp_path):
-    for source in (tmp_path / "absent", tmp_path):
-        with pytest.raises(InputError, match="cannot read") as caught:
+    for source, reason in ((tmp_path / "absent", "cannot read"), (tmp_path, "is not a regular file")):
+        with pytest.raises(InputError, match=reason) as caught:
             weights_cache.install_weights("alike-t", str(source))
         assert str(source) in str(caught.value)
     assert list(cache.iterdir()) == []

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -135,27 +136,28 @@ def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(
     assert str(folder) in state.to_json()["resume"]
 
 
-def test_a_stopped_run_in_a_read_only_folder_is_stopped(folder: Path) -> None:
-    (folder / "log.jsonl").write_text(json.dumps({"time": time.time() - 60, **START}) + "\n")
-    (folder / ".lock").touch()
-    (folder / ".lock").chmod(0o444)
-    folder.chmod(0o555)
+def test_a_stopped_run_in_a_read_only_folder_is_stopped() -> None:
     code = (
         "import os, sys; from pathlib import Path; from selfmark.run.locks import is_locked\n"
         "os.getuid() or os.setuid(65534)\n"  # root may write everywhere
         "print(is_locked(Path(sys.argv[1])))"
     )
-    for parent in (folder.parent, folder.parent.parent, folder.parent.parent.parent):
-        parent.chmod(0o755)
 
-    def ask_if_locked() -> str:
-        command = [sys.executable, "-c", code, str(folder)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    # Other users cannot enter the temporary folders of pytest.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / ".lock").touch()
+        (folder / ".lock").chmod(0o444)
+        folder.chmod(0o555)
 
-    assert ask_if_locked() == "False"
-    with exclusive(folder):
-        assert ask_if_locked() == "True"
-    folder.chmod(0o755)
+        def ask_if_locked() -> str:
+            command = [sys.executable, "-c", code, str(folder)]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+        assert ask_if_locked() == "False"
+        with exclusive(folder):
+            assert ask_if_locked() == "True"
+        folder.chmod(0o755)
 
 
 def test_one_page_shows_all_views(browser: Any, folder: Path) -> None:

@@ -35,7 +35,8 @@ def _run_all(folder: Path, seconds: float) -> None:
 
 
 def test_two_processes_share_the_jobs(tmp_path: Path) -> None:
-    workers = [_CONTEXT.Process(target=_run_all, args=(tmp_path, 0.15)) for _ in range(2)]
+    seconds = 0.4  # longer than the attempts to acquire a lock
+    workers = [_CONTEXT.Process(target=_run_all, args=(tmp_path, seconds)) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:

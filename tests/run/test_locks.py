@@ -46,7 +46,7 @@ def test_an_error_releases_the_lock(tmp_path: Path) -> None:
 
 
 def test_waiting_ends_when_the_holder_is_done(tmp_path: Path, ready: tuple[Connection, Connection]) -> None:
-    holder = _CONTEXT.Process(target=_hold, args=(tmp_path, 0.3, ready[1]))
+    holder = _CONTEXT.Process(target=_hold, args=(tmp_path, 0.8, ready[1]))
     holder.start()
     assert ready[0].recv()
     with pytest.raises(FolderLocked), exclusive(tmp_path):

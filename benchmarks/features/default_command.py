@@ -88,16 +88,7 @@ def main() -> None:
         method=arguments.method,
     )
     minutes = (time.monotonic() - started) / 60
-    metrics = evaluate_run(
-        arguments.out / "run",
-        EvaluationInputs(
-            parts.images,
-            labels=parts.labels,
-            train_images=parts.train_images,
-            train_labels=parts.train_labels,
-        ),
-        EvaluationOptions(dataset.normalizer),
-    )
+    metrics = evaluate_parts(arguments.out / "run", parts, dataset)
     refs = read_ground_truth(parts.labels, list_images(parts.images)).refs
     write_contact_sheet(detector, refs, detector.card.images, arguments.out / "sheet.jpg")
     print(json.dumps(summarize(arguments, metrics, minutes)))
@@ -116,6 +107,17 @@ def select_parts(dataset: Dataset, folder: Path, part: str) -> Parts:
     return Parts(
         unlabeled + images["train"], images["train"], files["train"], images["held-out"], files["held-out"]
     )
+
+
+def evaluate_parts(run: Path, parts: Parts, dataset: Dataset) -> dict[str, Any]:
+    """Evaluate the detector of a run on the held-out images of a data set."""
+    inputs = EvaluationInputs(
+        parts.images,
+        labels=parts.labels,
+        train_images=parts.train_images,
+        train_labels=parts.train_labels,
+    )
+    return evaluate_run(run, inputs, EvaluationOptions(dataset.normalizer))
 
 
 def _images_of(labels: Path, folder: Path, has_boxes: bool) -> list[str]:

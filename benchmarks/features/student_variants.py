@@ -18,7 +18,7 @@ from pathlib import Path
 
 import provenance
 import torch
-from default_command import select_parts
+from default_command import evaluate_parts, select_parts
 from quality_data import DATASETS
 from single_run import describe_hardware, write_contact_sheet
 
@@ -26,7 +26,6 @@ import selfmark
 from selfmark.cli.options import parse_settings
 from selfmark.config import override
 from selfmark.evaluation.label_files import read_ground_truth
-from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.images.sources import list_images
 from selfmark.run.config_file import read_config, write_config
 
@@ -53,16 +52,7 @@ def main() -> None:
     dataset = DATASETS[arguments.name]
     folder = arguments.run.parent / "data" / arguments.name
     parts = select_parts(dataset, folder.resolve(), arguments.part)
-    metrics = evaluate_run(
-        run,
-        EvaluationInputs(
-            parts.images,
-            labels=parts.labels,
-            train_images=parts.train_images,
-            train_labels=parts.train_labels,
-        ),
-        EvaluationOptions(dataset.normalizer),
-    )
+    metrics = evaluate_parts(run, parts, dataset)
     refs = read_ground_truth(parts.labels, list_images(parts.images)).refs
     write_contact_sheet(detector, refs, detector.card.images, arguments.out / "sheet.jpg")
     guessing, forward = metrics["guessing"]["forward"], metrics["headline"]["forward"]["error"]

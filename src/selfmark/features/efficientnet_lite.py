@@ -314,9 +314,10 @@ class EfficientNetLiteEncoder(Encoder):
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the maps of three blocks, and those of the last two, for images [B, 3, S, S] in 0..1."""
         images = images.contiguous(memory_format=torch.channels_last)
-        if torch.is_grad_enabled():
-            maps = self.network(images, self.blocks)
-        elif images.device.type == "cpu":
+        is_cpu = images.device.type == "cpu"
+        if torch.is_grad_enabled() or (self.training and not is_cpu):
+            maps = self.network(images, self.blocks)  # all training steps have the same number of images
+        elif is_cpu:
             maps = self.network(images, self.blocks, _CPU_BATCH)
         else:
             padded = self.network(pad_batch(images, _GPU_BATCH), self.blocks, _GPU_BATCH)

@@ -11,6 +11,8 @@ from selfmark.errors import InputError
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
 from selfmark.features.loading import build_encoder, load_encoder
 from selfmark.features.packaged_weights import load_packaged_weights
+from selfmark.run.processes import SINGLE_PROCESS
+from selfmark.train.optimizer import FlatAdamW
 from tests.features.random_images import random_images
 
 # Name -> side of the images the network was trained on, pixels.
@@ -133,6 +135,20 @@ def test_features_follow_the_weights_without_gradients() -> None:
     encoder.load_state_dict(build_encoder(LITE0).state_dict())
     with torch.no_grad():
         torch.testing.assert_close(encoder(images), build_encoder(LITE0)(images))
+
+
+def test_features_follow_the_weights_that_an_optimizer_changed() -> None:
+    encoder, images = build_encoder(LITE0), random_images(2, 64)
+    optimizer = FlatAdamW([(encoder, 1.0)], lr=1e-2, weight_decay=0.0)
+    with torch.no_grad():
+        before = encoder.eval()(images)
+    encoder.train()(images).sum().backward()
+    optimizer.scale_learning_rate(1.0)
+    optimizer.step(SINGLE_PROCESS)
+    with torch.no_grad():
+        after = encoder.eval()(images)
+    torch.testing.assert_close(after, encoder(images).detach())
+    assert (after - before).abs().max() > 1e-3
 
 
 def test_folding_batch_norms_into_convolutions_keeps_the_gradients() -> None:

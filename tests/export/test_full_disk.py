@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import time
@@ -101,3 +102,46 @@ def test_a_silent_child_process_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(hdf5_files, "_MAX_SILENT_SECONDS", 0.1)
     with pytest.raises(OSError, match="crashed"):
         save_hdf5(tmp_path / "a.h5", lambda path: time.sleep(60))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the CPU times of processes")
+def test_a_child_process_that_computes_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_files, "_MAX_SILENT_SECONDS", 0.3)
+
+    def save(path: Path) -> None:
+        while time.process_time() < 0.9:  # the CPU time of a new child starts at 0
+            pass
+        _save_number(path)
+
+    save_hdf5(tmp_path / "a.h5", save)
+
+
+def test_a_child_process_frees_no_object_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object may wait for its threads when it is freed, and a child has none of them."""
+    parent = os.getpid()
+
+    class Decoder:
+        def __init__(self) -> None:
+            self.cycle = self  # only the garbage collector can free it
+
+        def __del__(self) -> None:
+            if os.getpid() != parent:
+                time.sleep(60)
+
+    monkeypatch.setattr(hdf5_files, "_MAX_SILENT_SECONDS", 0.3)
+    Decoder()
+
+    def save(path: Path) -> None:
+        gc.collect()
+        _save_number(path)
+
+    save_hdf5(tmp_path / "a.h5", save)
+    assert gc.isenabled()
+
+
+def _save_number(path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        file["number"] = 1

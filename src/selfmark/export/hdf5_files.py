@@ -7,6 +7,7 @@ leave a file that cannot be read.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import select
 import signal
@@ -25,7 +26,7 @@ from selfmark.errors import InputError, require_package
 _ERROR, _UNEXPECTED = "error:", "unexpected:"
 _DISK_FULL = os.strerror(errno.ENOSPC)
 _MIN_FREE_BYTES = 1 << 16  # with less free space than this, a failure is reported as a full disk
-_MAX_SILENT_SECONDS = 300.0  # a child is killed if the size of its file has not changed for this long
+_MAX_SILENT_SECONDS = 300.0  # a child is killed if it has neither computed nor written for this long
 
 
 def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
@@ -42,10 +43,7 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     """
     receiver, sender = os.pipe()
     sys.stderr.flush()
-    with warnings.catch_warnings():
-        # Python warns that a child inherits the locks of threads. This child only calls `save` and exits.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = _fork()
     if child == 0:
         _run_child(lambda: save(path), sender)
     os.close(sender)
@@ -62,19 +60,48 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     _read_back(path)
 
 
+def _fork() -> int:
+    """Fork this process; the child never frees objects of the parent.
+
+    Some objects wait for their threads when they are freed, such as a video decoder that was left to the
+    garbage collector. A child has none of the parent's threads, so it would wait forever.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    with warnings.catch_warnings():
+        # Python warns that a child inherits the locks of threads. This child only calls `save` and exits.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        gc.freeze()
+    if is_enabled:
+        gc.enable()
+    return child
+
+
 def _kill_if_silent(child: int, receiver: int, path: Path) -> None:
-    """Wait until the child sends something or exits; kill it if the size of its file stops changing.
+    """Wait until the child sends something or exits; kill it if it neither computes nor writes any more.
 
     A child may inherit a lock that another thread of the parent held. It would then wait forever.
     """
-    last_size, changed_at = -1, time.monotonic()
+    last_state, changed_at = None, time.monotonic()
     while not select.select([receiver], [], [], min(1.0, _MAX_SILENT_SECONDS))[0]:
-        size = path.stat().st_size if path.exists() else -1
-        if size != last_size:
-            last_size, changed_at = size, time.monotonic()
+        state = (path.stat().st_size if path.exists() else -1, _read_cpu_time(child))
+        if state != last_state:
+            last_state, changed_at = state, time.monotonic()
         elif time.monotonic() - changed_at > _MAX_SILENT_SECONDS:
             os.kill(child, signal.SIGKILL)
             return
+
+
+def _read_cpu_time(process: int) -> int:
+    """Return how long a process has computed, in clock ticks; 0 if the system does not tell."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return 0
+    fields = status.rpartition(")")[2].split()  # the name before the bracket may contain spaces
+    return int(fields[11]) + int(fields[12])
 
 
 def _run_child(save: Callable[[], None], sender: int) -> None:

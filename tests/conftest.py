@@ -9,9 +9,10 @@ import os
 # limit. It has an effect only if it is set before torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ QUICK_FEATURES: dict[str, Any] = QUICK | {
     "evaluation.num_samples": 6,
     "evaluation.deformations": 1,
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Keep the garbage collector from visiting the half million objects of imported modules again and again.
+
+    This saves a quarter of the time of the collection and half a second in every `gc.collect()` of a test.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def selfmark(*arguments: Any) -> int:

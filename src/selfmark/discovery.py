@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from selfmark.run_plan import RunInputs, RunOptions, check_request, options_to_j
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
+from selfmark.train.kernel_compilation import compile_kernels
 from selfmark.train.starting_weights import check_start
 from selfmark.verification import hold_out, verify_run
 
@@ -116,9 +117,16 @@ def discover(
         recipe,
         start_from,
     )
-    with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
+    run_inputs = RunInputs(_as_list(inputs), every, regions)
+    with open_run(run_inputs, options, listener) as opened, ExitStack() as stack:
         run = opened.run
-        on_plan = partial(_log_estimate, run, opened.device) if opened.is_new else do_nothing
+
+        def on_plan() -> None:
+            if run.group.is_leader:
+                stack.enter_context(compile_kernels(run.config, opened.device))
+            if opened.is_new:
+                _log_estimate(run, opened.device)
+
         on_preview = partial(_write_preview, run)
         detector, store = train_run(run, opened.device, opened.is_new, on_preview, on_plan)
         run.group.run_on_leader(lambda: _preview_detector(run, detector, store))

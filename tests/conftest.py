@@ -67,7 +67,8 @@ QUICK_FEATURES: dict[str, Any] = QUICK | {
     "features.sample": 500,
     "features.iterations": 5,
     "features.foreground_clusters": 8,
-    "features.rotations": 4,
+    "features.rotations": 3,
+    "features.direction_size": 32,
     "features.direction_starts": 2,
     "features.min_direction_consistency": 0,  # so that objects that are not upright are always turned
     "student.rounds": 2,

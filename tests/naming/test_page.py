@@ -432,7 +432,8 @@ def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToyServer
 def test_trust_and_verdict_are_shown(browser: Any, judged: ToyServer, scheme: str) -> None:
     with visit(browser, judged.address, color_scheme=scheme) as visited:
         page = wait_until_ready(visited)
-        assert page.inner_text("#verdict") == VERDICTS[str(read_card_of(judged).verdict)]
+        verdict = VERDICTS[str(read_card_of(judged).verdict)]
+        assert page.inner_text("#verdict") == f"{verdict} 3 of 6 landmarks are trustworthy."
         shown = page.locator(".entry .trust")
         assert shown.all_inner_texts() == ["0.90", "0.21", "0.50", "0.00", "1.00", "0.15"]
         assert shown.nth(0).get_attribute("title") == "trust 0.90"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.errors import InputError
+from selfmark.images.shared_reading import share_reading
 from selfmark.images.sources import list_images
 from selfmark.multiview.view_boxes import View, read_views, require_inside, write_views
 from selfmark.run.guarded_files import make_folders
@@ -63,24 +64,29 @@ def discover_views(
         require_inside(views, list_images(inputs, every))
         make_folders(output)
         write_views(views, output)
-    folders = []
-    for view in stored if resume else views:
-        folder = output / view.name
-        folders.append(folder)
-        if resume and (folder / "report" / "index.html").exists():
-            continue
-        is_started = (folder / "run.json").exists()
-        if resume and not is_started and not inputs:
-            raise InputError(
-                f"the view '{view.name}' of {output} was not started; repeat the whole command with --resume"
+    chosen = stored if resume else views
+    remaining = [view for view in chosen if not (resume and _is_finished(output / view.name))]
+    with share_reading([view.box for view in remaining]):
+        for view in remaining:
+            folder = output / view.name
+            is_started = (folder / "run.json").exists()
+            if resume and not is_started and not inputs:
+                raise InputError(
+                    f"the view '{view.name}' of {output} was not started; repeat the whole command with "
+                    "--resume"
+                )
+            regions, view_settings = plan_view(view, settings)
+            discover(
+                inputs=inputs,
+                output=folder,
+                every=every,
+                regions=regions,
+                resume=is_started,
+                settings=settings if is_started else view_settings,
             )
-        regions, view_settings = plan_view(view, settings)
-        discover(
-            inputs=inputs,
-            output=folder,
-            every=every,
-            regions=regions,
-            resume=is_started,
-            settings=settings if is_started else view_settings,
-        )
-    return folders
+    return [output / view.name for view in chosen]
+
+
+def _is_finished(folder: Path) -> bool:
+    """Return True if the run in a folder has written its report, which is its last step."""
+    return (folder / "report" / "index.html").exists()

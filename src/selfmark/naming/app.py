@@ -24,7 +24,13 @@ from starlette.types import ASGIApp
 from selfmark._version import __version__
 from selfmark.images.decode import UnreadableImage
 from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_error_reports, add_page
-from selfmark.model.card import MAX_NAME_LENGTH, MIN_TRUST, ModelCard, landmarks_without_partner
+from selfmark.model.card import (
+    GOOD_TRUST,
+    MAX_NAME_LENGTH,
+    MIN_TRUST,
+    ModelCard,
+    landmarks_without_partner,
+)
 from selfmark.model.colors import landmark_colors, palette
 from selfmark.naming.card_editor import CardEditor, compute_card_revision
 from selfmark.naming.corrections import (
@@ -127,6 +133,7 @@ def _add_card_routes(
             "default_colors": palette(len(card.names)),
             "trust": card.trust,
             "min_trust": MIN_TRUST,
+            "good_trust": GOOD_TRUST,
             "verdict": card.verdict,
         }
         return AsciiJSONResponse(about | constants, headers=NO_STORE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from selfmark.model.card import GOOD_TRUST
+
 VERDICTS = {
     "good": "The landmarks mark the same parts on different individuals.",
     "usable": "Some landmarks probably mark different parts on different individuals: check each landmark "
@@ -14,17 +16,39 @@ VERDICTS = {
 """The possible verdicts, each as a sentence."""
 
 
+_NO_TRUSTED_LANDMARK = (
+    "The landmarks follow the object roughly when taken together, but do not rely on any single one."
+)
+"""Replaces the sentence of the verdict usable if no landmark is trustworthy."""
+
+
 def describe_verdict(checks: Mapping[str, Any]) -> str:
-    """Describe the verdict and the expected error that led to it.
+    """Describe the verdict, the number of trustworthy landmarks, and the expected error of the run.
+
+    The verdict and trust answer different questions: the verdict is "usable" up to an expected error of 0.75
+    of guessing, and a landmark is trustworthy only up to 0.5. So a usable run may have no such landmark.
 
     Args:
         checks: results of the label-free checks, as in metrics.json.
     """
-    expected = f"{checks['expected_forward']:.2f}"
+    total = len(checks["trust"])
+    trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
+    is_rough = checks["verdict"] == "usable" and trusted == 0
+    sentence = _NO_TRUSTED_LANDMARK if is_rough else VERDICTS[checks["verdict"]]
     return (
-        f"{VERDICTS[checks['verdict']]} The error of predicting body points from them is expected to be "
-        f"{expected} times the error of guessing."
+        f"{sentence} {_count_trusted(trusted, total)} The error of predicting body points from the landmarks "
+        f"is expected to be {checks['expected_forward']:.2f} times the error of guessing."
     )
+
+
+def _count_trusted(trusted: int, total: int) -> str:
+    """Say how many landmarks are trustworthy.
+
+    >>> _count_trusted(1, 8)
+    '1 of 8 landmarks is trustworthy (trust of at least 0.5).'
+    """
+    count, verb = str(trusted) if trusted else "None", "is" if trusted < 2 else "are"
+    return f"{count} of {total} landmarks {verb} trustworthy (trust of at least {GOOD_TRUST:g})."
 
 
 def describe_agreement(verification: Mapping[str, Any]) -> str:

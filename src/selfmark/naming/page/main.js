@@ -51,7 +51,7 @@ function startHistory() {
     if (changed.has("run")) {
       byId("title").textContent = state.run.title;
       document.title = `${state.run.title} · ${state.run.tool === "correct" ? "correcting" : "naming"} · selfmark`;
-      showVerdict(state.run.verdict);
+      showVerdict(state.run);
     }
     if (state.card) document.body.dataset.revision = state.card.revision; // revision of the card that the page shows
     byId("undo").disabled = !canUndo();
@@ -59,11 +59,14 @@ function startHistory() {
   });
 }
 
-// Show the verdict of the run in words. A run of an earlier version has no verdict.
-function showVerdict(verdict) {
+// Show the verdict of the run in words, and how many landmarks are trustworthy: a usable run may have none.
+// A run of an earlier version has no verdict.
+function showVerdict({ verdict, trust, good_trust: goodTrust }) {
   if (!verdict) return;
   document.body.dataset.verdict = verdict;
-  byId("verdict").textContent = VERDICTS[verdict];
+  const trusted = trust.filter((value) => value >= goodTrust).length;
+  const count = `${trusted || "None"} of ${trust.length} landmarks ${trusted < 2 ? "is" : "are"} trustworthy.`;
+  byId("verdict").textContent = `${VERDICTS[verdict]} ${count}`;
   byId("verdict").hidden = false;
 }
 

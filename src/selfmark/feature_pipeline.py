@@ -50,6 +50,7 @@ from selfmark.feature_images import (
     turn_keypoints,
 )
 from selfmark.feature_labels import FoundLandmarks, find_feature_labels
+from selfmark.feature_partners import check_partners
 from selfmark.feature_places import settle_places
 from selfmark.features.loading import load_encoder
 from selfmark.images.feed import PixelFeed
@@ -161,6 +162,9 @@ def train_feature_detector(
         if run.config.features.runs_stage1:
             trained = _try_stage1_labels(run, images, result, on_preview)
         result = trained or _train_on_feature_labels(run, images, keypoint_labels, result, on_preview)
+    if result.source != "keypoints":  # Stage 1 finds partners by descriptors, which know no places.
+        partners = check_partners(run, encoder, images.feed, result.found.xy, result.partners)
+        result = result._replace(partners=partners)
     _store_landmarks(run, result, centroids, images)
     psi = result.psi if directions is None else _turn_images_first(run, result.psi, directions)
     card = replace(

@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfmark.correspondence.mirror import (
+    LandmarkPartners,
     count_nearest_in_mirror,
+    drop_unlike_partners,
     find_mirror_partners,
+    measure_partner_likeness,
     mirror_cooccurrence,
 )
 
@@ -85,3 +88,26 @@ def test_the_third_of_three_similar_landmarks_has_no_partner() -> None:
     """Landmarks 1 and 2 both become landmark 0; 1 does so more often."""
     partners = find_mirror_partners(np.array([[0, 6, 4], [9, 0, 0], [7, 0, 1]]))
     assert (partners.mirror, partners.unpaired) == ((1, 0, 2), (2,))
+
+
+def test_likeness_matches_a_loop() -> None:
+    rng = np.random.default_rng(2)
+    descriptor, mirrored = rng.normal(size=(2, 30, 5, 8))
+    partners = LandmarkPartners((3, 1, 4, 0, 2), (True,) * 5)
+    mean = descriptor.mean(axis=0)
+    mean = [vector / np.sqrt((vector**2).sum()) for vector in mean]
+    counts = np.zeros(5)
+    for image in mirrored:
+        for landmark, partner in enumerate(partners.mirror):
+            counts[landmark] += image[landmark] @ mean[partner] > image[landmark] @ mean[landmark]
+    expected = [(counts[k] + counts[partner]) / 60 for k, partner in enumerate(partners.mirror)]
+    expected[1] = 1.0  # its own partner
+    np.testing.assert_allclose(measure_partner_likeness(descriptor, mirrored, partners), expected)
+
+
+def test_only_pairs_that_do_not_look_alike_are_dropped() -> None:
+    partners = LandmarkPartners((1, 0, 3, 2, 4, 5), (True, True, True, True, True, False))
+    likeness = np.array([0.3, 0.3, 0.1, 0.1, 1.0, 1.0])
+    checked = drop_unlike_partners(partners, likeness, 0.3)
+    assert checked.mirror == (1, 0, 2, 3, 4, 5)
+    assert checked.unpaired == (2, 3, 5)

@@ -74,6 +74,14 @@ def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
         "new1.png",
         "new2.png",
     ]
+    entries = read_json(run / "images.json")
+    for boxes, expected in (([[1, 2, 30, 40]], (1, 2, 30, 40)), ([[1, 2, 30, 40], [5, 5, 9, 9]], None)):
+        for index, entry in enumerate(entries):
+            entry["box"] = boxes[index % len(boxes)]
+        write_json(entries, run / "images.json")
+        assert {ref.box for ref in select_images(run, [str(other)], 10)} == {expected}, (
+            "the part the run used"
+        )
 
 
 def test_model_without_a_run_needs_images(run: Path) -> None:

@@ -90,3 +90,52 @@ def find_mirror_partners(table: npt.NDArray[np.int64]) -> LandmarkPartners:
         tuple(int(partner) for partner in np.where(is_paired, best, index)),
         tuple(bool(paired) for paired in is_paired),
     )
+
+
+def measure_partner_likeness(
+    descriptor: npt.NDArray[np.float32],
+    mirrored_descriptor: npt.NDArray[np.float32],
+    partners: LandmarkPartners,
+) -> npt.NDArray[np.float64]:
+    """Return how often a landmark looks more like its partner than like itself in the mirror image, [K].
+
+    A left eye looks like a right eye in the mirror. A fore paw seen from the side looks like a fore paw, even
+    if it appears where the hind paw usually is. Both landmarks of a pair get the mean of their two fractions.
+    A landmark that is its own partner gets 1.
+
+    Args:
+        descriptor: [N, K, D] appearance of the landmarks of N images, without their places; unit vectors.
+        mirrored_descriptor: [N, K, D] appearance of the same places in the mirror images.
+        partners: mirror partners of the K landmarks.
+
+    >>> left, right = [1.0, 0.0], [0.0, 1.0]
+    >>> eyes = np.array([[left, right]])
+    >>> measure_partner_likeness(eyes, eyes[:, ::-1], LandmarkPartners((1, 0), (True, True))).tolist()
+    [1.0, 1.0]
+    >>> measure_partner_likeness(eyes, eyes, LandmarkPartners((1, 0), (True, True))).tolist()
+    [0.0, 0.0]
+    """
+    mirror = np.array(partners.mirror)
+    mean = descriptor.astype(np.float64).mean(axis=0)
+    mean /= np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
+    to_itself = np.einsum("nkd,kd->nk", mirrored_descriptor, mean)
+    to_partner = np.einsum("nkd,kd->nk", mirrored_descriptor, mean[mirror])
+    fraction = (to_partner > to_itself).mean(axis=0)
+    return np.where(mirror == np.arange(len(mirror)), 1.0, (fraction + fraction[mirror]) / 2)
+
+
+def drop_unlike_partners(
+    partners: LandmarkPartners, likeness: npt.NDArray[np.float64], min_likeness: float
+) -> LandmarkPartners:
+    """Make landmarks unpaired if their likeness, see `measure_partner_likeness`, is too low.
+
+    >>> drop_unlike_partners(LandmarkPartners((1, 0), (True, True)), np.array([0.1, 0.1]), 0.3).unpaired
+    (0, 1)
+    """
+    is_kept = likeness >= min_likeness
+    pairs = enumerate(zip(partners.mirror, partners.is_paired, is_kept.tolist(), strict=True))
+    mirror, is_paired = zip(
+        *((partner, paired) if kept else (index, False) for index, (partner, paired, kept) in pairs),
+        strict=True,
+    )
+    return LandmarkPartners(mirror, is_paired)

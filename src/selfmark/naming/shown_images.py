@@ -82,13 +82,15 @@ def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[I
     Args:
         folder: Run folder or model folder.
         given: Files and folders with images. If images of the run were moved there, only the moved images are
-            candidates, with the boxes of the run. If `given` is empty, all images of the run are candidates.
+            candidates, with the boxes of the run. Other images are cropped as in the run, if the run used
+            the same part of every image (a view, or `--crop`). If `given` is empty, all images of the run are
+            candidates.
         max_images: Maximum number of images.
     """
     run_images = _read_run_images(folder)
     if given:
         listed = list_images(given)
-        refs = _match_moved_images(run_images, listed) or listed
+        refs = _match_moved_images(run_images, listed) or _crop_like_run(run_images, listed)
     elif not run_images:
         raise InputError(
             f"{folder} does not say which images it was made from: add images, as in "
@@ -136,6 +138,19 @@ def _match_moved_images(run_images: Sequence[ImageRef], found: Sequence[ImageRef
         old = max(candidates, key=lambda path, new=new: _count_common_end(path, new))  # type: ignore[misc]
         new_path[old] = new
     return [replace(ref, path=new_path[ref.path]) for ref in run_images if ref.path in new_path]
+
+
+def _crop_like_run(run_images: Sequence[ImageRef], images: Sequence[ImageRef]) -> list[ImageRef]:
+    """Return the images with the box of the run, if all images of the run have the same box.
+
+    >>> frames = [ImageRef(Path("a.mp4"), frame, box=(0, 10, 9, 9)) for frame in (0, 4)]
+    >>> _crop_like_run(frames, [ImageRef(Path("b.png"))])[0].box
+    (0, 10, 9, 9)
+    """
+    boxes = {ref.box for ref in run_images}
+    is_fixed = len(boxes) == 1 and len(run_images) > 1
+    box = boxes.pop() if is_fixed else None
+    return [ref if ref.box is not None else replace(ref, box=box) for ref in images]
 
 
 def _count_common_end(a: Path, b: Path) -> int:

@@ -26,7 +26,7 @@ from selfmark.sampling import evenly_spaced
 
 _SAMPLE = 40  # images in which the landmarks are compared
 # Pairs with a lower likeness are dropped. Measured: 0.01 to 0.12 for wrong pairs of a mouse seen from the
-# side and from below, 0.59 or more for pairs of faces and of the generated animals of the demo.
+# side and from below, 0.51 or more for pairs of faces and of the animals of the demo.
 _MIN_LIKENESS = 0.3
 
 

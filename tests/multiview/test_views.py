@@ -120,6 +120,18 @@ def test_the_landmarks_of_two_views_are_in_one_table(run: Path, mirrored: Path, 
     assert len(list((tmp_path / "out" / "drawn").iterdir())) == 12
 
 
+def test_whole_images_for_the_detector_of_one_view_are_noticed(
+    run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["predict", run / "bottom", next(mirrored.iterdir()), "--device=cpu"]
+    assert selfmark(*command, "-o", tmp_path / "whole") == 0
+    note = capsys.readouterr().err
+    assert f"{run / 'bottom'} was trained on the part 0,64,64,64 of every image" in note
+    assert f"add --crop 0,64,64,64, or use {run}, which has all views" in note
+    assert selfmark(*command, "--crop=0,64,64,64", "-o", tmp_path / "cropped") == 0
+    assert "was trained on the part" not in capsys.readouterr().err
+
+
 def test_a_run_with_views_is_loaded_in_python(run: Path, mirrored: Path, tmp_path: Path) -> None:
     detector = selfmark_package.load(run)
     files = sorted(mirrored.iterdir())[:3]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfmark.cli.console import print_note, print_result, print_table, stderr
+from selfmark.cli.crop_note import note_missing_crop
 from selfmark.cli.options import (
     Boxes,
     Crop,
@@ -96,6 +97,7 @@ def evaluate(
         target = None if output is None else output / view.name
         _evaluate(run / view.name, replace(inputs, regions=Regions(crop=view.box)), options, target, device)
     if not views:
+        note_missing_crop(run, regions)
         _evaluate(run, inputs, options, output, device)
 
 

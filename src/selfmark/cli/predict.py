@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from selfmark.cli.console import print_note, print_result, stderr
+from selfmark.cli.crop_note import note_missing_crop
 from selfmark.cli.options import (
     Boxes,
     Crop,
@@ -149,6 +150,7 @@ def predict(
     if view_detector is not None and (mapped or regions != Regions()):
         raise InputError(f"{run} has views: leave out --mapped, --boxes, --crop and --find-animals")
     detector: Detector = view_detector or load_detector(run, runtime, device)
+    note_missing_crop(run, regions)
     notes = list[str]()
     if min_trust is not None:
         detector.card = _hide_untrusted(detector.card, min_trust, run, notes.append)

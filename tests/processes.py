@@ -1,7 +1,9 @@
-"""Run a function in several processes that form a process group on the CPU, as with torchrun."""
+"""Run a function or a command in several processes that form a process group on the CPU, as with torchrun."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import multiprocessing
 import os
 import pickle
@@ -11,14 +13,17 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from selfmark.errors import SelfmarkError
 from selfmark.run.processes import ProcessGroup
+from tests.conftest import selfmark
 
-_TIMEOUT = 60  # seconds to wait for the result of a process
-# Processes are forked from a server that has imported torch, so that they start quickly.
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "selfmark.correspondence.recovery"])
+_TIMEOUT = 300  # seconds to wait for the result of a process
+# Processes are forked from a server that has imported torch, so that they start quickly. Each process that
+# runs tests has only one such server.
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["tests.processes", "tests.reliability.runs"])
 
 
 def run_in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -28,12 +33,25 @@ def run_in_processes(size: int, function: Callable[..., Any], *arguments: Any) -
         The results in rank order. The result of a process is the error if the function raised an error of
         selfmark, and None if the process died.
     """
+    return _run_children(size, _call_with_group, function, *arguments)
+
+
+def run_command_in_processes(size: int, *words: Any) -> list[tuple[int, str] | None]:
+    """Run a command of selfmark in each of `size` processes.
+
+    Returns:
+        The exit code and the output of each process in rank order; None for a process that died.
+    """
+    return _run_children(size, _run_command, *words)
+
+
+def _run_children(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(size)]
+    pipes = [FORKSERVER.Pipe(duplex=False) for _ in range(size)]
     children = [
-        _CONTEXT.Process(target=_run_child, args=(rank, size, port, pipes[rank][1], function, arguments))
+        FORKSERVER.Process(target=_run_child, args=(rank, size, port, pipes[rank][1], function, arguments))
         for rank in range(size)
     ]
     for child in children:
@@ -68,10 +86,21 @@ def _run_child(
     variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
+    sender.send_bytes(pickle.dumps(function(*arguments)))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _call_with_group(function: Callable[..., Any], *arguments: Any) -> Any:
     group = ProcessGroup.from_environment(torch.device("cpu"))
     try:
-        result = function(group, *arguments)
+        return function(group, *arguments)
     except SelfmarkError as error:
-        result = error
-    sender.send_bytes(pickle.dumps(result))
-    group.close()
+        return error
+
+
+def _run_command(*words: Any) -> tuple[int, str]:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        code = selfmark(*words)
+    return code, output.getvalue()

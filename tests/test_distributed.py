@@ -1,4 +1,4 @@
-"""Several processes on one run, started by torchrun, on the CPU."""
+"""Several processes on one run, on the CPU, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from selfmark.discovery import discover
 from selfmark.run.folder import Run
 from tests.conftest import QUICK, QUICK_FEATURES
+from tests.processes import run_command_in_processes
 
 # Two and three processes divide these batches evenly. There is no noise: each process would draw its own.
 SHARED = QUICK | {
@@ -35,29 +36,35 @@ def _build_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def _build_command(
-    photos: Path, output: Path, processes: int, *options: str, values: dict[str, Any] = SHARED
-) -> list[str]:
-    """Return the torchrun command of a discovery with the settings `values` in `processes` processes."""
+def _build_torchrun_command(photos: Path, output: Path, *options: str) -> list[str]:
+    """Return the torchrun command of a discovery in two processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    words += ["--master-port", str(port), "-m", "selfmark"]
+    return [*words, *_build_arguments(photos, output, SHARED), *options]
+
+
+def _build_arguments(photos: Path, output: Path, values: dict[str, Any]) -> list[str]:
+    """Return the arguments of a discovery with the settings `values`."""
     settings = [f"--set={name}={json.dumps(value)}" for name, value in values.items()]
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    words += ["--master-port", str(port), "-m", "selfmark", "discover", str(photos), "-o", str(output)]
-    return [*words, "--preset", "tiny", "--device", "cpu", *settings, *options]
+    return ["discover", str(photos), "-o", str(output), "--preset", "tiny", "--device", "cpu", *settings]
 
 
-def _discover(photos: Path, output: Path, processes: int, values: dict[str, Any] = SHARED) -> Run:
-    command = _build_command(photos, output, processes, values=values)
-    result = subprocess.run(command, env=_build_environment(), capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+def _discover(
+    photos: Path, output: Path, processes: int, *options: str, values: dict[str, Any] = SHARED
+) -> Run:
+    """Run a discovery in processes that start faster than those of torchrun."""
+    words = [*_build_arguments(photos, output, values), *options]
+    results = run_command_in_processes(processes, *words)
+    assert [result and result[0] for result in results] == [0] * processes, results
     return Run.open(output)
 
 
 @pytest.fixture(scope="module")
 def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
-    """The same discovery with one, two and three processes; torchrun starts two and three."""
+    """The same discovery with one, two and three processes."""
     folder = tmp_path_factory.mktemp("distributed")
     discover(photos, output=folder / "1", preset="tiny", settings=SHARED, device="cpu")
     several = {processes: _discover(photos, folder / str(processes), processes) for processes in (2, 3)}
@@ -107,15 +114,7 @@ def test_only_one_process_writes(runs: dict[int, Run], processes: int) -> None:
 def test_all_processes_verify_the_number_of_landmarks_that_one_chose(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     options = ["-k", "auto", "--verify", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]"]
-    result = subprocess.run(
-        _build_command(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1"),
-        env=_build_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
-    run = Run.open(output)
+    run = _discover(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1")
     (event,) = [event for event in run.events() if event["event"] == "landmark_count"]
     assert event["images"] == 21, "the 24 images of both processes without the 3 held-out ones"
     assert event["K"] == run.config.K
@@ -131,7 +130,7 @@ def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path:
     output = tmp_path / "run"
     longer = "--set=rounds.iterations=40"
     job = subprocess.Popen(
-        _build_command(photos, output, 2, longer),
+        _build_torchrun_command(photos, output, longer),
         env=_build_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -160,8 +159,8 @@ def test_a_run_can_be_resumed_after_a_process_was_killed(photos: Path, tmp_path:
 def test_a_signal_saves_the_state_of_all_processes(receiver: str, photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     job = subprocess.Popen(
-        _build_command(
-            photos, output, 2, "--set=warmup.iterations=4000", "--set=runtime.checkpoint_every=10000"
+        _build_torchrun_command(
+            photos, output, "--set=warmup.iterations=4000", "--set=runtime.checkpoint_every=10000"
         ),
         env=_build_environment(),
         stdout=subprocess.PIPE,
@@ -196,7 +195,7 @@ def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     # Each process draws its own sample of the cells. The sample is large enough to contain all of them.
     values = QUICK_FEATURES | {"features.sample": 10_000, "features.max_unexplained_start": 1e9}
     discover(photos, output=folder / "1", preset="tiny", settings=values, device="cpu")
-    return {1: Run.open(folder / "1"), 2: _discover(photos, folder / "2", 2, values)}
+    return {1: Run.open(folder / "1"), 2: _discover(photos, folder / "2", 2, values=values)}
 
 
 def test_features_give_the_same_first_landmarks_as_one_process(feature_runs: dict[int, Run]) -> None:
@@ -222,7 +221,7 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
 
 def test_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:
     result = subprocess.run(
-        _build_command(tmp_path / "nowhere", tmp_path / "run", 2),
+        _build_torchrun_command(tmp_path / "nowhere", tmp_path / "run"),
         env=_build_environment(),
         capture_output=True,
         text=True,

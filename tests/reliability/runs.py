@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from selfmark.discovery import discover
 from selfmark.model.card import read_card
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK, QUICK_FEATURES
+from tests.processes import FORKSERVER
 
 TINY: dict[str, Any] = QUICK | {"evaluation.num_samples": 6, "evaluation.deformations": 1}
 TINY_FEATURES: dict[str, Any] = QUICK_FEATURES | {"features.max_unexplained_start": 1e9}
@@ -75,9 +75,7 @@ def start_or_resume(
     photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any] = TINY
 ) -> int:
     """Start or resume the run in a process that is killed at `moment`; return the exit code."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.reliability.runs"])
-    process = context.Process(target=_run_in_child, args=(photos, output, moment, settings))
+    process = FORKSERVER.Process(target=_run_in_child, args=(photos, output, moment, settings))
     process.start()
     process.join()
     code = process.exitcode

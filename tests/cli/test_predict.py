@@ -104,13 +104,14 @@ def test_results_of_another_model_are_kept(
     capsys.readouterr()
     assert predict(second, image, "-o", out) == 2
     error = capsys.readouterr().err.strip()
-    assert "has results of another model" in error
+    assert f"has results of an earlier model of {second}, which has changed since" in error
     assert "--overwrite" in error
     assert "\n" not in error
     assert {path: path.read_bytes() for path in out.iterdir()} == before
     assert predict(second, image, "-o", out, "--overwrite") == 0
     assert predict(second, image, "-o", out) == 0
     assert predict(first, image, "-o", out) == 2
+    assert f"has results of another model ({second})" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("runtime", ["onnx", "onnx-int8"])

@@ -158,7 +158,7 @@ def predict(
         detector = MappedDetector(detector, load_mapping(run, detector))
     model = detector_fingerprint(detector)
     if not overwrite:
-        require_same_model(output, model)
+        require_same_model(output, model, run)
     config = override(Config(), _qualify_settings(overrides))
     smoothing = _parse_smoothing(smooth, config.smoothing)
     with CountDisplay(stderr, "finding animals", "frames") as display:

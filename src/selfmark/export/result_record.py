@@ -17,12 +17,13 @@ RECORD = "predictions.json"
 """File in an output folder that records how the results were made."""
 
 
-def require_same_model(folder: Path, model: str) -> None:
+def require_same_model(folder: Path, model: str, run: Path) -> None:
     """Raise if a folder has results of another model than `model`.
 
     Args:
         folder: Output folder, which need not exist.
         model: Fingerprint of the model that is about to write results, see `detector_fingerprint`.
+        run: Folder of this model. It may have had another model before, for example before `refine`.
     """
     path = folder / RECORD
     if not path.exists():
@@ -32,10 +33,11 @@ def require_same_model(folder: Path, model: str) -> None:
     except (InputError, TypeError, ValueError):  # The file is not a record of selfmark.
         return
     if record.get("model") not in (None, model):
-        raise InputError(
-            f"{folder} has results of another model ({record.get('run', 'unknown')}); choose another folder "
-            "with -o, or add --overwrite"
-        )
+        source = record.get("run", "unknown")
+        what = f"another model ({source})"
+        if source == str(run):
+            what = f"an earlier model of {run}, which has changed since"
+        raise InputError(f"{folder} has results of {what}; choose another folder with -o, or add --overwrite")
 
 
 def write_record(folder: Path, model: str, run: Path, format: str, card: ModelCard) -> None:

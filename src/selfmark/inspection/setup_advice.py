@@ -84,7 +84,7 @@ def _advise_recipe(findings: InputFindings, config: Config) -> str:
     if is_upright:
         return (
             f"recipe: the objects are upright ({reason}), as --recipe auto will find; if they are seen from "
-            "the side and face left or right, use --recipe side-view"
+            "the side and face left in some images and right in others, use --recipe side-view"
         )
     return (
         f"recipe: the objects face any direction ({reason}), as --recipe auto will find; if they are all "

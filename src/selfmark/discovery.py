@@ -31,7 +31,7 @@ from selfmark.model_library import compute_model_digest, copy_model, find_model
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import Preview, do_nothing, report_out_of_memory, show_nothing
 from selfmark.report.landmark_pictures import draw_contact_sheet
-from selfmark.report.run_report import build_report
+from selfmark.report.run_report import build_report, embed_meanwhile
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_open
@@ -248,7 +248,8 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         progress(0, _FINAL_STEPS)
         save_familiarity(detector, store.pixels, run.model_folder, guards)
         finished = Run.open(run.path)  # without the process group, because the other processes wait
-        metrics = check_run(finished, detector, store)
+        with embed_meanwhile(RunModels.of(finished, detector), store):
+            metrics = check_run(finished, detector, store)
         progress(1, _FINAL_STEPS)
         checks = metrics["unlabelled"]
         trust = tuple(round(value, 4) for value in checks["trust"])

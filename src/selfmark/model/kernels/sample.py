@@ -11,10 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selfmark.model.kernels.launch import Recordable
 
-
-@Recordable
 @triton.jit
 def _sample_kernel(maps, xy, out, num_points, height, width, CHANNELS: tl.constexpr):
     """Sample all channels at one point; points outside the map are moved to its border."""
@@ -35,7 +32,6 @@ def _sample_kernel(maps, xy, out, num_points, height, width, CHANNELS: tl.conste
     tl.store(out + point * CHANNELS + channel, value)
 
 
-@Recordable
 @triton.jit
 def _gradient_kernel(
     dout, xy, dmaps, num_points, height, width, CHANNELS: tl.constexpr, TILE: tl.constexpr,

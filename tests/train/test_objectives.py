@@ -159,7 +159,7 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
     settings = RegressionSettings.of_stage2(config)
     task = build_regression_task(psi, feed, table, settings, torch.Generator().manual_seed(0), seed=0)
     optimizer = torch.optim.RMSprop(psi.parameters(), lr=config.optimizer.lr)
-    for batch in task.batches(0, 150):
+    for batch in task.batches(0, 60):
         optimizer.zero_grad()
         task.losses(*batch)["total"].backward()
         optimizer.step()

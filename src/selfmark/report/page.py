@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,17 +137,7 @@ class ReportData:
 
 def write_report(data: ReportData, folder: Path) -> Path:
     """Write `folder`/index.html atomically, and return its path."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # titles, names and file names come from the user and may contain anything
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["columns"] = _find_numeric_columns
-    page = environment.get_template("template.html").render(
-        _build_template_values(data), charts=charts, scatter=scatter
-    )
+    page = _load_template().render(_build_template_values(data), charts=charts, scatter=scatter)
     target = folder / "index.html"
     try:
         make_folders(folder)
@@ -155,6 +146,19 @@ def write_report(data: ReportData, folder: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror}") from error
     return target
+
+
+@functools.cache  # compiling the template takes longer than filling it in
+def _load_template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,  # titles, names and file names come from the user and may contain anything
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["columns"] = _find_numeric_columns
+    return environment.get_template("template.html")
 
 
 def _build_template_values(data: ReportData) -> dict[str, Any]:

@@ -148,12 +148,17 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
 def labeled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the pictures in images/; labels.json has their true points and an extra field `pose`."""
     folder = tmp_path_factory.mktemp("labeled")
+    write_labeled(scene, folder)
+    return folder
+
+
+def write_labeled(scene: Scene, folder: Path) -> None:
+    """Write the files of the fixture `labeled`."""
     labels = write_scene(scene, folder)
     content = json.loads(labels.read_text())
     for index, annotation in enumerate(content["annotations"]):
         annotation["pose"] = "left" if index % 2 else "right"
     labels.write_text(json.dumps(content))
-    return folder
 
 
 @pytest.fixture(autouse=True)

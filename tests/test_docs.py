@@ -22,15 +22,18 @@ import pytest
 from selfmark import __all__ as public_names
 from selfmark.config import PRESETS
 from selfmark.config.presets import DEFAULT_FEATURES
-from selfmark.demo.scene import Scene
+from selfmark.demo.scene import Scene, generate_scene
 from selfmark.detector import Detector
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import read_card
+from selfmark.naming import server as naming_server
 from selfmark.naming.corrections import CorrectionFile, MovePoint
+from selfmark.naming.shown_images import select_images
 from selfmark.paper.reproduction import experiment
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder
-from tests.conftest import QUICK_FEATURES, selfmark
+from tests.conftest import QUICK_FEATURES, selfmark, write_labeled
 from tests.paper.datasets import face_miniatures
+from tests.processes import FORKSERVER
 from tests.tracking.arena import wander, write_arena_video
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +42,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # detected in larger images than in other tests.
 _SHORT = {
     **QUICK_FEATURES,
-    "keypoints.image_size": 128,
+    "keypoints.image_size": 96,
     "features.sample": 2000,
     "student.rounds": 1,
     "student.iterations": 2,
@@ -93,13 +96,14 @@ def test_the_docs_show_the_main_commands() -> None:
 
 
 @pytest.fixture(scope="module")
-def workspace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that documented commands use: photos/, video.mp4, points.csv and so on."""
     folder = tmp_path_factory.mktemp("docs")
-    shutil.copytree(labeled, folder / "labeled")
+    scene = generate_scene(16, 64, seed=5)
+    write_labeled(scene, folder / "labeled")
     for part in ("train", "test"):
         shutil.copytree(folder / "labeled" / "images", folder / "labeled" / part / "images")
-        shutil.copy(labeled / "labels.json", folder / "labeled" / part)
+        shutil.copy(folder / "labeled" / "labels.json", folder / "labeled" / part)
     for name in ("photos", "more_photos"):
         (folder / name).mkdir()
         for index, image in enumerate(scene.images):
@@ -109,7 +113,7 @@ def workspace(scene: Scene, labeled: Path, tmp_path_factory: pytest.TempPathFact
         video.write(image[..., ::-1])
     video.release()
     video = cv2.VideoWriter(str(folder / "mirror.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, (396, 406))
-    for image in scene.images:
+    for image in scene.images[:12]:
         views = [cv2.resize(image, (396, 168)), cv2.resize(image[::-1], (396, 238))]
         for _ in range(4):  # the page uses every fourth frame
             video.write(np.concatenate(views)[..., ::-1])
@@ -189,16 +193,79 @@ def _write_birds(root: Path, scene: Scene) -> None:
         (root / name).write_text("\n".join(lines) + "\n")
 
 
+@pytest.fixture(scope="module")
+def done() -> set[str]:
+    """Commands that have run in the workspace."""
+    return set()
+
+
 @pytest.mark.parametrize("command", _list_commands())
 def test_every_documented_command_runs(
-    command: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    workspace: Path,
+    done: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(workspace)
+    for needed in [*_list_needed_commands(command), command]:
+        if needed not in done:
+            with monkeypatch.context() as patch:
+                code = _run_documented_command(needed, patch)
+            assert code == 0, capsys.readouterr().err[-2000:]
+            done.add(needed)
+
+
+# Commands that need another one, in addition to the one that writes the folder they read.
+_FIRST_COMMANDS = {
+    "selfmark refine runs/cats --undo": "selfmark refine runs/cats",
+    "selfmark models add cats.safetensors": "selfmark models save runs/cats cats.safetensors",
+    "selfmark predict runs/cats more_photos/ --mapped -o out/mapped": (
+        "selfmark map runs/cats --labels labeled/labels.json"
+    ),
+    "selfmark predict runs/cats more_photos/ --runtime onnx -o out/onnx": (
+        "selfmark export runs/cats --onnx --int8"
+    ),
+    "selfmark predict runs/cats more_photos/ --runtime onnx-int8 -o out/int8": (
+        "selfmark export runs/cats --onnx --int8"
+    ),
+}
+
+
+def _list_needed_commands(command: str) -> list[str]:
+    """Return the documented commands that must have run before this one, in order."""
+    direct = [_FIRST_COMMANDS[command]] if command in _FIRST_COMMANDS else []
+    words = shlex.split(command)
+    inputs = [word for word, before in zip(words[1:], words, strict=False) if before != "-o"]
+    if "--resume" in words:
+        inputs.append(words[words.index("-o") + 1])
+    for other in _list_commands():
+        output = re.search(r" -o (\S+)", other)
+        is_input = output and any(f"{word}/".startswith(f"{output[1].rstrip('/')}/") for word in inputs)
+        if is_input and other != command and "--resume" not in other:
+            direct.append(other)
+    needed = [before for other in direct for before in [*_list_needed_commands(other), other]]
+    return list(dict.fromkeys(needed))
+
+
+def test_documented_commands_come_after_those_they_need() -> None:
+    needed = {command: _list_needed_commands(command) for command in _list_commands()}
+    assert needed["selfmark check photos/ -k 20"] == []
+    discovery = "selfmark discover photos/ -k 20 -o runs/cats"
+    assert needed["selfmark discover -o runs/cats --resume"] == [discovery]
+    assert needed["selfmark models add cats.safetensors"] == [
+        discovery,
+        "selfmark models save runs/cats cats.safetensors",
+    ]
+    assert set(_FIRST_COMMANDS) | set(_FIRST_COMMANDS.values()) <= needed.keys()
+
+
+def _run_documented_command(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a command in the current folder, with options that make it short; return its exit code."""
     words = shlex.split(command)
     name = words[1]
-    if name == "weights":
-        file = workspace / words[-1]
-        if "--from" not in words or not file.exists():
-            pytest.skip("needs the network or a weights file; tests/test_weights_cache.py covers both")
+    if name == "weights" and ("--from" not in words or not Path(words[-1]).exists()):
+        pytest.skip("needs the network or a weights file; tests/test_weights_cache.py covers both")
     networks = [word for word in words if word in PUBLISHED_WEIGHTS]
     missing = [
         network for network in networks if not (cache_folder() / PUBLISHED_WEIGHTS[network].file).exists()
@@ -219,21 +286,35 @@ def test_every_documented_command_runs(
         words += [*SHORT, "--preset=tiny"]
         monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
     if name == "models":
-        monkeypatch.setenv("SELFMARK_CACHE", str(workspace / "cache"))
+        monkeypatch.setenv("SELFMARK_CACHE", str(Path("cache").absolute()))
     if name == "compare":
         words += [*SHORT, "--budget=1s"]  # with the preset auto, because zero-shot needs features
+        # tests/comparison starts new processes; here they are forked from one that has imported torch.
+        monkeypatch.setattr("selfmark.comparison.runner.multiprocessing.get_context", lambda _: FORKSERVER)
     if name == "reproduce" and "--data" in words:
         words += [*SHORT, "--preset=tiny"]
-    monkeypatch.chdir(workspace)
     farewells = {"name": "names saved in", "correct": "nothing was corrected", "watch": ""}
     if name in farewells:
+        if name == "name":
+            _predict_shown_landmarks(words, monkeypatch)
         _open_and_close_page(words, farewells[name])
-        return
+        return 0
     if name == "refine" and "--undo" not in words:
-        _correct_a_landmark(Path(words[2]), workspace / "photos" / "000.png")
+        _correct_a_landmark(Path(words[2]), Path("photos/000.png").absolute())
         words += ["--force", "--set=refinement.iterations=1", "--set=refinement.views=1", "--device=cpu"]
-    code = selfmark(*words[1:])
-    assert code == 0, capsys.readouterr().err[-2000:]
+    return selfmark(*words[1:])
+
+
+def _predict_shown_landmarks(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predict the landmarks that `selfmark name` shows, so that it need not import torch in a new process.
+
+    `selfmark name runs/cats` does.
+    """
+    if words[2:] == ["runs/cats"]:
+        return
+    run, *images = [word for word in words[2:] if not word.startswith("-") and not word.isdecimal()]
+    monkeypatch.setattr(naming_server, "_predict_in_child", naming_server._predict_landmarks)
+    naming_server.prepare_images(Path(run), select_images(Path(run), images, 400), "auto")
 
 
 def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:

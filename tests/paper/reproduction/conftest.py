@@ -44,6 +44,8 @@ _READ_POINTS = DatasetCache._read_points
 # Changes to the settings of the tables: training takes seconds, and no keypoint detector needs weights.
 SHORT: dict[str, Any] = {
     **QUICK,
+    "network.depth": 1,
+    "runtime.checkpoint_every": 100,
     "keypoints.detector": "selfmark",
     "evaluation.num_samples": 4,
     "evaluation.draws": 1,

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 
@@ -98,6 +99,8 @@ def test_the_docs_show_the_main_commands() -> None:
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that documented commands use: photos/, video.mp4, points.csv and so on."""
+    # Commands run in the workspace, where the fork server would not find the modules that it imports.
+    forkserver.ensure_running()
     folder = tmp_path_factory.mktemp("docs")
     scene = generate_scene(16, 64, seed=5)
     write_labeled(scene, folder / "labeled")

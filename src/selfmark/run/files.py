@@ -52,38 +52,95 @@ def atomic_write(
     The file is synced before it is renamed. If the process is killed, the disk is full or an error occurs,
     the old file stays unchanged. Use `atomic_open` unless a library needs the path of the file.
 
+    Of two processes that write `path` at the same time, the second one removes the temporary file of the
+    first one. The second process succeeds, and the first one fails. With `keep_suffix` or `unique`, both
+    succeed, and the last one to finish wins.
+
     Args:
         path: File to write.
         previous: Keep the old file under this name, in the same folder. If the process is killed between the
             two renames, only this file exists.
-        keep_suffix: Give the temporary file the suffix of `path`, for libraries that depend on it.
+        keep_suffix: Give the temporary file the suffix of `path`, for libraries that depend on it. Its name
+            contains the number of the process, and files of processes that have ended are removed.
         unique: Use a random temporary name, for files that several processes may write at the same time. If
             the process is killed, the temporary file stays behind.
         verify: Called with the temporary file before it is renamed; raises if it cannot be read back.
+
+    Raises:
+        InputError: Another process has written the file at the same time.
     """
     temporary = _temporary_path(path, keep_suffix, unique)
-    with open_folder(path.parent) as folder:
+    # `create_file` first removes what a killed process left behind, or a link that someone put there. The
+    # file stays open, so that no other file gets its inode number.
+    with open_folder(path.parent) as folder, create_file(temporary) as created:
+
+        def is_own() -> bool:
+            # No other process uses a name with the number of this process. The entry is not compared, because
+            # some libraries replace the file that they get.
+            return keep_suffix or _is_same_entry(temporary.name, created.fileno(), folder)
+
         try:
-            # `create_file` first removes what a killed process left behind, or a link that someone put there.
-            create_file(temporary).close()
+            if keep_suffix:
+                _remove_leftovers(path, folder)
             yield temporary
+            _require(is_own(), temporary)
             _sync_file(temporary, folder)
             if verify is not None:
                 verify(temporary)
+            _require(is_own(), temporary)
             if previous is not None:
                 with suppress(FileNotFoundError):
                     os.replace(path.name, previous.name, src_dir_fd=folder, dst_dir_fd=folder)
             os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             sync(folder)
         except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary.name, dir_fd=folder)
+            if is_own():
+                with suppress(OSError):
+                    os.unlink(temporary.name, dir_fd=folder)
             raise
 
 
+def _is_same_entry(name: str, descriptor: int, folder: int) -> bool:
+    """Return True if an entry of a folder is the file or folder that is open as `descriptor`."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))
+
+
+def _require(is_own: bool, temporary: Path) -> None:
+    """Raise if a temporary file or folder was replaced by another process."""
+    if not is_own:
+        raise InputError(
+            f"another process is writing to {temporary.parent} at the same time: wait until it is done, then "
+            "repeat the command"
+        )
+
+
 def _temporary_path(path: Path, keep_suffix: bool = False, unique: bool = False) -> Path:
-    part = f"{secrets.token_hex(4)}.part" if unique else "part"
-    return path.with_name(f"{path.stem}.{part}{path.suffix}" if keep_suffix else f"{path.name}.{part}")
+    if keep_suffix:
+        return path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part" if unique else f"{path.name}.part")
+
+
+def _remove_leftovers(path: Path, folder: int) -> None:
+    """Remove temporary files of `path`, see `keep_suffix`, that processes left when they were killed."""
+    name = re.compile(rf"{re.escape(path.stem)}\.(\d{{1,9}})\.part{re.escape(path.suffix)}")
+    for entry in os.listdir(folder):
+        if (found := name.fullmatch(entry)) and not _is_running(int(found[1])):
+            with suppress(OSError):
+                os.unlink(entry, dir_fd=folder)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # a process of another user
+    return True
 
 
 def _sync_file(path: Path, folder: int) -> None:
@@ -143,19 +200,26 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that is renamed to `path` when the block ends without an error.
 
     An error removes the temporary folder; the next call removes one left behind by a killed process. `path`
-    must not exist, or it must be an empty folder. The new files are synced before the folder is renamed.
+    must not exist, or it must be an empty folder. The new files are synced before the folder is renamed. As
+    with `atomic_write`, the first of two processes that write `path` at the same time fails.
+
+    Raises:
+        InputError: Another process has written the folder at the same time.
     """
     temporary = _temporary_path(path)
     remove_folder(temporary)
     with open_folder(path.parent) as folder:
-        try:
-            os.mkdir(temporary.name, dir_fd=folder)
-            yield temporary
-            _sync_tree(temporary)
-            os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            sync(folder)
-        finally:
-            shutil.rmtree(temporary.name, ignore_errors=True, dir_fd=folder)
+        os.mkdir(temporary.name, dir_fd=folder)
+        with open_folder(temporary) as created:
+            try:
+                yield temporary
+                _sync_tree(temporary)
+                _require(_is_same_entry(temporary.name, created, folder), temporary)
+                os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                sync(folder)
+            finally:
+                if _is_same_entry(temporary.name, created, folder):
+                    shutil.rmtree(temporary.name, ignore_errors=True, dir_fd=folder)
 
 
 def _sync_tree(root: Path) -> None:

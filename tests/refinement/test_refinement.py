@@ -22,6 +22,7 @@ from selfmark.model.card import read_card, write_card
 from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.heatmaps import draw_gaussians
 from selfmark.naming.corrections import CorrectionFile, MovePoint
+from selfmark.refinement import refine_run
 from selfmark.refinement.head_training import LabeledPixels, describe_views, split_network, train_head
 from selfmark.run.tensor_files import read_tensors
 from tests.conftest import selfmark
@@ -152,3 +153,28 @@ def test_landmarks_without_labels_stay(quick_run: Path) -> None:
     target = draw_gaussians(torch.tensor([label_cell] * 2), 16, 2.0)
     error_before = (before[:, 0] - target).square().mean()
     assert (after[:, 0] - target).square().mean() < 0.5 * error_before
+
+
+def test_a_refinement_that_ends_between_its_files_keeps_the_original(
+    corrected: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may be killed, or the disk may be full, after the weights and before the card."""
+    weights = corrected / "model" / "weights.safetensors"
+    original = weights.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt  # like a killed process, it must not be handled
+
+    network = Detector.load(corrected).psi
+    with torch.no_grad():
+        for parameter in split_network(network).head.parameters():
+            parameter += 1.0
+    refined = Detector(network, read_card(corrected / "model"))
+    with monkeypatch.context() as patch:
+        patch.setattr("selfmark.detector.write_card", fail)
+        with pytest.raises(KeyboardInterrupt):
+            refine_run._save(refined, corrected / "model", corrected / "labels.json", None, 4, 64)
+    assert weights.read_bytes() != original
+    refine_run._save(refined, corrected / "model", corrected / "labels.json", None, 4, 64)
+    assert selfmark("refine", corrected, "--undo") == 0
+    assert weights.read_bytes() == original

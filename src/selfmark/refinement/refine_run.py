@@ -28,7 +28,14 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store
-from selfmark.model.card import REFINED, is_packaged, landmarks_without_partner, model_folder, read_card
+from selfmark.model.card import (
+    REFINED,
+    is_packaged,
+    landmarks_without_partner,
+    model_folder,
+    read_card,
+    write_card,
+)
 from selfmark.points import FloatArray
 from selfmark.refinement.head_training import (
     HeadExamples,
@@ -363,7 +370,11 @@ def is_refined(target: Path) -> bool:
 def _save(
     detector: Detector, target: Path, labels: Path, errors: RefinementErrors | None, images: int, points: int
 ) -> None:
-    """Keep a copy of the original detector, then write the refined detector with the current names."""
+    """Keep a copy of the original detector, then write the refined detector with the current names.
+
+    The card is written before the weights. If the process is killed between the two, the detector counts as
+    refined, so the copy of the original is kept.
+    """
     record = {
         "labels": str(labels),
         "images": images,
@@ -373,15 +384,17 @@ def _save(
         "error_after": None if errors is None else round(errors.mean_after, 3),
     }
     try:
-        if not is_refined(target):
-            remove_folder(original_folder(target))  # left over if a refined run was trained again
-            with atomic_folder(original_folder(target)) as temporary:
-                for path in target.glob("*.safetensors"):
-                    copy_file(path, temporary / path.name)
-                copy_file(target / "model.json", temporary / "model.json")
-        with exclusive(target, wait=True, lock_file=False):  # names may be edited at the same time
+        # Names may be edited at the same time, and another process may refine the same detector.
+        with exclusive(target, wait=True, lock_file=False):
+            if not is_refined(target):
+                remove_folder(original_folder(target))  # left over if a refined run was trained again
+                with atomic_folder(original_folder(target)) as temporary:
+                    for path in target.glob("*.safetensors"):
+                        copy_file(path, temporary / path.name)
+                    copy_file(target / "model.json", temporary / "model.json")
             card = read_card(target)
             card = replace(card, provenance={**card.provenance, REFINED: record})
+            write_card(card, target)
             Detector(detector.psi, card, detector.device, detector.runtime).save(target)
     except OSError as error:
         raise InputError(f"cannot write to {target.parent}: {error.strerror}") from error
@@ -394,15 +407,15 @@ def restore_original(folder: Path) -> Path:
         InputError: if the detector was not refined.
     """
     target = model_folder(folder)
-    if not is_refined(target):
-        raise InputError(f"the detector of {folder} was not refined, so there is nothing to undo")
-    original = original_folder(target)
-    detector = Detector.load(original)
     with exclusive(target, wait=True, lock_file=False):
+        if not is_refined(target):
+            raise InputError(f"the detector of {folder} was not refined, so there is nothing to undo")
+        original = original_folder(target)
+        detector = Detector.load(original)
         card = read_card(target)
         provenance = {name: value for name, value in card.provenance.items() if name != REFINED}
         Detector(detector.psi, replace(card, provenance=provenance)).save(target)
-    remove_folder(original)
+        remove_folder(original)
     return target
 
 

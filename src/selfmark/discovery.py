@@ -22,6 +22,7 @@ from selfmark.evaluation.run_models import RunModels
 from selfmark.feature_pipeline import train_feature_detector
 from selfmark.features.loading import resolve_features
 from selfmark.image_ref import ImageRef
+from selfmark.images.picture_files import encode_image
 from selfmark.images.store import ImageStore
 from selfmark.inspection.run_estimate import describe_estimate, estimate_run
 from selfmark.methods.mallis2020 import train_with_merging
@@ -215,7 +216,7 @@ def _write_preview(run: Run, step: str, pixels: torch.Tensor, xy: torch.Tensor) 
     with run.report_disk_errors():
         make_folder(path.parent)
         with atomic_open(path, "wb") as handle:
-            Image.fromarray(sheet).save(handle, "JPEG", quality=90)
+            handle.write(encode_image(Image.fromarray(sheet), "JPEG", 90))
     run.log("preview", path=str(path), step=step)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import resource
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ from selfmark.draw import labeled_video, video_writer
 from selfmark.draw.labeled_video import draw_videos
 from selfmark.errors import InputError
 from selfmark.export import FORMATS, hdf5_files, nwb, sleap
+from selfmark.export.frame_files import save_image
 from selfmark.export.hdf5_files import save_hdf5
 from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, make_predictions
@@ -89,6 +93,22 @@ def test_no_labeled_video_is_left_on_a_full_disk(
     assert not list(full_disk.glob("*.mp4"))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_video_without_a_single_free_byte_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    (tmp_path / "clip.mp4").symlink_to("/dev/full")
+    writer = video_writer._PyAVWriter(tmp_path / "clip.mp4", (64, 64), 25.0)
+    pixels = np.zeros((64, 64, 3), np.uint8)
+
+    def write() -> None:
+        for frame in range(200):
+            writer.write(pixels, frame / 25)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        write()
+    writer.close()
+
+
 def test_crashes_and_unreadable_files_of_the_hdf5_library_are_reported(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="crashed \\(SIGKILL\\)"):
         save_hdf5(tmp_path / "a.h5", lambda path: os.kill(os.getpid(), 9))
@@ -96,6 +116,35 @@ def test_crashes_and_unreadable_files_of_the_hdf5_library_are_reported(tmp_path:
         save_hdf5(tmp_path / "a.h5", lambda path: path.write_text("not HDF5") and None)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         save_hdf5(tmp_path / "a.h5", lambda path: 1 / 0 and None)
+
+
+def test_an_error_of_the_system_that_hdf5_wraps_in_another_error_is_reported(tmp_path: Path) -> None:
+    """h5py raises a RuntimeError if it cannot write the rest of a file when it closes the file."""
+
+    def fail(path: Path) -> None:
+        raise RuntimeError(f"Can't decrement id ref count (errno = {errno.EFBIG}, error message = '...')")
+
+    with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+        save_hdf5(tmp_path / "a.h5", fail)
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png"])
+def test_no_picture_is_cut_off_without_an_error(name: str, tmp_path: Path) -> None:
+    """Write it in a child process in which files may have at most 2,000 bytes."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+            save_image(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8), tmp_path / name)
+            code = 0
+        except OSError as error:
+            code = error.errno or 1
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == errno.EFBIG
 
 
 def test_a_silent_child_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

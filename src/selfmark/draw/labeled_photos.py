@@ -17,7 +17,7 @@ from selfmark.draw.layout import Layout, build_style, compose_picture
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import read_image
-from selfmark.images.picture_files import image_format
+from selfmark.images.picture_files import encode_image, image_format
 from selfmark.model.card import ModelCard, visible_card, visible_landmarks
 from selfmark.points import FloatArray
 from selfmark.run.files import atomic_open
@@ -118,6 +118,6 @@ def _save(picture: np.ndarray, path: Path) -> None:
     try:
         make_folders(path.parent)
         with atomic_open(path, "wb") as handle:
-            Image.fromarray(picture).save(handle, image_format(path), quality=_QUALITY)
+            handle.write(encode_image(Image.fromarray(picture), image_format(path), _QUALITY))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

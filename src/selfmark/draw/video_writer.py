@@ -63,16 +63,25 @@ class _PyAVWriter:
         stream.codec_context.time_base = self._time_base
         self._stream = stream
         self._last_tick = -1
+        self._has_failed = False
 
     def write(self, frame: Pixels, seconds: float) -> None:
         picture = self._av.VideoFrame.from_ndarray(frame, format="rgb24")
         self._last_tick = max(self._last_tick + 1, round(seconds / self._time_base))
         picture.pts, picture.time_base = self._last_tick, self._time_base
-        self._file.mux(self._stream.encode(picture))
+        self._mux(self._stream.encode(picture))
 
     def close(self) -> None:
-        self._file.mux(self._stream.encode(None))
+        if not self._has_failed:
+            self._mux(self._stream.encode(None))
         self._file.close()
+
+    def _mux(self, packets: Any) -> None:
+        try:
+            self._file.mux(packets)
+        except OSError:
+            self._has_failed = True  # If the header could not be written, FFmpeg crashes at the next packet.
+            raise
 
 
 class _OpenCVWriter:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
-from selfmark.images.picture_files import image_format
+from selfmark.images.picture_files import encode_image, image_format
 from selfmark.images.video import read_frames
 from selfmark.run.guarded_files import create_file
 
@@ -19,7 +19,7 @@ _JPEG_QUALITY = 95
 def save_image(pixels: Pixels, path: Path) -> None:
     """Save an image [H, W, 3] RGB as a new file; its suffix selects the format."""
     with create_file(path) as handle:
-        Image.fromarray(pixels).save(handle, image_format(path), quality=_JPEG_QUALITY)
+        handle.write(encode_image(Image.fromarray(pixels), image_format(path), _JPEG_QUALITY))
 
 
 def save_frames(video: Path, targets: Mapping[int, Path]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import select
 import signal
 import sys
@@ -51,9 +52,10 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     with open(receiver, encoding="utf-8", errors="replace") as pipe:
         message = pipe.read()
     _, status = os.waitpid(child, 0)
-    if message.startswith(_ERROR) and not _is_disk_full(message, path):
+    is_write_error = bool(_find_write_error(message, path))
+    if message.startswith(_ERROR) and not is_write_error:
         raise InputError(message.removeprefix(_ERROR))
-    if message.startswith(_UNEXPECTED) and not _is_disk_full(message, path):
+    if message.startswith(_UNEXPECTED) and not is_write_error:
         raise RuntimeError(message.removeprefix(_UNEXPECTED))
     if status:
         raise OSError(0, _describe_failure(message, status, path))
@@ -122,14 +124,19 @@ def _run_child(save: Callable[[], None], sender: int) -> None:
         os._exit(code)
 
 
-def _is_disk_full(message: str, path: Path) -> bool:
+def _find_write_error(message: str, path: Path) -> str:
+    """Return the error of the operating system that a message of HDF5 contains, or a full disk; else ""."""
     disk = os.statvfs(path.parent)
-    return _DISK_FULL in message or disk.f_bavail * disk.f_frsize < _MIN_FREE_BYTES
+    if _DISK_FULL in message or disk.f_bavail * disk.f_frsize < _MIN_FREE_BYTES:
+        return _DISK_FULL
+    # Such an error may arrive as an error of any type, e.g. if h5py fails to close the file.
+    numbers = re.findall(r"errno = (\d+)", message)
+    return os.strerror(int(numbers[-1])) if numbers else ""
 
 
 def _describe_failure(message: str, status: int, path: Path) -> str:
-    if _is_disk_full(message, path):
-        return _DISK_FULL
+    if write_error := _find_write_error(message, path):
+        return write_error
     if os.WIFSIGNALED(status):
         return f"the HDF5 library crashed ({signal.Signals(os.WTERMSIG(status)).name})"
     return message.splitlines()[0] if message else "the HDF5 library failed"
@@ -147,5 +154,5 @@ def _read_back(path: Path) -> None:
         with h5py.File(path, "r") as file:
             file.visititems(read_last)
     except (OSError, RuntimeError, KeyError) as error:
-        reason = _DISK_FULL if _is_disk_full("", path) else "HDF5 cannot read it back"
+        reason = _find_write_error("", path) or "HDF5 cannot read it back"
         raise OSError(0, reason) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import cv2
@@ -19,6 +20,22 @@ def image_format(path: Path) -> str:
     'JPEG'
     """
     return Image.registered_extensions()[path.suffix.lower()]
+
+
+def encode_image(image: Image.Image, format: str, quality: int) -> bytes:
+    """Return the content of an image file.
+
+    Write these bytes to a file instead of letting Pillow write it: if the disk is full, Pillow may write only
+    a part of the image and report no error.
+
+    Args:
+        image: the image.
+        format: format of Pillow, such as `JPEG`.
+        quality: quality of the format, 0 to 100; PNG ignores it.
+    """
+    stream = io.BytesIO()
+    image.save(stream, format, quality=quality)
+    return stream.getvalue()
 
 
 def write_png(pixels: Pixels, path: Path) -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 from selfmark.draw.primitives import BLACK, draw_line, draw_text
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import Pixels, UnreadableImage, read_image
+from selfmark.images.picture_files import encode_image
 from selfmark.images.store import ImageStore
 from selfmark.images.video import read_frames
 from selfmark.run.files import atomic_open
@@ -96,7 +97,7 @@ def write_sheet(sheet: Pixels, path: Path) -> None:
     """Write a sheet as a JPEG file, atomically."""
     make_folders(path.parent)
     with atomic_open(path, "wb") as handle:
-        Image.fromarray(sheet).save(handle, "JPEG", quality=90)
+        handle.write(encode_image(Image.fromarray(sheet), "JPEG", 90))
 
 
 def _read_original(ref: ImageRef, max_megapixels: float) -> Pixels | None:

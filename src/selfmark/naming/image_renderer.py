@@ -12,6 +12,7 @@ from PIL import Image
 
 from selfmark.images.crop import region_sides
 from selfmark.images.decode import decode_image
+from selfmark.images.picture_files import encode_image
 from selfmark.naming.shown_images import ShownImages
 
 # Longer side of each kind of image, in pixels. Thumbnails and crops are made from the medium image.
@@ -116,9 +117,7 @@ def _decode(jpeg: bytes) -> Image.Image:
 
 
 def _encode(image: Image.Image) -> bytes:
-    stream = io.BytesIO()
-    image.convert("RGB").save(stream, "JPEG", quality=_JPEG_QUALITY)
-    return stream.getvalue()
+    return encode_image(image.convert("RGB"), "JPEG", _JPEG_QUALITY)
 
 
 class BoundedCache:

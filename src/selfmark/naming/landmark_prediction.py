@@ -17,6 +17,7 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_original
+from selfmark.images.picture_files import encode_image
 from selfmark.images.video import read_frames
 from selfmark.naming.shown_images import CACHE_FOLDER, FRAMES_FOLDER, LANDMARKS_FILE, get_frames_folder
 from selfmark.run.devices import select_device
@@ -98,4 +99,4 @@ def _write_frames(refs: Sequence[ImageRef], rows: Sequence[int], folder: Path) -
                 image.thumbnail((_MAX_FRAME_SIDE, _MAX_FRAME_SIDE))
                 for row in frames[frame]:
                     with create_file(temporary / f"{row}.jpg") as handle:
-                        image.save(handle, "JPEG", quality=_FRAME_JPEG_QUALITY)
+                        handle.write(encode_image(image, "JPEG", _FRAME_JPEG_QUALITY))

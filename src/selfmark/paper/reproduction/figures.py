@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -14,7 +15,7 @@ from selfmark.paper.reproduction.experiment import Experiment
 from selfmark.paper.reproduction.reference_values import GUESSING
 from selfmark.paper.reproduction.table_metrics import ExperimentKind
 from selfmark.paper.reproduction.table_writers import ABSENT, FAILED, Values
-from selfmark.run.files import atomic_open
+from selfmark.run.files import atomic_open, write_bytes
 
 DPI, SHEET_DPI = 150, 200  # resolution of PNG files; higher for contact sheets, which have small numbers
 _GRAY = "#b4bac1"
@@ -57,11 +58,12 @@ def write_figure(
     suffixes = (".png",) if experiment.kind == "sheet" else (".svg", ".png")
     paths = [folder / f"{experiment.name}{suffix}" for suffix in suffixes]
     for path in paths:
-        with atomic_open(path, "wb") as handle:
-            # Leave out the date, so that the same numbers give the same file.
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            dpi = SHEET_DPI if experiment.kind == "sheet" else DPI
-            figure.savefig(handle, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+        # Leave out the date, so that the same numbers give the same file.
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        dpi = SHEET_DPI if experiment.kind == "sheet" else DPI
+        stream = io.BytesIO()  # If the disk is full, matplotlib may write a part and report no error.
+        figure.savefig(stream, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+        write_bytes(stream.getvalue(), path)
     if experiment.kind != "sheet":
         paths.append(folder / f"{experiment.name}.csv")
         _write_numbers(experiment, values, spreads or {}, paths[-1])

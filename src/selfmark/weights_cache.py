@@ -183,7 +183,7 @@ def compute_file_sha256(path: Path) -> str:
         InputError: if the file cannot be read.
     """
     try:
-        with open_to_read(path) as handle:
+        with open_to_read(path, physical_memory()) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error

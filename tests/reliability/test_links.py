@@ -16,10 +16,11 @@ import torch
 from selfmark.config import preset
 from selfmark.detector import Detector
 from selfmark.errors import InputError, UnsafeFile
-from selfmark.evaluation.cached_predictions import load_or_predict
+from selfmark.evaluation.cached_predictions import load_or_predict, run_fingerprint
 from selfmark.evaluation.run_models import RunModels
 from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.mapping.mapped_detector import load_mapping
+from selfmark.model.card import read_card
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import load_cached_landmarks, select_images
 from selfmark.report.run_report import build_report
@@ -28,6 +29,8 @@ from selfmark.run.folder import Run
 from selfmark.run.guarded_files import create_file, make_folder, make_folders, remove_file, remove_folder
 from selfmark.run.locks import exclusive
 from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.weights_cache import compute_file_sha256
+from tests.conftest import selfmark
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +97,36 @@ def test_no_command_writes_or_deletes_through_a_linked_folder(
     with pytest.raises(UnsafeFile, match="is a link"):
         WRITERS[name](finished)
     assert _read_files(victim) == before
+
+
+@pytest.mark.parametrize("command", ["refine", "undo", "map", "name", "export"])
+def test_a_linked_model_is_refused_even_without_a_run_file(
+    command: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without run.json, nothing marks the folder as a run whose links are not followed."""
+    (finished / "run.json").unlink()
+    victim = tmp_path / "victim"
+    shutil.move(finished / "model", victim)
+    (finished / "model").symlink_to(victim)
+    before = _read_files(victim)
+    arguments = {
+        "refine": ["refine", finished, "--force", "--labels", tmp_path / "labels.json"],
+        "undo": ["refine", finished, "--undo"],
+        "map": ["map", finished, tmp_path, "--labels", tmp_path / "labels.json"],
+        "name": ["name", finished, tmp_path, "--no-browser"],
+        "export": ["export", finished, "--onnx"],
+    }
+    (tmp_path / "labels.json").write_text("{}")
+    assert selfmark(*arguments[command]) == 2
+    assert f"{finished / 'model'} is a link" in capsys.readouterr().err.replace("\n", " ")
+    assert _read_files(victim) == before
+
+
+def test_a_named_pipe_in_the_place_of_a_folder_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "frames")
+    with pytest.raises(UnsafeFile, match="frames is not a folder"):
+        remove_folder(tmp_path / "frames")
+    assert (tmp_path / "frames").exists()
 
 
 OPERATIONS: dict[str, Callable[[Path], Any]] = {
@@ -230,3 +263,13 @@ def test_special_files_never_block_or_exhaust_memory(kind: str, finished: Path) 
         path.rmdir() if kind == "folder" else path.unlink()
         if kept.exists():
             kept.rename(path)
+
+
+def test_huge_files_are_not_hashed(finished: Path) -> None:
+    path = finished / "points" / "landmarks.safetensors"
+    path.unlink()
+    SPECIAL["sparse"](path)
+    with pytest.raises(InputError, match="is too large"):
+        run_fingerprint(Run.open(finished), read_card(finished / "model"))
+    with pytest.raises(InputError, match="is too large"):
+        compute_file_sha256(path)

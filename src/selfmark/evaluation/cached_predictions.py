@@ -27,7 +27,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
-from selfmark.run.guarded_files import make_folder, open_to_read
+from selfmark.run.guarded_files import make_folder, open_to_read, physical_memory
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
 Progress = Callable[[int, int], None]
@@ -193,7 +193,8 @@ def _digest_file(path: Path) -> str:
 @lru_cache(maxsize=64)  # an evaluation needs the digest of the same weights several times
 def _file_state_digest(path: Path, size: int, modified: int) -> str:
     try:
-        with open_to_read(path) as handle:
+        # A sparse file of a stranger's run may claim terabytes.
+        with open_to_read(path, physical_memory()) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError:
         return "absent"

@@ -30,7 +30,7 @@ from selfmark.config import (
 )
 from selfmark.config.limits import check_limits
 from selfmark.config.memory import ENCODER_CHANNELS, check_image_memory
-from selfmark.errors import InputError
+from selfmark.errors import InputError, UnsafeFile
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import (
     FORMAT,
@@ -122,10 +122,20 @@ def write_card(card: ModelCard, folder: Path) -> None:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the model folder for a run folder, for a model folder itself, or for the packaged "demo"."""
+    """Return the model folder for a run folder, for a model folder itself, or for the packaged "demo".
+
+    Raises:
+        UnsafeFile: if the model folder of a run folder is a link.
+    """
     if is_packaged(folder):
         return Path(str(resources.files("selfmark") / "demo" / "model"))
-    return folder / "model" if (folder / "model").is_dir() else folder
+    model = folder / "model"
+    if model.is_symlink():  # Without a run.json, `guarded_files` would not recognize the run folder.
+        raise UnsafeFile(
+            f"{model} is a link, and selfmark does not follow links inside a run folder: replace it with "
+            "what it points to"
+        )
+    return model if model.is_dir() else folder
 
 
 def is_packaged(folder: Path) -> bool:

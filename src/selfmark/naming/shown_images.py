@@ -22,7 +22,7 @@ from selfmark.images.sources import list_images
 from selfmark.model.card import ONNX_FEATURES, ModelCard, landmarks_without_partner
 from selfmark.run.array_files import read_arrays
 from selfmark.run.files import read_json, require_format
-from selfmark.run.guarded_files import open_to_read
+from selfmark.run.guarded_files import open_to_read, physical_memory
 from selfmark.run.image_list import refs_from_json
 from selfmark.sampling import evenly_spaced
 
@@ -244,5 +244,5 @@ def compute_images_fingerprint(model: Path, card: ModelCard, refs: Sequence[Imag
 
 
 def _compute_file_digest(path: Path) -> bytes:
-    with open_to_read(path) as handle:
+    with open_to_read(path, physical_memory()) as handle:
         return hashlib.file_digest(handle, "sha256").digest()

@@ -130,10 +130,12 @@ def remove_folder(folder: Path) -> None:
     """Delete a folder and its content, if it exists; leave files that cannot be deleted, without an error.
 
     Raises:
-        UnsafeFile: if the folder, or a component of its path below the run folder, is a link.
+        UnsafeFile: if the folder is not a folder, or a component of its path below the run folder is a link.
     """
     with suppress(FileNotFoundError), open_folder(folder.parent) as parent:
         _require_no_link(folder.name, parent, folder)
+        if not stat.S_ISDIR(os.stat(folder.name, dir_fd=parent, follow_symlinks=False).st_mode):
+            raise UnsafeFile(f"{folder} is not a folder: remove it")  # rmtree would wait for a named pipe
         shutil.rmtree(folder.name, ignore_errors=True, dir_fd=parent)
 
 

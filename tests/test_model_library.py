@@ -16,7 +16,7 @@ from selfmark import discover
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.features.loading import load_encoder
-from selfmark.model.card import read_card
+from selfmark.model.card import model_folder, read_card
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.network import Phi
 from selfmark.model_library import copy_model
@@ -60,7 +60,26 @@ def test_unusable_detectors_are_refused(
     text.write_text("hello")
     forged = tmp_path / "forged.safetensors"
     write_tensors({"a": torch.zeros(1)}, {"selfmark_model": json.dumps({"format": 1})}, forged)
+    demo = model_folder(Path("demo"))
+    card = {"selfmark_model": (demo / "model.json").read_text()}
+    weights, _ = read_tensors(demo / "weights.safetensors")
+    name = next(name for name in sorted(weights) if weights[name].ndim > 1)
+    unfit = {
+        "without": {key: value for key, value in weights.items() if key != name},
+        "half": weights | {name: weights[name].half()},
+        "shape": weights | {name: weights[name][:1]},
+        "extra": weights | {"x": torch.zeros(1)},
+    }
+    for kind, tensors in unfit.items():
+        write_tensors(tensors, card, tmp_path / f"{kind}.safetensors")
     for arguments, message in (
+        (
+            [tmp_path / "without.safetensors"],
+            "cannot be used: weights.safetensors has the wrong tensors",
+        ),
+        ([tmp_path / "half.safetensors"], f"cannot be used: weights.safetensors: '{name}' is F16"),
+        ([tmp_path / "shape.safetensors"], f"cannot be used: weights.safetensors: '{name}' is"),
+        ([tmp_path / "extra.safetensors"], "'x' is not expected"),
         ([other], "is not a detector of 'selfmark models save'"),
         ([text], "is damaged and cannot be read"),
         ([forged], "model.json"),
@@ -72,7 +91,7 @@ def test_unusable_detectors_are_refused(
         (["https://127.0.0.1:9/x.safetensors", "--sha256", "0" * 64], "cannot download"),
     ):
         assert selfmark("models", "add", *arguments) == 2
-        assert message in capsys.readouterr().err
+        assert message in capsys.readouterr().err.replace("\n", " ")
     assert list(library.iterdir()) == [], "nothing is left behind"
 
 

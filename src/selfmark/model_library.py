@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from selfmark.errors import InputError, suggest
 from selfmark.model.card import ONNX_FEATURES, ModelCard, is_packaged, model_folder, read_card
+from selfmark.model.landmark_network import build_landmark_network, read_weights
 from selfmark.run.files import atomic_folder, read_json, read_text, write_text
 from selfmark.run.guarded_files import (
     copy_file,
@@ -144,7 +146,6 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
                 )
             _unpack(file, origin, temporary)
             remove_file(temporary / "download.safetensors")
-            read_card(temporary)
     except OSError as error:
         raise InputError(
             f"cannot write to {library_folder()} ({error.strerror}); set SELFMARK_CACHE to another folder"
@@ -162,6 +163,12 @@ def _unpack(file: Path, origin: str, folder: Path) -> None:
         write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
     write_tensors(tensors, {}, folder / "weights.safetensors")
     write_text(metadata[_CARD], folder / "model.json")
+    try:
+        network = build_landmark_network(read_card(folder), onnx_model)
+        read_weights(network, folder / "weights.safetensors")
+    except InputError as error:
+        problem = str(error).replace(f"{folder}{os.sep}", "")
+        raise InputError(f"the detector in {origin} cannot be used: {problem}") from error
 
 
 def describe_model(card: ModelCard) -> str:

@@ -12,11 +12,11 @@ import pytest
 
 from selfmark.comparison import measure, runner
 from selfmark.comparison.jobs import Comparison, Job
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError
 from selfmark.multiview.view_boxes import View, read_views, write_views
 from selfmark.run.files import read_json, write_json
 from selfmark.run.guarded_files import remove_folder
-from selfmark.run.locks import exclusive
+from selfmark.run.locks import FolderLocked, exclusive
 from tests.conftest import selfmark
 
 VIEWS = [{"name": "top", "box": [0, 0, 8, 4]}, {"name": "bottom", "box": [0, 4, 8, 4]}]
@@ -95,6 +95,23 @@ def test_a_crafted_result_of_a_comparison_is_refused(change: dict[str, Any], tmp
     write_json(row | change, job.result_file)
     with pytest.raises(InputError, match=r"result\.json is not a result of a comparison"):
         measure.run_job(job)
+
+
+@pytest.mark.parametrize("error", [FolderLocked("another process"), DiskError("the disk is full")])
+def test_a_failure_that_may_pass_is_not_recorded(
+    error: InputError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*_: object) -> None:
+        raise error
+
+    job = _make_job(tmp_path)
+    monkeypatch.setattr(measure, "_train_and_measure", train)
+    with pytest.raises(type(error)):
+        measure.run_job(job)
+    assert not job.result_file.exists()
+    error = InputError("too few images")
+    assert measure.run_job(job)["failure"] == "too few images"
+    assert job.result_file.exists()
 
 
 def test_a_comparison_that_is_already_running_is_refused(

@@ -12,7 +12,7 @@ from selfmark.comparison.jobs import Job
 from selfmark.comparison.pace import plan_schedule
 from selfmark.detector import Detector
 from selfmark.discovery import discover
-from selfmark.errors import InputError, SelfmarkError
+from selfmark.errors import DiskError, InputError, SelfmarkError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.normalizers import choose_normalizer
@@ -33,6 +33,7 @@ from selfmark.run.json_schema import (
     is_text,
     require_fields,
 )
+from selfmark.run.locks import FolderLocked
 
 Row = dict[str, Any]
 # The page shows no curves, and `discover` has already run the checks without labels, so both are kept short.
@@ -64,7 +65,15 @@ _ROW: dict[str, Check] = {
 
 
 def run_job(job: Job, listener: Listener | None = None) -> Row:
-    """Train and measure a method, unless its result exists; resume an interrupted training."""
+    """Train and measure a method, unless its result exists; resume an interrupted training.
+
+    A failed method gets a row that says why. If the cause may pass, no row is written, so that the method can
+    be resumed.
+
+    Raises:
+        DiskError: if the disk is full or cannot be written.
+        FolderLocked: if another process works on the run of the method.
+    """
     if job.result_file.exists():
         return _read_row(job)
     make_folders(job.folder)
@@ -73,6 +82,8 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
         torch.cuda.reset_peak_memory_stats(device)
     try:
         row = _train_and_measure(job, device, listener)
+    except (DiskError, FolderLocked):
+        raise
     except SelfmarkError as error:
         row = _empty_row(job) | {"failure": str(error)}
     write_json(row, job.result_file)

@@ -105,3 +105,21 @@ def test_the_kalman_smoother_agrees_with_the_recursion(
     for axis in (0, 1):
         expected = _smooth_by_recursion(xy[:, axis], weight, seconds, ratio)
         np.testing.assert_allclose(smooth[:, axis], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("time_constant", [5.0, 100.0, 3600.0])
+def test_a_very_long_time_constant_fits_a_line(time_constant: float, rng: np.random.Generator) -> None:
+    seconds = np.arange(40) * 0.045
+    xy = np.stack([100 - 30 * seconds, 200 + 20 * seconds], axis=1) + rng.normal(0, 1, (40, 2))
+    smooth = smooth_kalman(xy, np.ones(40), seconds, time_constant)
+    for axis in (0, 1):
+        line = np.polyval(np.polyfit(seconds, xy[:, axis], 1), seconds)
+        np.testing.assert_allclose(smooth[:, axis], line, atol=0.01)
+
+
+def test_frames_at_almost_the_same_time_do_not_disturb_the_rest(xy: Floats) -> None:
+    seconds = np.arange(40) * 0.033
+    seconds[20:] -= 0.033 - 1e-5
+    expected = smooth_kalman(xy, np.ones(40), seconds, 0.06)
+    seconds[20:] -= 1e-5 - 1e-9
+    np.testing.assert_allclose(smooth_kalman(xy, np.ones(40), seconds, 0.06), expected, atol=0.05)

@@ -451,7 +451,7 @@ class Smoothing:
     # object
     max_jump: float = above(0, 1_000, 0.15)
     max_gap: float = between(0, 3_600, 0.5)  # longest gap that is filled, seconds
-    time_constant: float = above(0, 3_600, 0.06)  # kalman: shorter movements count as noise, seconds
+    time_constant: float = above(0, 5, 0.06)  # kalman: shorter movements count as noise, seconds
     window: float = above(0, 3_600, 0.4)  # length of the windows of medians and of savgol, seconds
     degree: int = between(0, 5, 2)  # savgol: degree of the polynomial
     # a video with more frames per second counts as slow motion: the times above shrink in proportion

@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 _BANDS = 4  # the main diagonal and three above it, which couple position and velocity of adjacent frames
 _PRIOR = 1e-9  # weak prior on the first velocity, so that a single measurement makes the system solvable
+_MAX_STIFFNESS = 1e11  # largest number of the system, for measurements of weight 1
 
 
 def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: float) -> Floats:
@@ -28,12 +29,14 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
         seconds: [T] times, strictly ascending.
         time_constant: movements much shorter than this many seconds are treated as noise. It sets the ratio
             of the acceleration noise q to the measurement noise r: q / r = step / time_constant^4, where
-            `step` is the median time between two rows.
+            `step` is the median time between two rows. At most 300 steps are used.
 
     Returns:
         [T, 2] positions, including rows without a measurement.
     """
     steps = np.diff(seconds)
+    if len(steps):
+        steps, time_constant = _limit_stiffness(steps, time_constant)
     ratio = float(np.median(steps)) / time_constant**4 if len(steps) else 1.0  # q / r
     # The unknowns are position 0, velocity 0, position 1, velocity 1, ...
     bands, right = np.zeros((_BANDS, 2 * len(xy))), np.zeros((2 * len(xy), 2))
@@ -55,3 +58,16 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
     bands[-3, 3::2] += c / 2  # velocity i with velocity i + 1
     bands[-4, 3::2] += b  # position i with velocity i + 1
     return np.asarray(solveh_banded(bands, right)[::2], dtype=np.float64)
+
+
+def _limit_stiffness(steps: Floats, time_constant: float) -> tuple[Floats, float]:
+    """Lengthen very short steps and shorten a very long time constant, so that float64 is precise enough.
+
+    The largest number in the system is a = 12 / step^3 / ratio. If two frames are less than a microsecond
+    apart, or the time constant is thousands of steps long, rounding errors of `a` would exceed the weights of
+    the measurements.
+    """
+    step = float(np.median(steps))
+    time_constant = min(time_constant, step * (_MAX_STIFFNESS / 12) ** 0.25)
+    shortest = step * (12 * (time_constant / step) ** 4 / _MAX_STIFFNESS) ** (1 / 3)
+    return np.maximum(steps, shortest), time_constant

@@ -78,6 +78,13 @@ def test_token_moves_from_the_address_into_a_protected_cookie(shared_server: Toy
     assert "no-store" in response.headers["cache-control"]
 
 
+def test_the_first_visit_does_not_lead_to_another_server(shared_server: ToyServer) -> None:
+    token = shared_server.address.partition("?")[2]
+    response = httpx.get(f"{shared_server.origin}//evil.example/?{token}")
+    assert response.status_code == 303
+    assert response.headers["location"] == "/evil.example/"
+
+
 FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "", "0.0.0.0:{port}"]
 
 

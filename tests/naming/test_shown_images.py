@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -245,3 +247,32 @@ def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
     assert get_frames_folder(run, predicted[0]) != get_frames_folder(run, predicted[1])
     with exclusive(run / CACHE_FOLDER), pytest.raises(FolderLocked), exclusive(run / CACHE_FOLDER):
         pass
+
+
+class _InterruptedExecutor:
+    """An executor with a running process; the user interrupts the command while it waits for the result."""
+
+    def __init__(self, *_: object) -> None:
+        self.process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(120,))
+
+    def __enter__(self) -> _InterruptedExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.join()
+
+    def submit(self, *_: object) -> _InterruptedExecutor:
+        self.process.start()
+        return self
+
+    def result(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_prediction_is_ended(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM reaches only the command, not its child process, which may predict for minutes."""
+    monkeypatch.setattr(server, "ProcessPoolExecutor", _InterruptedExecutor)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        server.prepare_images(run, select_images(run, [], 1), "cpu")
+    assert time.monotonic() - started < 60

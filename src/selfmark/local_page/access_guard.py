@@ -108,7 +108,8 @@ class AccessGuard:
         """
         if not _read_query_token(scope):
             return None
-        response = RedirectResponse(scope["path"], 303)
+        # Two slashes at the start would lead to another server.
+        response = RedirectResponse(f"/{scope['path'].lstrip('/')}", 303)
         response.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
         response.headers["cache-control"] = "no-store"
         return response

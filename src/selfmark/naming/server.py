@@ -196,6 +196,10 @@ def _predict_in_child(folder: Path, refs: Sequence[ImageRef], fingerprint: str, 
                 "the process that predicts landmarks was killed, perhaps for lack of memory: "
                 "show fewer images with --max-images"
             ) from error
+        except BaseException:  # Ctrl-C or SIGTERM: do not wait for minutes until the prediction is done.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def _predict_landmarks(*arguments: object) -> None:

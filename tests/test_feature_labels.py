@@ -114,7 +114,7 @@ def _label_parts(run: Run, monkeypatch: pytest.MonkeyPatch, num_images: int = 12
     points, cells, places = _make_parts(num_images)
     monkeypatch.setattr(feature_labels, "detect_first_keypoints", lambda *_: points)
     images = _build_used_images(num_images, list(range(num_images)), slice(0, num_images))
-    return feature_labels._label_keypoints(run, images, cells), places
+    return feature_labels._label_keypoints(run, images, cells, run.config.K), places
 
 
 def test_keypoints_on_the_same_part_get_the_same_label(

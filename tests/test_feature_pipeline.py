@@ -187,9 +187,12 @@ def test_a_zero_shot_detector_finds_the_landmarks_of_the_run_again(photos: Path,
     """The positions differ slightly: the features of training images are kept in half precision."""
     settings = QUICK_FEATURES | {"features.orientation": "upright"}
     detector = _discover(photos, tmp_path / "run", settings, method="zero-shot")
-    stored = load_file(tmp_path / "run" / "points" / "zero-shot.safetensors")
+    points = tmp_path / "run" / "points"
+    stored = load_file(points / "zero-shot.safetensors")
+    chosen = load_file(points / "zero-shot-chosen.safetensors")["chosen"]
+    assert stored["xy"].shape[1] == 3 * len(chosen), "three candidates per landmark"
     without_flip = Detector(detector.psi, replace(detector.card, flip_test=False))
-    np.testing.assert_allclose(without_flip(photos).xy, stored["xy"].numpy(), atol=0.1)
+    np.testing.assert_allclose(without_flip(photos).xy, stored["xy"][:, chosen].numpy(), atol=0.1)
 
 
 def test_the_first_landmarks_of_turned_images_are_found_again(zero_shot: Path, photos: Path) -> None:
@@ -374,8 +377,12 @@ def test_a_later_round_that_is_worse_is_undone(
     monkeypatch.setattr(feature_pipeline, "compare_landmarks", lambda *_: next(values))
     detector = _discover(photos, tmp_path / "run", QUICK_FEATURES | {"student.rounds": 3})
     first = _read_network(trained / "checkpoints" / "student-1.safetensors")
+    chosen = load_file(tmp_path / "run" / "points" / "student-1-chosen.safetensors")["chosen"]
     assert isinstance(detector.psi, TurnedPsi)
-    assert all(torch.equal(value, first[name]) for name, value in detector.psi.psi.state_dict().items())
+    last = f"head.{len(detector.psi.psi.head) - 1}."  # has one map per candidate in the first round
+    for name, value in detector.psi.psi.state_dict().items():
+        expected = first[name][chosen] if name.startswith(last) else first[name]
+        assert torch.equal(value, expected), name
     assert {event["round"] for event in _read_events(tmp_path / "run", "train")} == {1, 2}
     points = {
         name: load_file(tmp_path / "run" / "points" / f"{name}.safetensors")
@@ -383,7 +390,7 @@ def test_a_later_round_that_is_worse_is_undone(
     }
     # The landmarks of the run are those of the turned images, turned back about the center of the image.
     center = (Run.open(tmp_path / "run").config.images.size - 1) / 2
-    turned = torch.view_as_complex(points["student-1"]["xy"] - center)
+    turned = torch.view_as_complex(points["student-1"]["xy"][:, chosen] - center)
     angle = points["directions"]["angle"][:, None]
     expected = torch.view_as_real(turned * torch.polar(torch.ones_like(angle), -angle)) + center
     torch.testing.assert_close(points["landmarks"]["xy"].view(NUM_PHOTOS, 4, 2), expected, atol=1e-3, rtol=0)

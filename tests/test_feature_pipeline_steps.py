@@ -63,39 +63,6 @@ def test_landmarks_that_are_their_own_partners_have_the_same_labels_in_mirror_im
 # --- rounds --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("has_keypoints", "expected"),
-    [
-        (True, ["keypoints", "keypoints", "found", "found"]),
-        (False, ["start", "found", "found", "found"]),
-    ],
-)
-def test_rounds_use_labels_of_keypoints_first_and_then_of_the_previous_round(
-    has_keypoints: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _create_run(tmp_path / "run", K=4, features__keypoint_label_rounds=2)
-    start = feature_pipeline._Candidate("zero-shot", "zero-shot", None, _make_landmarks(), (0, 1, 2, 3))  # type: ignore[arg-type]
-    found = _make_landmarks()._replace(xy=start.found.xy + 1)
-    keypoints = feature_pipeline._build_table(_make_landmarks(), run.config)
-    used: list[str] = []
-
-    def name_table(table: Any) -> str:
-        if table is keypoints:
-            return "keypoints"
-        return "start" if torch.equal(table.xy, start.found.xy) else "found"
-
-    def train(run: Run, stage: str, feed: Any, table: Any, label_next_round: Any, *_: Any) -> None:
-        used.append(name_table(table))
-        used.extend(name_table(label_next_round(found, number)) for number in (1, 2, 3))
-
-    monkeypatch.setattr(feature_pipeline, "_train_rounds", train)
-    result = feature_pipeline._train_on_feature_labels(
-        run, _make_images(50), keypoints if has_keypoints else None, start, show_nothing
-    )
-    assert result is start, "no round was kept"
-    assert used == expected
-
-
 def _make_images(count: int, angle: float = 0.0) -> UsedImages:
     matrix = rotation_matrices(torch.full((count,), angle), 64)
     return UsedImages(None, torch.arange(count), matrix, None, slice(0, count))  # type: ignore[arg-type]
@@ -116,17 +83,18 @@ def test_landmarks_explain_each_other_in_the_images_as_they_were_given() -> None
     assert compare_landmarks(first.xy, second.xy, turned.matrix) < 0.3
 
 
-def _train_until_worse(run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+def _train_until_worse(
+    run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch, num_labels: int = 2, label_rounds: int = 1
+) -> Any:
     """Train rounds, judge those from `worse_from` on as worse, and return the result and the images."""
     monkeypatch.setattr(feature_pipeline, "load_encoder", lambda name, device: TinyEncoder())
     feed = PixelFeed((random_images(8, 32) * 255).byte(), CPU)
-    table = feature_pipeline._build_table(_make_landmarks(8, 2), run.config)
+    table = feature_pipeline._build_table(_make_landmarks(8, num_labels), run.config)
     result = feature_pipeline._train_rounds(
         run,
         "student",
-        feed,
-        table,
-        lambda found, number: feature_pipeline._build_table(found, run.config),
+        _make_images(8)._replace(feed=feed),
+        feature_pipeline._FirstLabels(table, label_rounds),
         lambda found, number: number >= worse_from,
         show_nothing,
     )
@@ -177,3 +145,43 @@ def test_finished_rounds_are_loaded_when_a_run_is_resumed(
     for name, value in first.psi.state_dict().items():
         assert torch.equal(again.psi.state_dict()[name], value), name
     assert torch.equal(first.found.xy, again.found.xy)
+
+
+@pytest.mark.parametrize("label_rounds", [1, 2])
+def test_rounds_use_the_first_labels_and_then_the_landmarks_of_the_previous_round(
+    label_rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _create_run(tmp_path / "run", **SMALL)
+    used: list[torch.Tensor] = []
+    build = feature_pipeline.build_regression_task
+
+    def record(psi: Any, feed: Any, table: Any, *rest: Any) -> Any:
+        used.append(table.xy)
+        return build(psi, feed, table, *rest)
+
+    monkeypatch.setattr(feature_pipeline, "build_regression_task", record)
+    _train_until_worse(run, 9, monkeypatch, label_rounds=label_rounds)
+    first = _make_landmarks(8, 2).xy
+    found = [run.load_or_compute_tensors(f"student-{number}", CPU, dict)["xy"] for number in (1, 2)]
+    expected = [first, *([first] if label_rounds == 2 else [found[0]]), found[1]]
+    assert all(torch.equal(xy, wanted) for xy, wanted in zip(used, expected, strict=True))
+
+
+def test_the_first_round_learns_all_candidates_and_the_others_the_chosen_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _create_run(tmp_path / "run", **SMALL)
+    chosen = torch.tensor([1, 4])
+    monkeypatch.setattr(feature_pipeline, "choose_landmarks", lambda *_: chosen.numpy())
+    first_round, _ = _train_until_worse(run, 2, monkeypatch, num_labels=5)
+    found = run.load_or_compute_tensors("student-1", CPU, dict)
+    assert found["xy"].shape[1] == 5
+    assert torch.equal(first_round.found.xy, found["xy"][:, chosen])
+    trained, feed = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_labels=5, label_rounds=2)
+    again = feature_pipeline._find_landmarks(run, first_round.psi, feed)
+    torch.testing.assert_close(again["xy"], found["xy"][:, chosen])
+    assert trained.found.xy.shape[1] == 2
+    assert feature_pipeline._find_landmarks(run, trained.psi, feed)["xy"].shape[1] == 2
+    resumed, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_labels=5, label_rounds=2)
+    for name, value in trained.psi.state_dict().items():
+        assert torch.equal(resumed.psi.state_dict()[name], value), name

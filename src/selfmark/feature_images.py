@@ -22,7 +22,7 @@ from selfmark.images.augment import invert_affine, move_points, points_inside, w
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore, allocate_pixels
 from selfmark.pipeline_steps import create_generator, report_out_of_memory
-from selfmark.points import Keypoints
+from selfmark.points import FloatArray, Keypoints
 from selfmark.run.devices import uses_bf16
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
@@ -279,8 +279,17 @@ def compare_landmarks(
         matrix: [N, 2, 3] how the images were turned, see `UsedImages`.
         present: [N, L] bool, targets that count; None for all.
     """
-    rows = torch.from_numpy(evenly_spaced(len(matrix), _COMPARED_IMAGES))
-    back = invert_affine(matrix)
-    inputs, outputs = (move_points(xy, back).cpu()[rows].numpy() for xy in (predictors, targets))
-    counted = np.ones(outputs.shape[:2], dtype=bool) if present is None else present.cpu()[rows].numpy()
+    rows = torch.from_numpy(evenly_spaced(len(matrix), _COMPARED_IMAGES)).to(matrix.device)
+    inputs, outputs = (move_to_given_images(xy[rows], matrix[rows]) for xy in (predictors, targets))
+    counted = np.ones(outputs.shape[:2], dtype=bool) if present is None else present[rows].cpu().numpy()
     return unexplained_fraction(inputs, outputs, counted)
+
+
+def move_to_given_images(xy: Tensor, matrix: Tensor) -> FloatArray:
+    """Return the positions [N, K, 2] of landmarks of turned images in the images before turning.
+
+    Args:
+        xy: [N, K, 2] landmarks of the turned images.
+        matrix: [N, 2, 3] how the images were turned, see `UsedImages`.
+    """
+    return move_points(xy, invert_affine(matrix)).double().cpu().numpy()

@@ -32,7 +32,7 @@ _LABEL_PREFIX = "keypoints."  # prefix of the names of the keypoint labels in po
 
 
 class FoundLandmarks(NamedTuple):
-    """Landmarks of N images and of their mirror images.
+    """K landmarks, or candidates, of N images and of their mirror images.
 
     xy:             [N, K, 2] network pixels
     score:          [N, K]
@@ -45,12 +45,16 @@ class FoundLandmarks(NamedTuple):
     mirrored_xy: Tensor
     mirrored_score: Tensor
 
+    def select(self, chosen: Tensor) -> FoundLandmarks:
+        """Keep the landmarks with these indices [L]."""
+        return FoundLandmarks(*(values[:, chosen] for values in self))
+
 
 class FeatureLabels(NamedTuple):
-    """Landmarks and labels that are found with features alone, before any training.
+    """Candidate landmarks and labels that are found with features alone, before any training.
 
-    centroids: [K, D] features of the zero-shot landmarks, unit vectors
-    zero_shot: the zero-shot landmarks of the used images, see `UsedImages`
+    centroids: [C, D] features of the candidates, unit vectors
+    zero_shot: the candidates in the used images, see `UsedImages`
     keypoints: labeled keypoints of the used images; None if the first round learns zero-shot landmarks
     """
 
@@ -110,24 +114,29 @@ def _compute_labels(run: Run, encoder: Encoder, images: UsedImages) -> dict[str,
         points = _select_own_keypoints(find_first_keypoints(run, images.store, device), images)
         described = describe_object_keypoints(points, cells, images.shard.start)
         choose_landmark_count(run, described, len(images.feed), device)
-    centroids = find_part_centroids(features, foreground, run.config.K, settings, generator, group)
+    num_candidates = run.config.num_candidates
+    if num_candidates > num_foreground:
+        num_candidates = run.config.K
+    centroids = find_part_centroids(features, foreground, num_candidates, settings, generator, group)
     placed = place_parts(features, centroids, settings.sharpness)
     mirrored = place_parts(mirrored_features, centroids, settings.sharpness)
     gathered = (group.gather_rows(values) for values in (*placed, *mirrored))
     tensors = {"centroids": centroids, **FoundLandmarks(*gathered)._asdict()}
     if run.config.method == "self-training" and settings.labels_keypoints:
-        labels = _label_keypoints(run, images, cells)
+        labels = _label_keypoints(run, images, cells, num_candidates)
         tensors |= {f"{_LABEL_PREFIX}{name}": value for name, value in labels.items()}
     return tensors
 
 
-def _label_keypoints(run: Run, images: UsedImages, cells: _DescribedCells) -> dict[str, Tensor]:
-    """Detect keypoints, cluster those on the object into K landmarks, and return their labels.
+def _label_keypoints(
+    run: Run, images: UsedImages, cells: _DescribedCells, num_candidates: int
+) -> dict[str, Tensor]:
+    """Detect keypoints, cluster those on the object into candidate landmarks, and return their labels.
 
     The result is empty if there are too few keypoints or labels; see `_cluster_keypoints`.
     """
     described = describe_object_keypoints(_detect_keypoints(run, images), cells, images.shard.start)
-    return _cluster_keypoints(run, described, len(images.feed), images.feed.device)
+    return _cluster_keypoints(run, described, num_candidates, len(images.feed), images.feed.device)
 
 
 def _find_cells(xy: Tensor, grid: int) -> tuple[Tensor, Tensor]:
@@ -137,19 +146,19 @@ def _find_cells(xy: Tensor, grid: int) -> tuple[Tensor, Tensor]:
 
 
 def _cluster_keypoints(
-    run: Run, described: DescribedPoints, num_images: int, device: torch.device
+    run: Run, described: DescribedPoints, num_candidates: int, num_images: int, device: torch.device
 ) -> dict[str, Tensor]:
-    """Cluster keypoints into K landmarks and return their labels.
+    """Cluster keypoints into candidate landmarks and return their labels.
 
-    The result is empty if there are fewer than K keypoints, or if the labels cover too small a fraction of
-    the K landmarks of all images (`features.min_labeled_fraction`).
+    The result is empty if there are fewer keypoints than candidates, or if the labels cover too small a
+    fraction of the candidates of all images (`features.min_labeled_fraction`).
     """
     config, settings = run.config, run.config.features
     num_points = sum(run.group.gather_counts(len(described.points)))
     tensors: dict[str, Tensor] = {}
-    if num_points >= config.K:
+    if num_points >= num_candidates:
         generator = create_generator(config, "keypoint labels", device)
-        labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
+        labeled = label_keypoints(described, num_candidates, config.correspondence, generator, run.group)
         tensors = _tabulate(gather_labels(labeled, run.group), num_images, config)
     labeled_fraction = float(tensors["present"].float().mean()) if tensors else 0.0
     is_used = labeled_fraction >= settings.min_labeled_fraction
@@ -193,8 +202,10 @@ def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
 def _tabulate(labeled: LabeledPoints, num_images: int, config: Config) -> dict[str, Tensor]:
     """Return the labels as keyword arguments of `LandmarkTable.from_positions`."""
     mirrored_label = labeled.label if config.flip.partner == "itself" else labeled.mirrored_label
-    xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, config.K)
-    mirrored_xy, mirrored_present = tabulate_landmarks(labeled.points, mirrored_label, num_images, config.K)
+    xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, labeled.clusters)
+    mirrored_xy, mirrored_present = tabulate_landmarks(
+        labeled.points, mirrored_label, num_images, labeled.clusters
+    )
     return {
         "xy": xy,
         "present": present,

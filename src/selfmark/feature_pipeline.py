@@ -5,13 +5,15 @@
          `feature_images`)
       -> features of every cell, a square of 8 x 8 pixels, and the cell's place in the image if it helps (see
          `feature_places`); each cell belongs to the object or to the background
-      -> zero-shot landmarks: K clusters of the object's cells
+      -> candidates: clusters of the object's cells, up to three times as many as landmarks
+      -> zero-shot landmarks: the K candidates that together predict all candidates best
       -> for upright objects: keypoints, clustered by their features, as more exact labels (see
          `feature_labels`)
       -> for upright objects, if `features.keypoint_landmarks` is set: the paper's Stage 1 on keypoints (see
          `pipeline`). Its landmarks are more precise where keypoints recur on the same part. They replace the
          labels if the zero-shot landmarks confirm them.
-      -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it
+      -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it. The first
+         round finds the candidates; the K best ones, chosen once more, become the landmarks.
       -> detector; it rotates its input images if the training images were rotated
 
 Features tell which part a location belongs to, but not exactly where the part is. Training on deformed
@@ -34,6 +36,7 @@ from torch import Tensor
 from selfmark.config import Config
 from selfmark.config.schedule import stage_iterations
 from selfmark.correspondence.mirror import LandmarkPartners, count_nearest_in_mirror, find_mirror_partners
+from selfmark.correspondence.selection import Targets, choose_landmarks
 from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
@@ -43,13 +46,14 @@ from selfmark.feature_images import (
     build_used_store,
     compare_landmarks,
     find_directions,
+    move_to_given_images,
     select_images,
     settle_orientation,
     turn_back,
     turn_images,
     turn_keypoints,
 )
-from selfmark.feature_labels import FoundLandmarks, find_feature_labels
+from selfmark.feature_labels import FeatureLabels, FoundLandmarks, find_feature_labels
 from selfmark.feature_partners import check_partners
 from selfmark.feature_places import settle_places
 from selfmark.features.loading import load_encoder
@@ -86,10 +90,13 @@ from selfmark.pipeline_steps import (
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.devices import images_per_pass
 from selfmark.run.folder import Run
+from selfmark.sampling import evenly_spaced
 from selfmark.train.checkpoints import load_checkpoint
 from selfmark.train.engine import Phase, build_student_state
 from selfmark.train.objectives import LandmarkTable, RegressionSettings, build_regression_task
 from selfmark.train.starting_weights import start_student
+
+_CHOICE_IMAGES = 500  # images in which candidates are compared; more would hardly change the choice
 
 
 class _Candidate(NamedTuple):
@@ -144,7 +151,9 @@ def train_feature_detector(
         settle_places(run, encoder, images)
         run.log("plan", **_plan(run.config), stages=stage_iterations(run.config))
         on_plan()
-        centroids, zero_shot, keypoint_labels = find_feature_labels(run, encoder, images)
+        candidates = find_feature_labels(run, encoder, images)
+        chosen = _choose_landmarks(run, "zero-shot", candidates.zero_shot, images)
+        centroids, zero_shot = candidates.centroids[chosen], candidates.zero_shot.select(chosen)
         on_preview("zero-shot", images.feed.pixels, zero_shot.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:
             # Stage 1 needs these keypoints. If they cannot be computed, fail here: a new run is then deleted.
@@ -155,13 +164,13 @@ def train_feature_detector(
         "zero-shot",
         ZeroShotPsi(encoder, centroids, run.config.features),
         zero_shot,
-        _find_partners(zero_shot, run.config),
+        _find_partners(candidates.zero_shot, run.config).select(chosen.tolist()),
     )
     if run.config.method == "self-training":
         trained: _Candidate | None = None
         if run.config.features.runs_stage1:
             trained = _try_stage1_labels(run, images, result, on_preview)
-        result = trained or _train_on_feature_labels(run, images, keypoint_labels, result, on_preview)
+        result = trained or _train_on_feature_labels(run, images, candidates, result, on_preview)
     if result.source != "keypoints":  # Stage 1 finds partners by descriptors, which know no places.
         partners = check_partners(run, encoder, images.feed, result.found.xy, result.partners)
         result = result._replace(partners=partners)
@@ -204,10 +213,41 @@ def _plan(config: Config) -> dict[str, int]:
 # --- rounds of self-training -------------------------------------------------------------------------
 
 
+def _choose_landmarks(run: Run, name: str, found: FoundLandmarks, images: UsedImages) -> Tensor:
+    """Choose K of the found candidates; return their indices [K] and store them in the run.
+
+    Positions are compared in the images before turning, as in `compare_landmarks`.
+
+    Args:
+        run: the run.
+        name: name of the step that found the candidates.
+        found: the candidates in the used images.
+        images: the used images.
+    """
+    config, settings = run.config, run.config.features
+    device, num_found = found.xy.device, found.xy.shape[1]
+    if num_found == config.K:
+        return torch.arange(config.K, device=device)
+
+    def compute() -> dict[str, Tensor]:
+        rows = torch.from_numpy(evenly_spaced(len(found.xy), _CHOICE_IMAGES)).to(device)
+        xy, mirrored_xy = (
+            move_to_given_images(xy[rows], images.matrix[rows]) for xy in (found.xy, found.mirrored_xy)
+        )
+        weight = found.mirrored_score[rows].double().clamp(0, 1).cpu().numpy() ** settings.choice_power
+        chosen = choose_landmarks(
+            xy, Targets(mirrored_xy, weight), _find_partners(found, config), config.K, settings.choice_scale
+        )
+        run.log("chosen_landmarks", step=name, candidates=num_found, landmarks=config.K)
+        return {"chosen": torch.from_numpy(chosen)}
+
+    return run.load_or_compute_tensors(f"{name}-chosen", device, compute)["chosen"]
+
+
 def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
     """Find the mirror partner of each landmark: the landmark of the mirror image that lies nearest to it."""
     if config.flip.partner == "itself":
-        return LandmarkPartners.identity(config.K)
+        return LandmarkPartners.identity(found.xy.shape[1])
     return find_mirror_partners(
         count_nearest_in_mirror(found.xy.cpu().numpy(), found.mirrored_xy.cpu().numpy())
     )
@@ -216,7 +256,7 @@ def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
 def _train_on_feature_labels(
     run: Run,
     images: UsedImages,
-    first_labels: LandmarkTable | None,
+    candidates: FeatureLabels,
     start: _Candidate,
     on_preview: Preview,
 ) -> _Candidate:
@@ -225,8 +265,7 @@ def _train_on_feature_labels(
     Args:
         run: the run.
         images: the used images.
-        first_labels: keypoints labeled by features, for the first rounds; None to start from the
-            zero-shot landmarks.
+        candidates: labels of the first rounds.
         start: the zero-shot detector.
         on_preview: called after each round.
     """
@@ -249,14 +288,11 @@ def _train_on_feature_labels(
         )
         return not is_kept
 
-    def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
-        if first_labels is not None and number < settings.keypoint_label_rounds:
-            return first_labels
-        return _build_table(found, run.config)
-
-    table = _build_table(start.found, run.config) if first_labels is None else first_labels
-    trained = _train_rounds(run, "student", images.feed, table, label_next_round, is_worse, on_preview)
-    return trained or start
+    if candidates.keypoints is not None:
+        labels = _FirstLabels(candidates.keypoints, settings.keypoint_label_rounds)
+    else:
+        labels = _FirstLabels(_build_table(candidates.zero_shot, run.config), 1)
+    return _train_rounds(run, "student", images, labels, is_worse, on_preview) or start
 
 
 def _try_stage1_labels(
@@ -311,10 +347,8 @@ def _train_on_stage1_labels(
     if not _is_confirmed(run, images, start, table, "keypoints", config.features.max_unexplained):
         return None
 
-    def label_next_round(found: FoundLandmarks, number: int) -> LandmarkTable:
-        return table if number < config.features.keypoint_label_rounds else _build_table(found, config)
-
-    trained = _train_rounds(run, "keypoints", feed, table, label_next_round, lambda *_: False, on_preview)
+    labels = _FirstLabels(table, config.features.keypoint_label_rounds)
+    trained = _train_rounds(run, "keypoints", images, labels, lambda *_: False, on_preview)
     return None if trained is None else trained._replace(source="keypoints", partners=partners)
 
 
@@ -341,34 +375,42 @@ def _is_confirmed(
     return is_kept
 
 
+class _FirstLabels(NamedTuple):
+    """Labels of the first rounds: a table of K landmarks or of more candidates, and the number of rounds."""
+
+    table: LandmarkTable
+    rounds: int
+
+
 def _train_rounds(
     run: Run,
     name: str,
-    feed: PixelFeed,
-    table: LandmarkTable,
-    label_next_round: Callable[[FoundLandmarks, int], LandmarkTable],
+    images: UsedImages,
+    first_labels: _FirstLabels,
     is_worse: Callable[[FoundLandmarks, int], bool],
     on_preview: Preview,
 ) -> _Candidate | None:
     """Train a head on the encoder in rounds.
 
+    After the rounds on the first labels, each round learns the landmarks that the round before has found. If
+    the first labels are more than K candidates, K of them are chosen after the first round.
+
     Args:
         run: the run.
         name: name of the checkpoints.
-        feed: the used images.
-        table: labels of the first round.
-        label_next_round: called with the landmarks that a round found and the number of this round; returns
-            the labels of the next round.
-        is_worse: called with the same arguments; returns True if the landmarks are worse than those before
-            the first round. Training then ends.
+        images: the used images.
+        first_labels: labels of the first rounds.
+        is_worse: called with the landmarks that a round found and the number of this round; returns True if
+            the landmarks are worse than those before the first round. Training then ends.
         on_preview: called after each round.
 
     Returns:
         The detector of the last round that is not worse; None if there is no such round.
     """
-    config, student = run.config, run.config.student
+    config, student, feed = run.config, run.config.student, images.feed
+    table = first_labels.table
     with seed_weights(config, name):
-        psi = FeaturePsi(load_encoder(config.features.name, feed.device), student, config.K)
+        psi = FeaturePsi(load_encoder(config.features.name, feed.device), student, table.xy.shape[1])
     if run.start_from() is not None:
         run.log("start_from", stage=name, tensors=start_student(psi, run.path))
     prepare_landmark_network(psi, feed.device, config.runtime)
@@ -389,13 +431,19 @@ def _train_rounds(
         found = FoundLandmarks(
             **run.load_or_compute_tensors(stage, feed.device, partial(_find_landmarks, run, psi, feed))
         )
+        partners = _find_partners(found, config)
+        if found.xy.shape[1] > config.K:
+            chosen = _choose_landmarks(run, stage, found, images)
+            psi.keep_landmarks(chosen)
+            found, table = found.select(chosen), table.select(chosen)
+            partners = partners.select(chosen.tolist())
         on_preview(stage, feed.pixels, found.xy)
         if is_worse(found, number):
             break
-        best = _Candidate("features", "encoder", psi, found, _find_partners(found, config))
+        best = _Candidate("features", "encoder", psi, found, partners)
         best_weights = {key: value.detach().clone() for key, value in psi.state_dict().items()}
-        if number < student.rounds:
-            table = label_next_round(found, number)
+        if number >= first_labels.rounds:
+            table = _build_table(found, config)
     if best is not None:
         psi.load_state_dict(best_weights)
         psi.requires_grad_(True)  # undoes the freezing of the encoder
@@ -443,7 +491,8 @@ def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
     quantile = 1 - config.student.confident_fraction
     present = found.score >= found.score.quantile(quantile, dim=0)
     if config.flip.partner == "itself":
-        return LandmarkTable.from_partners(found.xy, present, LandmarkPartners.identity(config.K))
+        identity = LandmarkPartners.identity(found.xy.shape[1])
+        return LandmarkTable.from_partners(found.xy, present, identity)
     mirrored_present = found.mirrored_score >= found.mirrored_score.quantile(quantile, dim=0)
     usable = torch.nonzero((present & mirrored_present).any(dim=1)).flatten()
     return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)

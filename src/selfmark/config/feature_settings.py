@@ -67,6 +67,15 @@ class Features:
     min_place_spread: float = between(1, 1_000, 1.4)
     max_spread_ratio: float = above(0, 1_000, 1.02)  # see min_place_spread
     place_weight: float = between(0, 1_000, 0.1)  # weight of the place compared with the features
+    # candidates per landmark: K times as many parts are found first; the K parts that together predict all of
+    # them best become the landmarks
+    candidates: int = between(1, 10, 3)
+    # maximum number of candidates; lowers the candidates per landmark, at least to 1
+    max_candidates: int = between(1, 10_000, 48)
+    # choice of the landmarks: distance between a candidate and its prediction that counts one half, pixels
+    choice_scale: float = above(0, 10_000, 16.0)
+    # choice of the landmarks: a candidate's position counts by its score (0 to 1) to this power
+    choice_power: float = between(0, 100, 4.0)
     sharpness: float = between(1e-3, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
     # labels of the first rounds: zero-shot landmarks (cells) or labeled keypoints; auto: keypoints for
     # upright objects, otherwise cells

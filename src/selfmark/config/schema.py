@@ -525,6 +525,17 @@ class Config:
         """Whether landmarks are found with pretrained features."""
         return self.features.name != "none"
 
+    @property
+    def num_candidates(self) -> int:
+        """Number of candidate landmarks that are found with features: K, or a multiple of it.
+
+        >>> [Config(K=K).num_candidates for K in (0, 10, 16, 20, 30)]
+        [0, 30, 48, 40, 30]
+        """
+        settings = self.features
+        most = settings.max_candidates // self.K if self.K else 1
+        return self.K * max(1, min(settings.candidates, most))
+
 
 def check_model(images: Images, network: Network) -> None:
     """Raise if a network with these settings cannot be built or would exhaust memory."""

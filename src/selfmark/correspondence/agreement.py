@@ -12,7 +12,7 @@ import numpy.typing as npt
 from selfmark.points import FloatArray
 
 # Penalty, relative to the largest entry of the Gram matrix, as for the setting `evaluation.ridge`.
-_RIDGE = 0.01
+RIDGE = 0.01
 _MIN_IMAGES = 4  # a landmark counts if it is present in at least this many images of each half
 
 
@@ -55,7 +55,7 @@ def _fit_and_test(
     center, mean = inputs.mean(axis=0), points.mean(axis=0)
     centered = inputs - center
     gram = centered.T @ centered
-    gram += max(_RIDGE * float(np.abs(gram).max()), 1e-9) * np.eye(len(gram))
+    gram += max(RIDGE * float(np.abs(gram).max()), 1e-9) * np.eye(len(gram))
     weights = np.linalg.solve(gram, centered.T @ (points - mean))
     predicted = (test_inputs - center) @ weights + mean
     error = np.linalg.norm(predicted - test_points, axis=1).mean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,18 @@ class LandmarkPartners:
     def unpaired(self) -> tuple[int, ...]:
         """Return the landmarks without a partner, ascending."""
         return tuple(index for index, paired in enumerate(self.is_paired) if not paired)
+
+    def select(self, chosen: Sequence[int]) -> LandmarkPartners:
+        """Keep some landmarks, which get the numbers 0, 1, ...; those whose partner is left out lose it.
+
+        >>> LandmarkPartners((2, 1, 0, 3), (True, True, True, False)).select([0, 1, 3])
+        LandmarkPartners(mirror=(0, 1, 2), is_paired=(False, True, False))
+        """
+        number = {landmark: index for index, landmark in enumerate(chosen)}
+        return LandmarkPartners(
+            tuple(number.get(self.mirror[landmark], number[landmark]) for landmark in chosen),
+            tuple(self.is_paired[landmark] and self.mirror[landmark] in number for landmark in chosen),
+        )
 
 
 def find_mirror_partners(table: npt.NDArray[np.int64]) -> LandmarkPartners:

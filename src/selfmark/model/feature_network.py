@@ -35,6 +35,16 @@ class FeaturePsi(nn.Module):
             layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
         self.head = nn.Sequential(*layers, nn.Conv2d(width, landmarks, 1))
 
+    @torch.no_grad()
+    def keep_landmarks(self, chosen: Tensor) -> None:
+        """Remove all maps except those with these indices [L]; they become maps 0, 1, ..."""
+        last = self.head[-1]
+        assert isinstance(last, nn.Conv2d)
+        assert last.bias is not None
+        last.weight = nn.Parameter(last.weight[chosen].clone())
+        last.bias = nn.Parameter(last.bias[chosen].clone())
+        last.out_channels = len(chosen)
+
     def forward(self, images: Tensor) -> Tensor:
         """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
         is_encoder_trained = any(parameter.requires_grad for parameter in self.encoder.parameters())

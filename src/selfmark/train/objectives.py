@@ -245,6 +245,15 @@ class LandmarkTable:
         usable = torch.nonzero((present | mirrored_present).any(dim=1)).flatten()
         return cls(xy, present, mirrored_xy, mirrored_present, usable)
 
+    def select(self, chosen: Tensor) -> LandmarkTable:
+        """Keep the landmarks with these indices [L]; images without any of them are not usable."""
+        return LandmarkTable.from_positions(
+            self.xy[:, chosen],
+            self.present[:, chosen],
+            self.mirrored_xy[:, chosen],
+            self.mirrored_present[:, chosen],
+        )
+
 
 def tabulate_landmarks(
     points: Keypoints, label: Tensor, num_images: int, landmarks: int

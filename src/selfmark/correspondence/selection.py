@@ -1,0 +1,119 @@
+"""Choose K landmarks out of more candidates, without labels.
+
+An object has more parts than landmarks. Some parts tell little that others do not tell: two points on a rigid
+body move together, while the tips of two legs do not. `choose_landmarks` therefore keeps the candidates that
+together predict all candidates best. The candidates are predicted where they were found in the mirror images.
+There they have other errors, so that a candidate with large errors does not seem useful just because nothing
+else predicts it. Uncertain positions count less.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from selfmark.correspondence.agreement import RIDGE
+from selfmark.correspondence.mirror import LandmarkPartners
+from selfmark.points import FloatArray
+
+
+class Targets(NamedTuple):
+    """Positions of T points in N images, `xy` [N, T, 2] in pixels, and their weights, `weight` [N, T]."""
+
+    xy: FloatArray
+    weight: FloatArray
+
+
+class _Half(NamedTuple):
+    """Images that a regression is fitted on, and those that it is tested on; relative to the fitted mean.
+
+    gram:   [2C, 2C] sums of products of the candidates' coordinates over the fitted images
+    cross:  [2C, 2T] sums of products with the targets' coordinates
+    inputs: [N/2, 2C] candidates of the tested images
+    truth:  [N/2, 2T] targets of the tested images
+    weight: [N/2, T] weights of the targets
+    """
+
+    gram: FloatArray
+    cross: FloatArray
+    inputs: FloatArray
+    truth: FloatArray
+    weight: FloatArray
+
+
+def choose_landmarks(
+    candidates: FloatArray, targets: Targets, partners: LandmarkPartners, count: int, scale: float
+) -> npt.NDArray[np.int64]:
+    """Choose the candidates that together predict the targets best, one after the other.
+
+    Each step adds the candidate, or the two mirror partners, that reduces the error of the prediction most.
+    Partners are added together, so that both sides of an object have the same landmarks. The reduction is
+    measured as the logarithm of the ratio of the errors before and after, per added landmark. The prediction
+    is a ridge regression, fitted on every second image and tested on the images between, and vice versa.
+
+    A distance d between prediction and target counts weight * d^2 / (d^2 + scale^2). So a candidate that
+    sometimes jumps far away counts no more than one on a part that moves, and differences that are much
+    smaller than `scale` hardly count: two candidates next to each other are rarely both chosen.
+
+    Args:
+        candidates: [N, C, 2] positions in N images, in pixels.
+        targets: positions to predict, and their weights.
+        partners: mirror partners of the C candidates.
+        count: number of candidates to choose, at most C.
+        scale: distance that counts one half, in pixels.
+
+    Returns:
+        [count] indices of the chosen candidates, ascending.
+    """
+    halves = _split_images(candidates, targets)
+    error = _prediction_error(halves, [], scale)
+    groups = _group_partners(partners)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        left = [group for group in groups if group[0] not in chosen]
+        fitting = [group for group in left if len(chosen) + len(group) <= count]
+        if not fitting:  # one place is left, but only pairs: one partner must do
+            fitting = [(index,) for group in left for index in group]
+        errors = [_prediction_error(halves, [*chosen, *group], scale) for group in fitting]
+        gains = [
+            (np.log(max(error, 1e-12)) - np.log(max(after, 1e-12))) / len(group)
+            for group, after in zip(fitting, errors, strict=True)
+        ]
+        best = int(np.argmax(gains))
+        chosen += fitting[best]
+        error = errors[best]
+    return np.sort(np.array(chosen, dtype=np.int64))
+
+
+def _group_partners(partners: LandmarkPartners) -> list[tuple[int, ...]]:
+    """Return each pair of mirror partners, and each other landmark alone, in ascending order."""
+    return sorted({tuple(sorted({index, other})) for index, other in enumerate(partners.mirror)})
+
+
+def _split_images(candidates: FloatArray, targets: Targets) -> list[_Half]:
+    """Return the two ways to fit on one half of the images and to test on the other."""
+    inputs, outputs = (xy.reshape(len(xy), -1).astype(np.float64) for xy in (candidates, targets.xy))
+    is_even = np.arange(len(inputs)) % 2 == 0
+    halves = []
+    for fit, test in ((is_even, ~is_even), (~is_even, is_even)):
+        x, y = inputs - inputs[fit].mean(axis=0), outputs - outputs[fit].mean(axis=0)
+        halves.append(_Half(x[fit].T @ x[fit], x[fit].T @ y[fit], x[test], y[test], targets.weight[test]))
+    return halves
+
+
+def _prediction_error(halves: list[_Half], chosen: list[int], scale: float) -> float:
+    """Return the error of predicting the targets from the chosen candidates, see `choose_landmarks`."""
+    columns = np.array([2 * index + axis for index in chosen for axis in (0, 1)], dtype=np.int64)
+    error = 0.0
+    for half in halves:
+        residual = half.truth
+        if chosen:
+            gram = half.gram[np.ix_(columns, columns)]
+            penalty = max(RIDGE * float(np.abs(gram).max()), 1e-9)
+            weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), half.cross[columns])
+            residual = half.truth - half.inputs[:, columns] @ weights
+        squared = residual[:, 0::2] ** 2 + residual[:, 1::2] ** 2
+        error += float((half.weight * squared / (squared + scale**2)).sum())
+    return error

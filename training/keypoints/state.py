@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize
 from torch import nn
 
 from selfmark.errors import InputError
@@ -23,7 +24,8 @@ def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, 
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     header = {"phases": str(phases), "scores": json.dumps(scores), "settings": _to_text(settings)}
     with atomic_write(folder / FILE) as temporary:
-        save_file(tensors, temporary, metadata=header)
+        # `save_file` would replace the temporary file, which `atomic_write` takes for another process.
+        temporary.write_bytes(serialize(tensors, header))
 
 
 def load(network: nn.Module, folder: Path, settings: Settings) -> tuple[int, dict[str, Any]]:

@@ -21,7 +21,12 @@ import selfmark
 from selfmark import discovery, feature_images, feature_pipeline
 from selfmark.detector import Detector
 from selfmark.discovery import discover
-from selfmark.evaluation.stage1_landmarks import Stage1, ZeroShotStage1, load_stage1_finder
+from selfmark.evaluation.stage1_landmarks import (
+    Stage1,
+    ZeroShotStage1,
+    find_stage1_landmarks,
+    load_stage1_finder,
+)
 from selfmark.export.onnx_detector import load_detector
 from selfmark.features.loading import load_encoder
 from selfmark.images.sources import list_images
@@ -404,7 +409,7 @@ def confirmed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: Path) -> None:
+def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: Path, photos: Path) -> None:
     assert read_card(confirmed / "model").provenance["landmarks"] == "keypoints"
     stages = [event["stage"] for event in _read_events(confirmed, "train")]
     assert list(dict.fromkeys(stages)) == ["warm-up", "round", "keypoints"]
@@ -412,8 +417,20 @@ def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: P
         load_file(confirmed / "points" / f"{name}.safetensors")
         for name in ("landmarks", "keypoint-landmarks")
     )
-    assert all(torch.equal(value, found[name]) for name, value in used.items())
-    assert isinstance(load_stage1_finder(Run.open(confirmed), "cpu"), Stage1)
+    chosen = load_file(confirmed / "points" / "keypoints-1-chosen.safetensors")["chosen"]
+    config = Run.open(confirmed).config
+    assert len(found["centroids"]) == config.num_candidates > len(chosen) == config.K
+    assert torch.equal(used["centroids"], found["centroids"][chosen])
+    is_chosen = torch.isin(found["label"], chosen)
+    assert torch.equal(used["xy"], found["xy"][is_chosen])
+    assert torch.equal(chosen[used["label"]], found["label"][is_chosen])
+    stage1 = load_stage1_finder(Run.open(confirmed), "cpu")
+    assert isinstance(stage1, Stage1)
+    pixels = load_store(list_images([photos]), config.images, 1.0, None).pixels
+    again = find_stage1_landmarks(stage1, pixels)
+    expected = np.full(again.xy.shape, np.nan, np.float32)
+    expected[used["image_index"], used["label"]] = used["xy"]
+    np.testing.assert_array_equal(again.xy, expected)
     assert (confirmed / "report" / "index.html").exists()
 
 

@@ -10,8 +10,8 @@
       -> for upright objects: keypoints, clustered by their features, as more exact labels (see
          `feature_labels`)
       -> for upright objects, if `features.keypoint_landmarks` is set: the paper's Stage 1 on keypoints (see
-         `pipeline`). Its landmarks are more precise where keypoints recur on the same part. They replace the
-         labels if the zero-shot landmarks confirm them.
+         `pipeline`) with as many landmarks as candidates. They are more precise where keypoints recur on the
+         same part. They replace the labels if the zero-shot candidates confirm them.
       -> rounds: train a detector, a head on the encoder, on the labels; find new landmarks with it. The first
          round finds the candidates; the K best ones, chosen once more, become the landmarks.
       -> detector; it rotates its input images if the training images were rotated
@@ -35,6 +35,7 @@ from torch import Tensor
 
 from selfmark.config import Config
 from selfmark.config.schedule import stage_iterations
+from selfmark.correspondence.merging import keep_clusters
 from selfmark.correspondence.mirror import LandmarkPartners, count_nearest_in_mirror, find_mirror_partners
 from selfmark.correspondence.selection import Targets, choose_landmarks
 from selfmark.correspondence.zero_shot import PlacedLandmarks
@@ -107,6 +108,7 @@ class _Candidate(NamedTuple):
     psi:          its network
     found:        its landmarks of the used images
     partners:     mirror partners of the landmarks
+    chosen:       [K] its landmarks among the candidates that its labels contained
     """
 
     source: str
@@ -114,6 +116,7 @@ class _Candidate(NamedTuple):
     psi: FeaturePsi | ZeroShotPsi
     found: FoundLandmarks
     partners: LandmarkPartners
+    chosen: Tensor
 
 
 def train_feature_detector(
@@ -165,11 +168,12 @@ def train_feature_detector(
         ZeroShotPsi(encoder, centroids, run.config.features),
         zero_shot,
         _find_partners(candidates.zero_shot, run.config).select(chosen.tolist()),
+        chosen,
     )
     if run.config.method == "self-training":
         trained: _Candidate | None = None
         if run.config.features.runs_stage1:
-            trained = _try_stage1_labels(run, images, result, on_preview)
+            trained = _try_stage1_labels(run, images, candidates.zero_shot, on_preview)
         result = trained or _train_on_feature_labels(run, images, candidates, result, on_preview)
     if result.source != "keypoints":  # Stage 1 finds partners by descriptors, which know no places.
         partners = check_partners(run, encoder, images.feed, result.found.xy, result.partners)
@@ -296,14 +300,14 @@ def _train_on_feature_labels(
 
 
 def _try_stage1_labels(
-    run: Run, images: UsedImages, start: _Candidate, on_preview: Preview
+    run: Run, images: UsedImages, zero_shot: FoundLandmarks, on_preview: Preview
 ) -> _Candidate | None:
     """Train on the landmarks of the paper's Stage 1.
 
     Args:
         run: the run.
         images: the used images.
-        start: the zero-shot detector.
+        zero_shot: the zero-shot candidates, which must confirm the landmarks.
         on_preview: called after each round.
 
     Returns:
@@ -314,7 +318,7 @@ def _try_stage1_labels(
     reason = explain_lack_of_keypoints(points, len(images.feed), run.config)
     if not reason:
         try:
-            return _train_on_stage1_labels(run, images, points, start, on_preview)
+            return _train_on_stage1_labels(run, images, points, zero_shot, on_preview)
         except CollapsedTraining as error:
             reason = str(error)
     run.log("note", text=f"landmarks from keypoints are left out: {reason}")
@@ -322,7 +326,7 @@ def _try_stage1_labels(
 
 
 def _train_on_stage1_labels(
-    run: Run, images: UsedImages, points: Keypoints, start: _Candidate, on_preview: Preview
+    run: Run, images: UsedImages, points: Keypoints, zero_shot: FoundLandmarks, on_preview: Preview
 ) -> _Candidate | None:
     """Run the paper's Stage 1 and train on its landmarks; return None if they are not confirmed."""
     config, feed = run.config, images.feed
@@ -332,11 +336,12 @@ def _train_on_stage1_labels(
         labeled = run.load_or_compute_labels(
             name, feed.device, lambda: cluster_landmarks(run, phi, feed, rounds_done)
         )
-        return build_landmark_table(labeled, len(feed), config.K)
+        return build_landmark_table(labeled, len(feed))
 
     def check_warmup(phi: Phi) -> None:
         table, _ = build_labels(phi, 0)
-        if not _is_confirmed(run, images, start, table, "warm-up", config.features.max_unexplained_warmup):
+        limit = config.features.max_unexplained_warmup
+        if not _is_confirmed(run, images, zero_shot, table, "warm-up", limit):
             raise _Unconfirmed
 
     try:
@@ -344,12 +349,14 @@ def _train_on_stage1_labels(
     except _Unconfirmed:
         return None
     table, partners = build_labels(phi, config.rounds.count)
-    if not _is_confirmed(run, images, start, table, "keypoints", config.features.max_unexplained):
+    if not _is_confirmed(run, images, zero_shot, table, "keypoints", config.features.max_unexplained):
         return None
 
     labels = _FirstLabels(table, config.features.keypoint_label_rounds)
     trained = _train_rounds(run, "keypoints", images, labels, lambda *_: False, on_preview)
-    return None if trained is None else trained._replace(source="keypoints", partners=partners)
+    if trained is None:
+        return None
+    return trained._replace(source="keypoints", partners=partners.select(trained.chosen.tolist()))
 
 
 class _Unconfirmed(Exception):
@@ -357,19 +364,19 @@ class _Unconfirmed(Exception):
 
 
 def _is_confirmed(
-    run: Run, images: UsedImages, start: _Candidate, table: LandmarkTable, stage: str, limit: float
+    run: Run, images: UsedImages, zero_shot: FoundLandmarks, table: LandmarkTable, stage: str, limit: float
 ) -> bool:
-    """Return True if labels of Stage 1 can be predicted from the zero-shot landmarks; log the result.
+    """Return True if labels of Stage 1 can be predicted from the zero-shot candidates; log the result.
 
     Args:
         run: the run.
         images: the used images.
-        start: the zero-shot detector.
+        zero_shot: the zero-shot candidates.
         table: the labels.
         stage: name of the check in the log.
         limit: maximum error of the prediction, relative to guessing the mean.
     """
-    unexplained = compare_landmarks(start.found.xy, table.xy, images.matrix, table.present)
+    unexplained = compare_landmarks(zero_shot.xy, table.xy, images.matrix, table.present)
     is_kept = unexplained <= limit
     run.log("agreement", stage=stage, round=0, unexplained=round(unexplained, 4), is_kept=is_kept)
     return is_kept
@@ -415,6 +422,7 @@ def _train_rounds(
         run.log("start_from", stage=name, tensors=start_student(psi, run.path))
     prepare_landmark_network(psi, feed.device, config.runtime)
     settings = RegressionSettings.of_student(config)
+    chosen = torch.arange(table.xy.shape[1], device=feed.device)
     best: _Candidate | None = None
     best_weights: dict[str, Tensor] = {}
     for number in range(1, student.rounds + 1):
@@ -440,7 +448,7 @@ def _train_rounds(
         on_preview(stage, feed.pixels, found.xy)
         if is_worse(found, number):
             break
-        best = _Candidate("features", "encoder", psi, found, partners)
+        best = _Candidate("features", "encoder", psi, found, partners, chosen)
         best_weights = {key: value.detach().clone() for key, value in psi.state_dict().items()}
         if number >= first_labels.rounds:
             table = _build_table(found, config)
@@ -503,7 +511,10 @@ def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: Us
 
     def compute() -> LabeledPoints:
         if result.source == "keypoints":
-            labeled = run.load_or_compute_labels("keypoint-landmarks", centroids.device, _raise_missing)
+            candidates = run.load_or_compute_labels("keypoint-landmarks", centroids.device, _raise_missing)
+            labeled = candidates
+            if len(result.chosen) < candidates.clusters:
+                labeled = keep_clusters(candidates, result.chosen.cpu().numpy())
             return replace(labeled, points=turn_back(labeled.points, images))
         num_images, K = result.found.score.shape
         index = torch.arange(num_images, device=centroids.device).repeat_interleave(K)

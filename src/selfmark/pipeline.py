@@ -104,7 +104,7 @@ def train_detector(
         The detector and the training images.
     """
     store, feed, phi, landmarks = train_phi(run, device, is_new, on_preview)
-    table, partners = build_landmark_table(landmarks, len(store), run.config.K)
+    table, partners = build_landmark_table(landmarks, len(store))
     psi = train_psi(run, phi, feed, table)
     card = keep_edits(run, psi, build_card(run, partners, len(store)))
     return Detector(psi, card, device, run.config.runtime), store
@@ -332,10 +332,11 @@ def recover_round(
     if run.config.K == 0 and not run.config.merges_clusters:
         choose_landmark_count(run, described, len(feed), feed.device)
     config = run.config
+    num_landmarks = config.stage1_landmarks
     labeled = recover_correspondence(
         described,
-        config.K,
-        config.M,
+        num_landmarks,
+        max(config.M, num_landmarks),
         config.correspondence,
         create_generator(config, f"round {number}", feed.device),
         run.group,
@@ -426,26 +427,26 @@ def plan_stage1_phases(config: Config) -> tuple[Phase, list[Phase]]:
 
 
 def cluster_landmarks(run: Run, phi: Phi, feed: PixelFeed, rounds_done: int) -> LabeledPoints:
-    """Detect keypoints with Phi and cluster them a last time, into K clusters: the landmarks (Sec. 3.6)."""
+    """Detect keypoints with Phi and cluster them a last time: each cluster is a landmark (Sec. 3.6)."""
     config = run.config
     number = rounds_done + 1
     described = _describe_keypoints(run, phi, feed, number)
     generator = create_generator(config, "last clustering", feed.device)
-    labeled = label_keypoints(described, config.K, config.correspondence, generator, run.group)
+    labeled = label_keypoints(described, config.stage1_landmarks, config.correspondence, generator, run.group)
     return _gather_labels(run, number, described, labeled, len(feed))
 
 
-def build_landmark_table(
-    labeled: LabeledPoints, num_images: int, K: int
-) -> tuple[LandmarkTable, LandmarkPartners]:
+def build_landmark_table(labeled: LabeledPoints, num_images: int) -> tuple[LandmarkTable, LandmarkPartners]:
     """Build the pseudo ground truth of Stage 2: landmark k of image j is the keypoint of j with label k.
 
     Returns:
         The table, and the mirror partners of the landmarks.
     """
-    xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, K)
+    xy, present = tabulate_landmarks(labeled.points, labeled.label, num_images, labeled.clusters)
     # Landmarks k and l are mirror partners if they mostly exchange places in mirrored images (Sec. 3.7).
-    counts = mirror_cooccurrence(labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), K)
+    counts = mirror_cooccurrence(
+        labeled.label.cpu().numpy(), labeled.mirrored_label.cpu().numpy(), labeled.clusters
+    )
     partners = find_mirror_partners(counts)
     return LandmarkTable.from_partners(xy, present, partners), partners
 

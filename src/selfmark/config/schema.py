@@ -536,6 +536,11 @@ class Config:
         most = settings.max_candidates // self.K if self.K else 1
         return self.K * max(1, min(settings.candidates, most))
 
+    @property
+    def stage1_landmarks(self) -> int:
+        """Number of landmarks of Stage 1: all candidates if features are used, otherwise K."""
+        return self.num_candidates if self.uses_features else self.K
+
 
 def check_model(images: Images, network: Network) -> None:
     """Raise if a network with these settings cannot be built or would exhaust memory."""

@@ -7,6 +7,8 @@ the landmarks are separated.
 Zero-shot landmarks are the places where pretrained features resemble the centroids of clusters of features.
 The detector of a run with pretrained features is trained on zero-shot landmarks, unless the run uses the
 landmarks of Stage 1.
+
+Most methods of other papers have only one stage. For these, the landmarks are those of the detector itself.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from selfmark.run.tensor_files import read_tensors, require_finite
 
 
 class Stage1Finder(Protocol):
-    """Finds landmarks of Stage 1 or zero-shot landmarks in images."""
+    """Finds landmarks of Stage 1, zero-shot landmarks, or the landmarks of a method with one stage."""
 
     @property
     def centroids(self) -> Tensor:
@@ -235,21 +237,44 @@ class TurnedStage1:
         return replace(found, xy=xy.cpu().numpy())
 
 
+def _load_left_out_centroids(run: Run, device: torch.device) -> Tensor | None:
+    """Return the centroids of clusters of Stage 1 that were not chosen as landmarks; None if all were."""
+
+    def raise_missing() -> LabeledPoints:
+        raise InputError(f"{run.path / 'points' / 'keypoint-landmarks.safetensors'} is missing or damaged")
+
+    def raise_missing_choice() -> dict[str, Tensor]:
+        raise InputError(f"{run.path / 'points' / 'keypoints-1-chosen.safetensors'} is missing or damaged")
+
+    if not run.config.uses_features:
+        return None
+    labeled = run.load_or_compute_labels("keypoint-landmarks", device, raise_missing)
+    if labeled.centroids is None or labeled.clusters == run.config.K:
+        return None
+    chosen = run.load_or_compute_tensors("keypoints-1-chosen", device, raise_missing_choice)["chosen"]
+    is_left_out = torch.ones(labeled.clusters, dtype=torch.bool, device=device)
+    is_left_out[chosen] = False
+    return labeled.centroids[is_left_out]
+
+
 @dataclass(frozen=True)
 class Stage1:
     """Finds the landmarks of Stage 1: keypoints, assigned to clusters by their descriptors.
 
     Attributes:
         phi: The network of Stage 1.
-        centroids: [K, D] centroids of the last clustering.
+        centroids: [K, D] centroids of the landmarks.
         config: Settings of the run.
         device: Device of the network and the centroids.
+        left_out: [C, D] centroids of clusters that were not chosen as landmarks. Their keypoints belong to no
+            landmark.
     """
 
     phi: Phi
     centroids: Tensor
     config: Config
     device: torch.device
+    left_out: Tensor | None = None
 
     @classmethod
     def load(cls, run: Run, device: torch.device | str) -> Stage1:
@@ -257,14 +282,15 @@ class Stage1:
         device = torch.device(device)
         centroids = _load_centroids(run, device)
         path = run.path / "checkpoints" / "stage1.safetensors"
-        # Only the weights are read: the random state of a GPU, which is also stored, cannot be set on a CPU.
+        # Of all stored tensors, only the weights are used: the random state of a GPU cannot be set on a CPU.
         tensors, _ = read_tensors(path)
         weights = {
             name.removeprefix("network."): value
             for name, value in tensors.items()
             if name.startswith("network.")
         }
-        return cls(load_phi(run, weights, path, device), centroids, run.config, device)
+        phi = load_phi(run, weights, path, device)
+        return cls(phi, centroids, run.config, device, _load_left_out_centroids(run, device))
 
     def find(self, pixels: Tensor) -> Stage1Landmarks:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8."""
@@ -332,10 +358,13 @@ def _find_in_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:
     points = describe_images(stage1.phi, PixelFeed(pixels, stage1.device), config).points.to(stage1.device)
     if points.descriptor is None:
         raise ValueError("Phi returned points without descriptors")
+    centroids = stage1.centroids
+    if stage1.left_out is not None:
+        centroids = torch.cat([centroids, stage1.left_out])
     labels = assign_clusters(
-        points.descriptor, points.image_index, stage1.centroids, config.correspondence.assignment
+        points.descriptor, points.image_index, centroids, config.correspondence.assignment
     )
-    kept = labels >= 0
+    kept = (labels >= 0) & (labels < len(stage1.centroids))
     image, label = points.image_index[kept].cpu().numpy(), labels[kept].cpu().numpy()
     descriptor = points.descriptor[kept].cpu().numpy()
     xy = np.full((len(pixels), len(stage1.centroids), 2), np.nan, dtype=np.float32)

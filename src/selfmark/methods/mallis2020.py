@@ -70,7 +70,7 @@ def train_with_merging(run: Run, device: torch.device, is_new: bool) -> tuple[De
     kept = find_largest_clusters(merged, run.config.K)
     landmarks = run.load_or_compute_labels("landmarks", device, lambda: keep_clusters(merged, kept))
     run.choose_landmark_count(lambda: _describe_count(run, clusters, merged, len(kept)))
-    _, partners = build_landmark_table(landmarks, len(store), len(kept))
+    _, partners = build_landmark_table(landmarks, len(store))
     detector_psi = keep_maps(psi, run.config, torch.from_numpy(kept).to(device))
     prepare_network(detector_psi, device, run.config.runtime)
     card = build_card(run, partners, len(store))
@@ -141,7 +141,7 @@ def _train_and_merge(
                 partial(_merge, run, psi, feed, labeled, phase.start),
                 repeatable=state.iteration == phase.start,
             )
-        table, _ = build_landmark_table(labeled, len(feed), labeled.clusters)
+        table, _ = build_landmark_table(labeled, len(feed))
         train_on_landmarks(run, psi, state, phase, feed, table)
     return psi, labeled
 

@@ -58,11 +58,11 @@ def evaluate(
         run: run folder.
         images: folders, glob patterns, image files, COCO files or videos to test on.
         labels: annotated points of these images; None runs only the checks that need no labels.
-        train_images: images to fit the regressors on; None uses `images`.
-        train_labels: annotated points of `train_images`; None fits on a random half of the labeled images
-            and tests on the other half.
-        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the one in the
-            label file.
+        train_images: images of `train_labels`; None uses `images`.
+        train_labels: annotated points to fit the regressors on; None fits on a random half of the labeled
+            `images` and tests on the other half.
+        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the one that the
+            label file declares, or else one that is chosen by the names of the points.
         by: annotation fields; errors are also reported for each value of these fields.
         settings: evaluation settings to change, by name, e.g. `{"draws": 3}`.
         output: folder for metrics.json; None uses the run folder.
@@ -96,14 +96,14 @@ def map_points(
         run: run folder or model folder.
         labels: annotated points: COCO keypoints, a DeepLabCut table or a Label Studio export.
         images: the annotated images; empty uses the images listed in a COCO file.
-        normalizer: the length that errors are divided by; empty uses the one in the label file.
+        normalizer: the length that errors are divided by; empty chooses one from the labels.
         device: `auto`, `cpu`, `cuda`, ...
 
     Returns:
         A detector of your points; `mapping.error` is their leave-one-out error in percent.
 
     Warns:
-        UserWarning: if annotated images or points could not be used.
+        UserWarning: for each note about the labels or the map, e.g. about images that could not be used.
     """
     inputs = [images] if isinstance(images, (str, Path)) else list(images)
     learned = learn_map(run, labels, inputs, normalizer, device)

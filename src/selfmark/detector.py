@@ -284,7 +284,10 @@ class Detector:
         return dict(self.psi.state_dict()) | ({} if onnx_model is None else {"onnx": onnx_model})
 
     def save(self, folder: Path) -> None:
-        """Write weights.safetensors, then model.json, so that a model.json never lacks its weights."""
+        """Write the weights, then model.json, so that a model.json never lacks its weights.
+
+        For features `onnx:FILE`, the ONNX model is written first, to a file of its own.
+        """
         make_folders(folder)
         onnx_model = find_onnx_model(self.psi)
         if onnx_model is not None:

@@ -86,6 +86,7 @@ def discover(
         listener: called with every log event.
         features: pretrained features: `efficientnet-lite0`, `dinov2-s`, `onnx:FILE`, ..., or `none` for the
             paper's method; None uses `efficientnet-lite0` with the preset `auto` and no features otherwise.
+            Methods of other papers use no features.
         method: `self-training`; `zero-shot` for landmarks of the features alone, without training; or a
             method of another paper: `mallis2020`, `equivariance`, `dve`, `zhang2018`, `jakab2018`,
             `lorenz2019` or `autolink`. None uses `self-training`.
@@ -167,7 +168,8 @@ def train_run(
         run: the run folder, locked.
         device: device to compute on.
         is_new: whether the run was just created.
-        on_preview: called with the landmarks after each step of the training.
+        on_preview: called with the landmarks after each step of the training; methods of other papers do not
+            call it.
         on_plan: called when it is known which stages the training has.
 
     Returns:

@@ -36,7 +36,8 @@ class UsedImages(NamedTuple):
 
     store:  all training images
     rows:   [N] int64, rows of the used images in the store
-    matrix: [N, 2, 3] affine matrices that turn the images of the store; the identity if they are not turned
+    matrix: [N, 2, 3] affine matrices from each used image in the store to its turned copy in the feed; the
+            identity if images are not turned
     feed:   the used images, turned by `matrix`
     shard:  the part of the used images that belongs to this process
     """

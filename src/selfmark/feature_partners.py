@@ -69,7 +69,11 @@ def check_partners(
 def _describe_landmarks(
     encoder: Encoder, feed: PixelFeed, rows: Tensor, xy: Tensor, batch: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Describe landmarks in some images, and the same places in the mirror images, [N, K, D] each."""
+    """Describe landmarks in some images, and the same points of the objects in the mirror images.
+
+    Returns:
+        Descriptors of the landmarks, and of their mirrored counterparts, [N, K, D] each.
+    """
     original, mirrored = [], []
     for part in torch.split(rows, batch):
         images = feed.pixels[part.to(feed.pixels.device)].to(feed.device).float() / 255

@@ -39,8 +39,8 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
     settings = run.config.features
     if settings.places != "auto":
         return
-    found = "ignored"
-    if settings.orientation != "any":  # If objects face any direction, a place means nothing.
+    decision = "ignored"
+    if settings.orientation != "any":  # If objects have no common direction, a place means nothing.
         rows = checked_rows(len(images.feed))
         sample = PixelFeed(images.feed.pixels[rows], images.feed.device)
         plain, placed = _find_landmarks_twice(run, encoder, sample)
@@ -53,15 +53,15 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
             max_ratio = max(max_ratio, settings.max_spread_ratio)
         # On GPUs the errors may differ slightly between processes, but their decision must not.
         is_useful = unexplained_placed <= max_ratio * unexplained_plain
-        found = "used" if run.group.any(is_useful) else "ignored"
+        decision = "used" if run.group.any(is_useful) else "ignored"
         run.log(
             "places",
             unexplained_with_places=round(unexplained_placed, 4),
             unexplained_without=round(unexplained_plain, 4),
             spread_factor=round(spread_factor, 3),
-            places=found,
+            places=decision,
         )
-    run.settle_settings({"features.places": found})
+    run.settle_settings({"features.places": decision})
 
 
 def measure_spread(landmarks: Tensor) -> float:

@@ -93,7 +93,7 @@ def train_phase(
 
     Args:
         run: the run.
-        stage: name of the checkpoint file.
+        stage: name of the checkpoints, e.g. `stage1`; log entries contain `phase.stage` instead.
         state: network, optimizer and iteration; changed in place.
         phase: iterations and learning rate.
         task: loss and batches.

@@ -151,7 +151,8 @@ class LabeledPoints:
     """Keypoints with the pseudo-labels of one round.
 
     points:         P keypoints without descriptors
-    label:          [P] int64, cluster of the point; -1 if another point of the image got its cluster
+    label:          [P] int64, cluster of the point; -1 if it has none, mostly because another point of the
+                    image got it
     mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if it has none
     clusters:       number of clusters
     centroids:      [clusters, D] float32, centers of the clusters; None if no clustering made the labels

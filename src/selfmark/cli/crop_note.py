@@ -23,15 +23,18 @@ def note_missing_crop(run: Path, regions: Regions) -> None:
     numbers = ",".join(f"{number:g}" for number in crop)
     parent = run.resolve().parent
     is_view = any(view["name"] == run.resolve().name for view in read_view_list(parent))
-    whole = f", or use {run.parent}, which has all views" if is_view else ""
+    alternative = f", or use {run.parent}, which has all views" if is_view else ""
     print_note(
         f"note: {run} was trained on the part {numbers} of every image. If your images are not cropped to "
-        f"this part, add --crop {numbers}{whole}"
+        f"this part, add --crop {numbers}{alternative}"
     )
 
 
 def _read_crop(run: Path) -> list[float] | None:
-    """Return x, y, width and height of --crop or of the view of a run; None for other folders."""
+    """Return x, y, width and height of --crop or of the view of a run.
+
+    The result is None if the run used no such part, or if the folder is not a run folder.
+    """
     if not (run / "run.json").exists():
         return None
     stored = read_json(run / "run.json")

@@ -74,7 +74,8 @@ def discover(
         bool | None,
         typer.Option(
             "--verify/--no-verify",
-            help="Train a second, shorter detector and report how far the two agree; default: on a GPU.",
+            help="Train a second, shorter detector and report how far the two agree; default: on a GPU, if "
+            "the preset is auto and there are enough images.",
         ),
     ] = None,
     detector: Annotated[

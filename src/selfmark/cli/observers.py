@@ -32,7 +32,9 @@ class Observers:
     tensorboard: TensorBoardLog | None
 
     def attach(self, stack: ExitStack, folder: Path | None) -> Listener:
-        """Return a listener that starts the observers at the first event for which the run folder is known.
+        """Return a listener that starts the observers as soon as the run folder is known.
+
+        The listener also passes every event to TensorBoard; the watch page reads the run folder instead.
 
         Args:
             stack: Exit stack that closes the observers.

@@ -60,7 +60,7 @@ def predict(
         bool,
         typer.Option(
             "--draw",
-            help="Also write a labeled copy of each video, VIDEO_landmarks.mp4, or photo, in drawn/.",
+            help="Also write labeled copies: of each video, as VIDEO_landmarks.mp4; of photos, in drawn/.",
         ),
     ] = False,
     trail: Annotated[
@@ -145,8 +145,8 @@ def predict(
         raise InputError("--min-trust cannot be used with --mapped, because mapped points have no trust")
     layout = _parse_layout(draw, draw_text, legend, side_by_side, trail)
     regions = parse_regions(boxes, crop, find_animals)
-    used_views = parse_views(views) if views else ()
-    view_detector = load_view_detector(run, used_views, lambda path: load_detector(path, runtime, device))
+    given_views = parse_views(views) if views else ()
+    view_detector = load_view_detector(run, given_views, lambda path: load_detector(path, runtime, device))
     if view_detector is not None and (mapped or regions != Regions()):
         raise InputError(f"{run} has views: leave out --mapped, --boxes, --crop and --find-animals")
     detector: Detector = view_detector or load_detector(run, runtime, device)
@@ -260,7 +260,7 @@ def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool, trail
 
 
 def _hide_untrusted(
-    card: ModelCard, min_trust: float, run: Path, print_line: Callable[[str], None]
+    card: ModelCard, min_trust: float, run: Path, add_note: Callable[[str], None]
 ) -> ModelCard:
     """Return a card that also hides all landmarks with a trust below `min_trust`.
 
@@ -268,7 +268,7 @@ def _hide_untrusted(
         card: The detector's card.
         min_trust: Lowest trust of the landmarks to keep.
         run: Run folder, for messages.
-        print_line: Receives a sentence that lists the newly hidden landmarks.
+        add_note: Called with a sentence that lists the newly hidden landmarks, or says that there are none.
 
     Raises:
         InputError: The card has no trust, or the trust of all visible landmarks is below `min_trust`.
@@ -288,7 +288,7 @@ def _hide_untrusted(
             f"no landmark of {run} has a trust of at least {min_trust:g}; the highest is {highest:.4g}"
         )
     listed = ", ".join(f"{card.names[index]} ({card.trust[index]:.2f})" for index in left_out)
-    print_line(
+    add_note(
         f"left out {len(left_out)} of {len(visible)} landmarks with a trust below {min_trust:g}: {listed}"
         if left_out
         else f"all landmarks have a trust of at least {min_trust:g}; none was left out"

@@ -157,12 +157,12 @@ class ProgressDisplay:
         self.console.print_line(f"{found} (features.places={event['places']})")
 
     def _on_keypoint_labels(self, event: Event) -> None:
-        used = (
+        sentence = (
             f"keypoints mark {event['labeled_fraction']:.0%} of the landmarks; the next round learns them"
             if event["is_used"]
             else "the objects have too few keypoints: the next round learns from the landmarks found so far"
         )
-        self.console.print_line(used)
+        self.console.print_line(sentence)
 
     def _on_agreement(self, event: Event) -> None:
         if event["stage"] == "keypoints":

@@ -16,7 +16,8 @@ DEFAULT_METHODS: tuple[Method, ...] = get_args(Method)
 RowName = Method | Literal["untrained"]
 """Name of a row of a comparison: a method, or "untrained" for a network with random weights."""
 DEFAULT_BUDGETS = {"cpu": 30.0, "cuda": 240.0}  # training time of each method, in seconds
-# Settings of the row "untrained": one iteration with learning rate 0 keeps the initial weights.
+# Settings of the row "untrained": one iteration with learning rate 0 keeps the initial weights. The guards,
+# which would reject an untrained detector, are switched off.
 UNTRAINED_SETTINGS: dict[str, Any] = {
     "methods.iterations": 1,
     "equivariance.lr": 0.0,

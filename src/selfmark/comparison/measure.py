@@ -36,9 +36,12 @@ from selfmark.run.json_schema import (
 from selfmark.run.locks import FolderLocked
 
 Row = dict[str, Any]
-# The page shows no curves, and `discover` has already run the checks without labels, so both are kept short.
+# The page shows no curves, so regressors are fitted on all images only, not on subsets. `discover` has
+# already run the checks without labels, so their repetition is kept short.
 _EVALUATION: dict[str, Any] = {"fit_images": [], "draws": 1, "num_samples": 6, "deformations": 1}
-_TOLERANCE = 0.02  # fraction of the image side; a landmark this far outside still counts as on the object
+# A landmark counts as on the object up to this distance from the hull of the annotated points, as a fraction
+# of the image side.
+_TOLERANCE = 0.02
 # Names and types of the fields of a row; measured values are None if the method failed.
 _NUMBERS = (
     *("forward", "guessing_forward", "backward", "guessing_backward", "hits", "on_object"),

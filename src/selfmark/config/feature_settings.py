@@ -36,7 +36,7 @@ class Features:
     # a cluster belongs to the object if its frequency at the border / its frequency inside is lower
     max_border_ratio: float = above(0, 1_000, 0.2)
     max_color_border_ratio: float = above(0, 1_000, 0.3)  # the same for clusters of the colors of cells
-    # an image supports the use of colors if they leave this fraction of its object cells
+    # an image supports the use of colors if they leave at least this fraction of its object cells
     min_color_remainder: float = fraction(0.1)
     min_color_images: float = fraction(0.9)  # colors are used if this fraction of the images supports it
     # minimum fraction of object cells; if there are fewer, colors are ignored; if there are still fewer, all
@@ -60,17 +60,18 @@ class Features:
     turned_rotation: float = between(0, 360, 40.0)  # turned: value of augment.rotation
     rotation: float = between(0, 360, 180.0)  # any: value of augment.rotation
     places: Literal["auto", "used", "ignored"] = "auto"  # whether a cell's place is part of its description
-    # auto: places are used if the error of predicting landmarks with places / without places is at most this
+    # auto: landmarks are found with and without places, and each set is predicted from the other; places are
+    # used if the error of the set with places / the error of the set without places is at most this
     max_place_ratio: float = above(0, 1_000, 0.96)
-    # auto: places are also used if they spread the landmarks this many times as far over the object, and if
-    # the ratio of these errors is at most max_spread_ratio
+    # auto: places are also used if they spread the landmarks at least this many times as far horizontally,
+    # and if the ratio of these errors is at most max_spread_ratio
     min_place_spread: float = between(1, 1_000, 1.4)
     max_spread_ratio: float = above(0, 1_000, 1.02)  # see min_place_spread
     place_weight: float = between(0, 1_000, 0.1)  # weight of the place compared with the features
-    # candidates per landmark: K times as many parts are found first; the K parts that together predict all of
-    # them best become the landmarks
+    # candidates per landmark: first, this number times K parts are found; the K parts that together predict
+    # all of these parts best become the landmarks
     candidates: int = between(1, 10, 3)
-    # maximum number of candidates; lowers the candidates per landmark, at least to 1
+    # maximum number of all candidates; with more, the candidates per landmark are lowered, but not below 1
     max_candidates: int = between(1, 10_000, 48)
     # choice of the landmarks: distance between a candidate and its prediction that counts one half, pixels
     choice_scale: float = above(0, 10_000, 16.0)
@@ -88,12 +89,14 @@ class Features:
     min_labeled_fraction: float = fraction(0.3)
     keypoint_landmarks: bool = True  # upright: also run Stage 1; train on its landmarks if they are confirmed
     keypoint_label_rounds: int = between(1, 100, 2)  # number of first rounds trained on labeled keypoints
-    # end Stage 1 after the warm-up if a larger fraction of its landmarks is unexplained by the zero-shot
-    # landmarks
+    # end Stage 1 after the warm-up if the unexplained fraction of its landmarks, predicted from the zero-shot
+    # landmarks, is larger than this
     max_unexplained_warmup: float = between(0, 1_000_000_000, 0.95)
-    # the landmarks of Stage 1 are confirmed up to this unexplained fraction
+    # the landmarks of Stage 1 are confirmed if their unexplained fraction, predicted from the zero-shot
+    # landmarks, is at most this
     max_unexplained: float = between(0, 1_000_000_000, 0.78)
-    # undo a round if its landmarks leave a larger fraction of the zero-shot landmarks unexplained
+    # undo a round if the unexplained fraction of the zero-shot landmarks, predicted from the landmarks of the
+    # round, is larger than this
     max_unexplained_start: float = between(0, 1_000_000_000, 0.9)
     # undo a round if the error of predicting its landmarks from the zero-shot landmarks is more than this
     # many times the error of the reverse prediction

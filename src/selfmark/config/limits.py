@@ -30,8 +30,8 @@ _MAX_LENGTH = 1_000  # maximum length of a list of numbers
 class Limit:
     """Range of the numbers that a setting allows.
 
-    minimum:          smallest number allowed
-    maximum:          largest number allowed
+    minimum:          lower end of the range
+    maximum:          upper end of the range, which is allowed
     excludes_minimum: whether the minimum itself is not allowed
     text:             description of the range; if empty, the two numbers describe it
     """

@@ -94,7 +94,8 @@ class Zhang2018:
     concentration_weight: float = between(0, 1_000_000, 100.0)
     # weight of the penalty on landmarks close to each other
     separation_weight: float = between(0, 1_000_000, 20.0)
-    separation_sigma: float = above(0, 1, 0.08)  # distance at which landmarks begin to count as close
+    # two landmarks at a distance d count as close by exp(-d^2 / (2 separation_sigma^2))
+    separation_sigma: float = above(0, 1, 0.08)
     # weight of the penalty on landmarks that do not follow the warps
     equivariance_weight: float = between(0, 1_000_000, 10_000.0)
     # weight of the squared error of the reconstructed image
@@ -162,14 +163,15 @@ class AutoLink:
     masked: float = fraction(0.8)  # probability that a patch of the image is hidden from the decoder
     mask_grid: int = between(1, 512, 16)  # patches along each axis
     mirrored: float = fraction(0.5)  # probability that an image is mirrored
-    size: int = between(32, 1_024, 128)  # largest side of the reconstructed image, pixels
+    size: int = between(32, 1_024, 128)  # maximum side of the reconstructed image, pixels
     decoder_width: float = above(0, 4, 0.25)  # channels of the decoder at full resolution / network.channels
     perceptual_size: int = between(32, 1_024, 224)  # side of the images that are compared, pixels
 
 
 # Settings that a method changes in every preset; the user's own settings override them.
 _METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    # An hourglass knows where in the image a cell is, and learns constant places, which nearly follow warps.
+    # The output of an hourglass can depend on where in the image a cell is. So the network would learn
+    # landmarks that stay at the same place in all images: they nearly follow small warps, but mark no part.
     "equivariance": {"network.depth": 0},
     "dve": {"network.descriptor": 64},
     "mallis2020": {

@@ -73,7 +73,8 @@ PRESETS: dict[str, Config] = {
         runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
         methods=Methods(iterations=1_000, batch=16),
         autolink=AutoLink(size=64, perceptual_size=128),
-        # With Adam, maps change by about the learning rate times the width; a narrow network can have more.
+        # With Adam, maps change by about the learning rate times the width of the network, so a narrow
+        # network can have a higher learning rate.
         equivariance=Equivariance(lr=1e-3),
         jakab2018=Jakab2018(lr=2e-3),
     ),

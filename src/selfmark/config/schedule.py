@@ -8,7 +8,7 @@ from selfmark.config.schema import Config
 
 
 def scale_schedule(config: Config, factor: float) -> Config:
-    """Return the same settings with all training iterations multiplied by a factor, but as many rounds.
+    """Return the same settings with all iterations multiplied by a factor and unchanged numbers of rounds.
 
     >>> scale_schedule(Config(), 0.5).stage2.iterations
     100000
@@ -28,7 +28,7 @@ def scale_schedule(config: Config, factor: float) -> Config:
 
 
 def schedule_settings(config: Config) -> dict[str, int]:
-    """Return the settings that determine the length of a training, by dotted name.
+    """Return the settings that `scale_schedule` changes, the numbers of iterations, by dotted name.
 
     >>> schedule_settings(Config())["warmup.iterations"]
     30000

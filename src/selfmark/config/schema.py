@@ -188,7 +188,8 @@ class Rounds:
     iterations: int = between(0, 10_000_000, 5_000)  # iterations per round
     # fractions of Stage 1 after which the learning rate drops to a tenth (paper: 150k and 180k iterations)
     lr_drops: tuple[float, ...] = between(0, 1, (0.75, 0.9))
-    same_image_fraction: float = fraction(0.5)  # fraction of pairs that are an image and a deformed copy
+    # fraction of the pairs, without temporal pairs, that are an image and a deformed copy
+    same_image_fraction: float = fraction(0.5)
     keep_weights: bool = False  # keep the weights of every round in checkpoints/round-01.safetensors, ...
 
 
@@ -236,7 +237,8 @@ class Temporal:
 
     enabled: bool = False  # train on pairs of nearby video frames
     fraction: float = fraction(0.5)  # fraction of pairs that are two nearby frames
-    # maximum gap between nearby frames, in frames of the video; the next used frame always counts as nearby
+    # maximum gap between nearby frames, in frames of the video; the previous and the next used frame always
+    # count as nearby
     max_frame_gap: int = between(1, 1_000_000, 5)
     neighbors: int = between(1, 100, 2)  # number of nearby frames drawn for each frame in each round
     window: int = between(3, 255, 15)  # window of the Lucas-Kanade tracker, pixels
@@ -362,7 +364,7 @@ class Evaluation:
     background_radius: int = between(0, 1_024, 4)
     # two squares look alike up to this mean difference, gray levels
     background_difference: float = between(0, 255, 8.0)
-    # landmarks that look like the median frame in more frames than this are background
+    # landmarks that look like the median frame in more than this fraction of the frames are background
     max_background_rate: float = fraction(0.9)
     # landmarks that move less than this fraction of the image's side may be background
     fixed_spread: float = between(0, 1_000, 0.01)
@@ -392,7 +394,7 @@ class Verification:
 class Refinement:
     """Short training of a detector's head with corrected landmarks (`selfmark refine`)."""
 
-    # iterations of each training: one for each group left out, and one with all images
+    # iterations per training; there is one training for each group left out, and one with all images
     iterations: int = between(1, 1_000_000, 80)
     batch: int = between(1, 4_096, 16)  # images per iteration, half of them without corrections
     lr: float = between(0, 1, 1e-3)  # peak learning rate of the head; AdamW, one cycle
@@ -420,7 +422,8 @@ class Tracking:
     # parts thinner than twice this fraction of the square root of an animal's area are removed
     opening_fraction: float = between(0, 1, 0.07)
     min_area: float = between(0, 1_000, 0.25)  # minimum area of a blob, as a fraction of an animal's area
-    max_step: float = between(0, 1_000, 2.0)  # maximum movement between two frames, animal lengths
+    # maximum movement between two frames, in square roots of an animal's area
+    max_step: float = between(0, 1_000, 2.0)
     max_gap: float = between(0, 3_600, 0.5)  # maximum time for which a lost animal is interpolated, seconds
     # standard deviation of the Gaussian that smooths positions, seconds
     smoothing: float = between(0, 3_600, 0.08)
@@ -543,7 +546,7 @@ class Config:
 
 
 def check_model(images: Images, network: Network) -> None:
-    """Raise if a network with these settings cannot be built or would exhaust memory."""
+    """Raise if a setting is outside its limits, or if no network can be built with these settings."""
     check_limits(images, "images.")
     check_limits(network, "network.")
     coarsest = STRIDE * 2**network.depth

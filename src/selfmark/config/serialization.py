@@ -16,6 +16,8 @@ from selfmark.errors import InputError
 
 Section = TypeVar("Section")
 
+# Settings that are left out for runs without features. Methods of other papers are such runs, but they keep
+# `method`, and dve also keeps `features`; see `used_settings`.
 _ONLY_WITH_FEATURES = ("method", "features", "student")
 # Settings of the methods of other papers.
 _METHOD_SECTIONS = (
@@ -74,9 +76,9 @@ def _default_settings() -> dict[str, Any]:
 def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
-    Digests are computed from these settings. The following are left out: the settings of features if the run
-    uses none, settings of `_ADDED_LATER` that have their defaults, and the settings of verification,
-    smoothing, refinement and other methods.
+    Digests are computed from these settings. The following are left out: `_ONLY_WITH_FEATURES` if the run
+    uses no features (with two exceptions), settings of `_ADDED_LATER` that have their defaults, and the
+    settings of verification, smoothing, refinement and of methods other than the run's own.
     """
     values = _omit_later_defaults(to_dict(config))
     unused = {"verification", "smoothing", "refinement", *_METHOD_SECTIONS}

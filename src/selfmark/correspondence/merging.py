@@ -128,7 +128,10 @@ def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
 
 
 def find_largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
-    """Return the largest `max_clusters` clusters, ascending; 0 means all clusters that have points."""
+    """Return the clusters with the most points, at most `max_clusters`, in ascending order of their numbers.
+
+    Clusters without points are left out. If `max_clusters` is 0, all others are returned.
+    """
     sizes = cluster_sizes(labeled)
     order = np.argsort(-sizes, kind="stable")
     found = order[sizes[order] > 0]

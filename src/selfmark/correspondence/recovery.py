@@ -121,7 +121,9 @@ def label_near_centroids(
 ) -> LabeledPoints:
     """Label keypoints with `label_keypoints`, and remove keypoints far from the centroid of their cluster.
 
-    This is how the authors' earlier method (NeurIPS 2020) removes noise; `distance_limits` defines "far".
+    Keypoints without a label are removed, too. Keypoints that are far from their centroid only in the mirror
+    image are kept, but lose the label that they have there. This is how the authors' earlier method (NeurIPS
+    2020) removes noise; `distance_limits` defines "far".
     """
     labeled = label_keypoints(described, clusters, settings, generator, group)
     centroids = labeled.centroids

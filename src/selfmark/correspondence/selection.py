@@ -2,9 +2,9 @@
 
 An object has more parts than landmarks. Some parts tell little that others do not tell: two points on a rigid
 body move together, while the tips of two legs do not. `choose_landmarks` therefore keeps the candidates that
-together predict all candidates best. The candidates are predicted where they were found in the mirror images.
-There they have other errors, so that a candidate with large errors does not seem useful just because nothing
-else predicts it. Uncertain positions count less.
+together predict all candidates best. The predictors are positions found in the images; the positions to
+predict are those found in the mirror images, mapped back. The two have different errors, so that a candidate
+with large errors does not seem useful just because nothing else predicts it. Uncertain positions count less.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Targets(NamedTuple):
 
 
 class _Half(NamedTuple):
-    """Images that a regression is fitted on, and those that it is tested on; relative to the fitted mean.
+    """One half of the images to fit a regression on, as sums, and the other half to test it on.
+
+    Coordinates are relative to their means over the half that is fitted on.
 
     gram:   [2C, 2C] sums of products of the candidates' coordinates over the fitted images
     cross:  [2C, 2T] sums of products with the targets' coordinates
@@ -72,17 +74,17 @@ def choose_landmarks(
     groups = _group_partners(partners)
     chosen: list[int] = []
     while len(chosen) < count:
-        left = [group for group in groups if group[0] not in chosen]
-        fitting = [group for group in left if len(chosen) + len(group) <= count]
-        if not fitting:  # one place is left, but only pairs: one partner must do
-            fitting = [(index,) for group in left for index in group]
-        errors = [_prediction_error(halves, [*chosen, *group], scale) for group in fitting]
+        remaining = [group for group in groups if group[0] not in chosen]
+        addable = [group for group in remaining if len(chosen) + len(group) <= count]
+        if not addable:  # One more landmark is needed, but only pairs remain: choose one landmark of a pair.
+            addable = [(index,) for group in remaining for index in group]
+        errors = [_prediction_error(halves, [*chosen, *group], scale) for group in addable]
         gains = [
             (np.log(max(error, 1e-12)) - np.log(max(after, 1e-12))) / len(group)
-            for group, after in zip(fitting, errors, strict=True)
+            for group, after in zip(addable, errors, strict=True)
         ]
         best = int(np.argmax(gains))
-        chosen += fitting[best]
+        chosen += addable[best]
         error = errors[best]
     return np.sort(np.array(chosen, dtype=np.int64))
 

@@ -1,12 +1,12 @@
 """Find landmarks in pretrained features without training, by clustering the cells of the object.
 
-A cell is a square of 8 pixels, which a pretrained network describes by a feature vector. The same part of an
-object has similar features in all images. K-means over the features of the object's cells therefore finds
+A cell is a square of 8 x 8 pixels, which a pretrained network describes by a feature vector. The same part of
+an object has similar features in all images. K-means over the features of the object's cells therefore finds
 parts. Each centroid becomes a landmark; in an image, the landmark is where the features are most similar to
 the centroid.
 
-`find_foreground` finds the cells of the object. It clusters all cells, and removes clusters that occur at the
-border of the images about as often as inside. These clusters are background.
+`find_foreground` finds the cells of the object. It clusters all cells, and keeps the clusters that occur much
+more often inside the images than at their border. The other clusters are background.
 
 In a group, each process has the features of its own images.
 """

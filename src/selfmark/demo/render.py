@@ -107,13 +107,13 @@ def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
     boxes = camera.focal * compute_part_boxes(body) + np.tile(camera.center, 2)
     low = np.searchsorted(grid, boxes[:, :2])
     high = np.searchsorted(grid, boxes[:, 2:])
-    for row in range(len(body.kinds)):
-        columns, rows = slice(low[row, 0], high[row, 0]), slice(low[row, 1], high[row, 1])
+    for index in range(len(body.kinds)):
+        columns, rows = slice(low[index, 0], high[index, 0]), slice(low[index, 1], high[index, 1])
         xy = np.stack(np.meshgrid(grid[columns], grid[rows]), axis=-1)
-        part_depth = intersect_ellipsoid(camera.rays(xy), body.centers[row], body.axes[row])
+        part_depth = intersect_ellipsoid(camera.rays(xy), body.centers[index], body.axes[index])
         is_nearer = part_depth < depth[rows, columns]
         depth[rows, columns][is_nearer] = part_depth[is_nearer]
-        part[rows, columns][is_nearer] = row
+        part[rows, columns][is_nearer] = index
     return Hits(part, depth)
 
 
@@ -148,13 +148,13 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
     hits = cast_rays(body, camera, grid)
     occlusion = 1.0 - 0.55 * _measure_creases(hits.depth, 0.03 * len(grid))
     color = np.zeros((*hits.part.shape, 3))
-    for row, kind in enumerate(body.kinds):
-        rows, columns = np.divmod(np.flatnonzero(hits.part == row), len(grid))
+    for index, kind in enumerate(body.kinds):
+        rows, columns = np.divmod(np.flatnonzero(hits.part == index), len(grid))
         rays = camera.rays(np.stack([grid[columns], grid[rows]], axis=-1)).T
-        inverse = np.linalg.inv(body.axes[row])
+        inverse = np.linalg.inv(body.axes[index])
         # Points on the unit sphere of the part.
-        sphere = inverse @ (rays * hits.depth[rows, columns] - body.centers[row][:, None])
-        albedo = paint(kind, _fold_to_left(sphere, body.sides[row]), palette)
+        sphere = inverse @ (rays * hits.depth[rows, columns] - body.centers[index][:, None])
+        albedo = paint(kind, _fold_to_left(sphere, body.sides[index]), palette)
         lit = _shade(albedo, _normalize(inverse.T @ sphere), _normalize(rays), light)
         color[rows, columns] = np.clip(lit * occlusion[rows, columns], 0.0, 1.0).T
     return average_rays(color, size), average_rays((hits.part >= 0).astype(float), size)

@@ -35,7 +35,8 @@ def _crop_like_the_run(refs: Sequence[ImageRef], folder: Path) -> list[ImageRef]
     """Remove the boxes of a label file, unless the run used boxes or an image shows several objects.
 
     The labeled images are used to adapt a detector. They must be cropped like the images that the detector is
-    later applied to, and most runs use whole images. A model folder without a run counts as such a run.
+    later applied to, and most runs use whole images. If `folder` is a model folder, the images of its run are
+    unknown, and the run is assumed to use whole images.
     """
     is_run = (folder / "run.json").exists()
     run_used_boxes = is_run and any(ref.box is not None for ref in Run.open(folder).refs())

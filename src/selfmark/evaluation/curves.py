@@ -1,8 +1,9 @@
-"""Compute cumulative error curves: over numbers of landmarks as in the paper, and over error thresholds.
+"""Compute cumulative error curves: over numbers of points as in the paper, and over error thresholds.
 
-The errors are those of `nme.point_errors`, NaN where a point is left out. Forward errors are errors of L
-annotated points that were predicted from landmarks. Backward errors are errors of K landmarks that were
-predicted from annotated points; for these, L stands for K.
+All functions serve forward and backward errors. Forward errors are errors of annotated points that were
+predicted from landmarks. Backward errors are errors of landmarks that were predicted from annotated points.
+In this module, "points" are whichever of the two was predicted, and L is their number. The errors are those
+of `nme.point_errors`, NaN where a point is left out.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from selfmark.evaluation.nme import nan_mean
 from selfmark.points import FloatArray
 
 
-def landmark_errors(errors: FloatArray) -> FloatArray:
-    """Compute the mean error of each landmark over images, [N, L] to [L]; NaN if all are NaN."""
+def errors_by_point(errors: FloatArray) -> FloatArray:
+    """Compute the mean error of each point over images, [N, L] to [L]; NaN if all are NaN."""
     return nan_mean(errors, axis=0)
 
 
 def cumulative_by_landmark(errors: FloatArray) -> FloatArray:
-    """Compute the mean error of the best n landmarks for n = 1, 2, ...: the paper's CED curves.
+    """Compute the mean error of the best n points for n = 1, 2, ...: the paper's CED curves.
 
-    The curve rises steeply at landmarks that do not follow the object (paper, Evaluation on human pose
-    datasets). Landmarks whose error is NaN are left out, so the result may be shorter than L.
+    The curve of backward errors rises steeply at landmarks that do not follow the object (paper, Evaluation
+    on human pose datasets). Points whose error is NaN are left out, so the result may be shorter than L.
 
     >>> cumulative_by_landmark(np.array([5.0, 1.0, np.nan, 3.0])).tolist()
     [1.0, 2.0, 3.0]
 
     Args:
-        errors: [L] mean error of each landmark, see `landmark_errors`.
+        errors: [L] mean error of each point, see `errors_by_point`.
     """
     known = np.sort(errors[~np.isnan(errors)])
     curve: FloatArray = np.cumsum(known) / np.arange(1, len(known) + 1)

@@ -76,7 +76,8 @@ def build_detector_settings(name: str, config: Config) -> FirstKeypoints:
 def measure_first_keypoint_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> float | None:
     """Measure the precision of a run's first keypoints, in percent.
 
-    The first keypoints are those of a generic keypoint detector without outliers. Stage 1 starts from them.
+    The first keypoints are those that a generic keypoint detector found, after outliers were removed. Stage 1
+    starts from them.
 
     Args:
         run: The run.

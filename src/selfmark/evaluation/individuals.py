@@ -52,8 +52,9 @@ class IndividualChecks:
         constellation: [K] fraction of images in which the landmark has its usual place among the others.
         unexplained: [K] error of predicting the landmark from the others, divided by the error of guessing
             its mean position.
-        appearance_error: [K] error of predicting the landmark from the places that look most like the
-            landmarks do in other images, divided by the error of guessing its mean position.
+        appearance_error: [K] error of predicting the landmark from places that are found by appearance alone,
+            divided by the error of guessing its mean position. There is one such place for each of the K
+            landmarks: where the image looks most like that landmark in the other images.
         duplicates: groups of landmarks that mark the same place.
         spread: [K] mean distance of the landmark from its mean position, as a fraction of the image's side.
         kind_separation: 0..1, how clearly the images show two kinds of objects; NaN if not measured.

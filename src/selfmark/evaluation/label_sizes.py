@@ -33,8 +33,8 @@ def require_matching_sizes(
 ) -> tuple[str, ...]:
     """Raise if labels do not fit the images that they were matched to, without decoding any image.
 
-    An image fits if it has the size that the label file states. If the file states no size, an image fits if
-    at least half of its points lie inside or near its border.
+    An image fits if it has the size that the label file states, possibly with width and height exchanged. If
+    the file states no size, an image fits if at least half of its points lie inside it or near its border.
 
     Args:
         truth: N annotated objects.

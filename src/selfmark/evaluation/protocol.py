@@ -26,7 +26,7 @@ from selfmark.evaluation.curves import (
     area_under_curve,
     cumulative_by_landmark,
     cumulative_by_threshold,
-    landmark_errors,
+    errors_by_point,
 )
 from selfmark.evaluation.nme import (
     BoolArray,
@@ -271,7 +271,7 @@ class _DrawErrors(NamedTuple):
         return cls(
             {name: [mean_error(errors) for errors in table] for name, table in by_direction.items()},
             {
-                name: cumulative_by_landmark(landmark_errors(table[headline]))
+                name: cumulative_by_landmark(errors_by_point(table[headline]))
                 for name, table in by_direction.items()
             },
         )
@@ -319,7 +319,7 @@ def headline_errors(
     guessing = guessing_errors(train, test)
     for direction in DIRECTIONS:
         errors = getattr(tables, direction)[regressors.headline]
-        by_point, guessing_by_point = landmark_errors(errors), landmark_errors(guessing[direction])
+        by_point, guessing_by_point = errors_by_point(errors), errors_by_point(guessing[direction])
         fractions = cumulative_by_threshold(errors, thresholds)
         metrics[direction] = {
             "error": mean_error(errors),

@@ -83,8 +83,8 @@ class EvaluationInputs:
     Attributes:
         images: Folders, globs, image files, COCO files or videos to test on.
         labels: Label file of these images; None runs only the label-free checks.
-        train_images: Images to fit regressors on; None means `images`.
-        train_labels: Label file of `train_images`; None fits on a random half of `labels` and tests on the
+        train_images: Images of `train_labels`; None means `images`.
+        train_labels: Label file to fit regressors on; None fits on a random half of `labels` and tests on the
             other half.
         every: Use every n-th frame of each video.
         regions: Where the objects are in all of these images; None if each object fills its image.
@@ -185,7 +185,7 @@ def evaluate_run(
         second_run,
         lambda: run_label_free_checks(models.detector, models.stage1, refs, config, second_run=second_run),
     )
-    metrics |= _check_entries(run, checks, second_run, config)
+    metrics |= _build_check_entries(run, checks, second_run, config)
     target = Path(output) if output is not None else run.path
     try:
         make_folders(target)
@@ -231,13 +231,13 @@ def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
     """Run the label-free checks on a new run and write its metrics.json."""
     stage1, second_run = load_stage1_finder(run, detector.device), run.read_verification()
     checks = run_label_free_checks(detector, stage1, store.refs, run.config, store, second_run)
-    metrics = _build_header(run, detector.card) | _check_entries(run, checks, second_run, run.config)
+    metrics = _build_header(run, detector.card) | _build_check_entries(run, checks, second_run, run.config)
     write_json(metrics, run.path / "metrics.json")
     return metrics
 
 
-def _check_entries(run: Run, checks: Metrics, second_run: Metrics | None, config: Config) -> Metrics:
-    """Return the label-free checks, the agreement with a second run, and advice."""
+def _build_check_entries(run: Run, checks: Metrics, second_run: Metrics | None, config: Config) -> Metrics:
+    """Return the entries of metrics.json for the label-free checks, the second run and advice."""
     return {
         "unlabelled": checks,
         "verification": second_run,

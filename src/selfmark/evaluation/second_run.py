@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from selfmark.evaluation.curves import landmark_errors
+from selfmark.evaluation.curves import errors_by_point
 from selfmark.evaluation.nme import mean_error
 from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
 from selfmark.evaluation.regression import fit_ridge
@@ -86,5 +86,5 @@ def compare_detectors(
         guessing_forward=guessing["forward"],
         backward=mean_error(backward),
         guessing_backward=guessing["backward"],
-        backward_shares=landmark_errors(backward) / np.maximum(guessing_by_landmark, 1e-9),
+        backward_shares=errors_by_point(backward) / np.maximum(guessing_by_landmark, 1e-9),
     )

@@ -25,8 +25,8 @@ class TrustEvidence:
 
     Attributes:
         stable: [K] fraction of deformations that the landmark follows, see `compute_stable_fraction`.
-        appearance_error: [K] error of predicting the landmark from the places that look most like the
-            landmarks do in other images; all NaN if there are no features or too few images.
+        appearance_error: [K] error of predicting the landmark from places that are found by appearance alone,
+            see `individuals.IndividualChecks`; all NaN if there are no features or too few images.
         unexplained: [K] error of predicting the landmark from the other landmarks, used if `appearance_error`
             was not measured.
         found: [K] fraction of images in which Stage 1 found the landmark.

@@ -25,8 +25,9 @@ from selfmark.run.files import to_json
 def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/results.json, and `folder`/images.json, which lists the image of each `image_id`.
 
-    Ids number the images in the order given, as in `write_coco`. Results can therefore be evaluated against a
-    ground-truth file made from the same images. The score of an object is the mean score of its landmarks.
+    Ids number the images that could be read, in the order given, as in `write_coco`. If all could be read,
+    the results can therefore be evaluated against a ground-truth file that numbers the same images from 1.
+    The score of an object is the mean score of its landmarks.
     """
     require_writable(folder)
     images: dict[str, ExportedImage] = {}

@@ -46,7 +46,7 @@ PANDAS_VERSION = "0.15.2"
 _CHUNK_ROWS = 1024  # rows in memory at a time
 
 Label = int | str  # label of a row: frame number, or path of an image
-_Columns = tuple[list[str], list[tuple[str, ...]]]  # names of the header levels, and header of each column
+_Header = tuple[list[str], list[tuple[str, ...]]]  # names of the header levels, and header of each column
 
 
 def write_dlc(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -63,7 +63,7 @@ def write_dlc_h5(predictions: Iterable[Prediction], card: ModelCard, folder: Pat
     for package in ("pandas", "tables", "h5py"):  # h5py reads the finished files back
         require_package(package, "pandas tables h5py")
 
-    def save(table: _Table, header: _Columns, path: Path) -> None:
+    def save(table: _Table, header: _Header, path: Path) -> None:
         save_hdf5(path, partial(_save_h5, table, header))
 
     return _write(predictions, card, folder, ".h5", save)
@@ -74,7 +74,7 @@ def _write(
     card: ModelCard,
     folder: Path,
     suffix: str,
-    save: Callable[[_Table, _Columns, Path], None],
+    save: Callable[[_Table, _Header, Path], None],
 ) -> Path:
     require_unique_names(card.names, "DeepLabCut")
     require_writable(folder)
@@ -88,8 +88,8 @@ def _write(
         for source, name in choose_output_paths(list(tables)).items():
             path = folder / name.with_name(f"{name.name}{_get_scorer(card)}{suffix}")
             make_folders(path.parent)
-            columns = _build_columns(tables[source].individuals, card)
-            save(tables[source], columns, files.enter_context(output_file(path)))
+            header = _build_header(tables[source].individuals, card)
+            save(tables[source], header, files.enter_context(output_file(path)))
             paths.append(path)
     return paths[0] if len(paths) == 1 else folder
 
@@ -143,8 +143,8 @@ class _Table:
         order = np.argsort(row, kind="stable")
         for start in range(0, len(labels), _CHUNK_ROWS):
             chunk = labels[start : start + _CHUNK_ROWS]
-            first, last = np.searchsorted(row[order], [start, start + len(chunk)])
-            selected = order[first:last]
+            first, end = np.searchsorted(row[order], [start, start + len(chunk)])
+            selected = order[first:end]
             values = np.full((len(chunk), len(self.individuals), *self._shape), np.nan)
             values[row[selected] - start, instance[selected]] = records[selected]
             yield chunk, values.reshape(len(chunk), -1)
@@ -178,7 +178,7 @@ def _get_scorer(card: ModelCard) -> str:
     return f"{SCORER}_{method}" if method else SCORER
 
 
-def _build_columns(individuals: Sequence[str], card: ModelCard) -> _Columns:
+def _build_header(individuals: Sequence[str], card: ModelCard) -> _Header:
     """Return the names of the header levels and the header of each column.
 
     A table with a single individual has no level `individuals`.
@@ -195,7 +195,7 @@ def _build_columns(individuals: Sequence[str], card: ModelCard) -> _Columns:
     ]
 
 
-def _save_csv(table: _Table, header: _Columns, path: Path) -> None:
+def _save_csv(table: _Table, header: _Header, path: Path) -> None:
     levels, columns = header
     with open(path, "w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)
@@ -207,7 +207,7 @@ def _save_csv(table: _Table, header: _Columns, path: Path) -> None:
                 writer.writerow([label, *cells])
 
 
-def _save_h5(table: _Table, header: _Columns, path: Path) -> None:
+def _save_h5(table: _Table, header: _Header, path: Path) -> None:
     pandas: Any = require_package("pandas", "pandas tables")
     levels, columns = header
     index = pandas.MultiIndex.from_tuples(columns, names=levels)

@@ -125,7 +125,10 @@ def _run_child(save: Callable[[], None], sender: int) -> None:
 
 
 def _find_write_error(message: str, path: Path) -> str:
-    """Return the error of the operating system that a message of HDF5 contains, or a full disk; else ""."""
+    """Return why the operating system could not write, or "" if the cause was another one.
+
+    The cause is a full disk, or an error number that the message of HDF5 contains.
+    """
     disk = os.statvfs(path.parent)
     if _DISK_FULL in message or disk.f_bavail * disk.f_frsize < _MIN_FREE_BYTES:
         return _DISK_FULL

@@ -28,7 +28,7 @@ _EXTRA_AVERAGES = 4
 class CropRegions:
     """Regions of the original images that the crops show, in pixels.
 
-    `x` and `y` are the top left corner. Each value is [N, 1].
+    `x` and `y` are the top left corner. Each value is [N, 1], where N is the number of boxes.
     """
 
     x: Value
@@ -67,9 +67,9 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
 
     Args:
         graph: Graph to add to.
-        images: Name of a value [N, H, W, 3] uint8.
-        boxes: Name of a value [N, 4] float32: x, y, w, h. A box without width or height means the whole
-            image.
+        images: Name of a value [B, H, W, 3] or [1, H, W, 3] uint8.
+        boxes: Name of a value [B, 4] or [1, 4] float32: x, y, w, h. A box without width or height means the
+            whole image.
         settings: Crop size and box rule.
 
     Returns:

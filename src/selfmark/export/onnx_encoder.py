@@ -140,8 +140,8 @@ def _add_similarity_heat(graph: Graph, network: ZeroShotPsi, features: Maps) -> 
     weights = to_array(network.centroids[:, :channels])[:, :, None, None]
     product = Value(graph, features.name).apply("Conv", weights, kernel_shape=[1, 1])
     # The similarity of a cell to a centroid is 1 - |f - c|^2 / 2. Both vectors, f and c, consist of image
-    # features and a place (see `append_places`). The image features of a cell are a unit vector, so all terms
-    # except their product with the centroid are constant per cell.
+    # features and a place (see `append_places`). The image features of a cell are a unit vector. So only
+    # their product with those of the centroid depends on the image; the other terms are constants.
     empty = network.centroids.new_zeros(1, channels, features.side, features.side)
     places = append_places(empty, network.settings)[0, channels:]
     place_distance = (places - network.centroids[:, channels:, None, None]).square().sum(dim=1)

@@ -165,8 +165,8 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
 
 def _crop(graph: Graph, maps: Maps, cells: int) -> Maps:
     """Remove `cells` rows or columns at each of the four borders of maps."""
-    first, last = integers([cells, cells]), integers([maps.side - cells, maps.side - cells])
-    inner = graph.add("Slice", maps.name, first, last, integers([2, 3]))
+    starts, ends = integers([cells, cells]), integers([maps.side - cells, maps.side - cells])
+    inner = graph.add("Slice", maps.name, starts, ends, integers([2, 3]))
     return Maps(inner, maps.channels, maps.side - 2 * cells)
 
 

@@ -1,7 +1,7 @@
 """Predictions collected into one table per video, as the formats of pose tools need them.
 
-Pose tools store the objects of a video. All frames of a video have one size. Still images are therefore
-grouped by size, and each group is treated like a video.
+Pose tools store the objects of each video together, and all frames of a video have one size. Still images are
+therefore grouped by size, and each group is treated like a video.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ultralytics pose: a folder with images, one text file of labels per image, and data.yaml.
 
 Ultralytics finds the labels of an image by replacing `images` with `labels` in its path. The images must
-therefore be in the folder; they are links to the user's files if the file system supports links.
+therefore be inside the exported folder; they are links to the user's files if the file system supports links.
 """
 
 from __future__ import annotations

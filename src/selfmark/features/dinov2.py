@@ -177,8 +177,8 @@ class DinoV2Encoder(Encoder):
     """Features of DINOv2.
 
     Images are enlarged so that each cell of 8 pixels becomes a patch of 14 pixels. `describe` returns the
-    tokens of the last layer, which recognize parts. `forward` adds the tokens of the layer at three quarters
-    of the depth (layer 9 of 12), which contain more information about texture and location.
+    tokens of the last layer, which recognize parts. `forward` concatenates them with the tokens of the layer
+    at three quarters of the depth (layer 9 of 12), which contain more information about texture and location.
 
     Args:
         name: dinov2-s or dinov2-b.

@@ -240,10 +240,11 @@ class EfficientNetLite(nn.Module):
         return [torch.cat(maps) for maps in zip(*parts, strict=True)]
 
     def _fold_norms(self) -> FoldedNetwork:
-        """Fold all batch norms into the current weights; in evaluation mode, only after a weight changed.
+        """Fold all batch norms into the current weights.
 
-        On a CPU, folding takes an eighth as long as computing the features of one image. An optimizer may
-        change weights but not their address and version, so `train` discards the folded network.
+        In evaluation mode without gradients, they are folded again only after a weight changed. On a CPU,
+        folding takes an eighth as long as computing the features of one image. An optimizer may change
+        weights but not their address and version, so `train` discards the folded network.
         """
         if self.training or torch.is_grad_enabled():
             return self._fold_now()
@@ -291,8 +292,8 @@ class EfficientNetLiteEncoder(Encoder):
     """Features of EfficientNet-Lite.
 
     Stages are counted from 1. `describe` joins the maps of the last blocks of stages 5 and 6, with cells of
-    16 and 32 pixels, resized to cells of 8 pixels. `forward` adds the last block of stage 3, with cells of 8
-    pixels, for precise locations.
+    16 and 32 pixels, resized to cells of 8 pixels. `forward` joins them with the map of the last block of
+    stage 3, with cells of 8 pixels, for precise locations.
 
     Args:
         variant: lite0, lite1 or lite2.

@@ -230,7 +230,7 @@ class CocoCategory:
         return DeclaredNormalizer(name or "", (ends[0], ends[1]))
 
     def _first_of(self, *keys: str) -> tuple[str, Any]:
-        """Return the first of these keys that has a value, and this value; None if no key has one."""
+        """Return the first key that has a value, and this value; if no key has one, keys[0] and None."""
         present = ((key, self.values[key]) for key in keys if self.values.get(key) is not None)
         return next(present, (keys[0], None))
 

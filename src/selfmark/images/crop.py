@@ -196,10 +196,10 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
     shrink = extent / size
     margin = 1 if shrink < 1 else 0  # enlarging also needs the pixels next to the region
     first = int(np.clip(np.floor(start + SNAP) - margin, 0, limit - 1))
-    last = int(np.clip(np.ceil(start + extent - SNAP) + margin, first + 1, limit))
-    count = max(1, round((last - first) / max(shrink, 1.0)))
+    stop = int(np.clip(np.ceil(start + extent - SNAP) + margin, first + 1, limit))
+    count = max(1, round((stop - first) / max(shrink, 1.0)))
     centers = start + (np.arange(size, dtype=np.float64) + 0.5) * shrink
-    return slice(first, last), count, (centers - first) * (count / (last - first)) - 0.5
+    return slice(first, stop), count, (centers - first) * (count / (stop - first)) - 0.5
 
 
 def _interpolate(values: npt.NDArray[np.float32], positions: Floats, name: str) -> npt.NDArray[np.float32]:

@@ -21,7 +21,7 @@ Thumbnails = npt.NDArray[np.float32]  # [N, side, side], gray levels
 
 THUMBNAIL_SIDE = 32  # pixels
 _FREQUENCIES = 3  # lowest frequencies of each axis; candidates are searched by these 3 x 3 numbers
-_NEIGHBORS = 8  # candidates that are compared with each image
+_NEIGHBORS = 8  # nearest neighbors of each image, including itself; earlier images among them are compared
 # Two thumbnails are almost the same up to these differences in gray levels. Copies with another compression
 # or size differ by less, and an object in another pose differs by more in at least one pixel.
 _MAX_MEAN_DIFFERENCE = 4.0  # root mean square

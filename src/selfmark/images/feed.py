@@ -52,8 +52,8 @@ class PixelFeed:
 
     def sequential_batches(self, batch: int, rows: slice | None = None) -> Iterator[Tensor]:
         """Yield all images, or those of a slice, in order, `batch` at a time."""
-        first, last, _ = (rows or slice(None)).indices(len(self))
-        return self.batches(np.arange(start, min(start + batch, last)) for start in range(first, last, batch))
+        first, stop, _ = (rows or slice(None)).indices(len(self))
+        return self.batches(np.arange(start, min(start + batch, stop)) for start in range(first, stop, batch))
 
     def _prefetch(self, batch_rows: Iterable[Rows]) -> Iterator[Tensor]:
         """Gather batches on the host and copy them to the device on another stream, a few batches ahead."""

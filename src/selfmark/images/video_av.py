@@ -32,7 +32,8 @@ class _Index:
     """Positions of the frames of a file, from one pass over its packets.
 
     frames: expected number of frames
-    times:  [stored] int64, ascending display times in stream units; empty if any is unknown or repeated
+    times:  [stored] int64, ascending display times in stream units; empty if the container stores none, or if
+            any is unknown or repeated
     keys:   [keys] int64, numbers of the key frames, ascending; empty if `times` is empty
     rate:   average number of frames per second; 0 if unknown
     unit:   length of one unit of time, seconds
@@ -217,7 +218,7 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
         else:
             expected = len(times) + _estimate_missing(container, stream, times)
         has_display_times = container.format.name not in _WITHOUT_DISPLAY_TIMES
-        shape = (stream.codec_context.width, stream.codec_context.height)
+        frame_size = (stream.codec_context.width, stream.codec_context.height)
     expected = max(expected, len(times))
     check_frame_count(path, expected)
     known = [time for time in times if time is not None]
@@ -226,7 +227,7 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
         display_times, keys = display_times[:0], []
     key_times = np.array(sorted(key for key in keys if key is not None), dtype=np.int64)
     key_numbers = np.searchsorted(display_times, key_times)
-    return _Index(expected, display_times, key_numbers, rate, unit, shape)
+    return _Index(expected, display_times, key_numbers, rate, unit, frame_size)
 
 
 def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) -> int:

@@ -32,7 +32,10 @@ def require_video(path: Path) -> None:
 
 
 def check_frame_count(path: Path, frames: int) -> None:
-    """Raise if a video has more frames than its file can contain; called before arrays are allocated."""
+    """Raise if a video has more than `MAX_FRAMES` frames, or claims more frames than its file can contain.
+
+    This is called before arrays are allocated.
+    """
     size = path.stat().st_size
     if frames > size // MIN_FRAME_BYTES:
         raise InputError(

@@ -109,12 +109,12 @@ def _advise_frames(survey: ImageSurvey, every: int, config: Config) -> str:
             f"frames: successive frames look alike; --every {every * survey.stride} uses {remaining} frames "
             "and loses little"
         )
-    used = config.features.max_images
-    if survey.videos and config.uses_features and survey.images > used:
-        stride = -(-survey.images // used)
+    max_images = config.features.max_images
+    if survey.videos and config.uses_features and survey.images > max_images:
+        stride = -(-survey.images // max_images)
         return (
-            f"frames: the preset {config.preset} trains on {used} images at most; --every {every * stride} "
-            "reads no more than these"
+            f"frames: the preset {config.preset} trains on {max_images} images at most; "
+            f"--every {every * stride} reads no more than these"
         )
     return ""
 

@@ -159,12 +159,12 @@ def _find_best_edges(segments: Tensor, weights: Tensor, thickness: float, pixels
         thickness: see `draw_edges`.
         pixels: [P, 2].
     """
-    count, edges = segments.shape[:2]
+    count, num_edges = segments.shape[:2]
     chunk = _CPU_CHUNK if segments.device.type == "cpu" else _CHUNK
     step = max(1, chunk // (count * len(pixels)))
     best = torch.zeros((count, len(pixels)), dtype=torch.int64, device=segments.device)
     largest = torch.full_like(best, -torch.inf, dtype=segments.dtype)
-    for first in range(0, edges, step):
+    for first in range(0, num_edges, step):
         start, end = segments[:, first : first + step, None].chunk(2, dim=-1)
         values = weights[first : first + step, None].log()
         values = values - squared_distance_to_segment(pixels, start, end) / thickness

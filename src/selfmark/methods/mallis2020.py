@@ -161,9 +161,9 @@ def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
     """Count the images with a confident prediction of each cluster, and of each pair at the same place."""
     settings, batch = run.config.mallis2020, run.config.runtime.predict_batch
     psi.eval()
-    maps = psi.head.last.out_channels
-    confident = torch.zeros(maps, dtype=torch.int64, device=feed.device)
-    together = torch.zeros(maps, maps, dtype=torch.int64, device=feed.device)
+    num_maps = psi.head.last.out_channels
+    confident = torch.zeros(num_maps, dtype=torch.int64, device=feed.device)
+    together = torch.zeros(num_maps, num_maps, dtype=torch.int64, device=feed.device)
     with report_out_of_memory(run, "runtime.predict_batch", batch):
         for pixels in feed.sequential_batches(batch, run.group.shard(len(feed))):
             peaks = find_maxima(psi(pixels.float() / 255), "cell")

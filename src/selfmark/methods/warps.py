@@ -76,9 +76,9 @@ def fit_warps(control: Tensor, targets: Tensor) -> Warps:
 def _solve_splines(control: Tensor) -> Tensor:
     """Return the matrix [G + 3, G] that maps the targets of the control points [G, 2] to the weights."""
     count = len(control)
-    radial = _basis(control[None], control)[0]  # [G, G + 3]
-    affine = F.pad(radial[:, count:].T, (0, 3))  # [3, G + 3]
-    inverse: Tensor = torch.linalg.inv(torch.cat([radial, affine]))
+    basis = _basis(control[None], control)[0]  # [G, G + 3]
+    affine = F.pad(basis[:, count:].T, (0, 3))  # [3, G + 3]
+    inverse: Tensor = torch.linalg.inv(torch.cat([basis, affine]))
     return inverse[:, :count]
 
 

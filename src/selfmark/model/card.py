@@ -1,8 +1,8 @@
 """Model card of a detector: everything except the weights, stored in model.json.
 
 The card also stores what users edit on the naming page: names, colors, mirror partners, the skeleton, and
-hidden landmarks. The network still predicts hidden landmarks, but `visible_card` and `export.get_writer`
-omit them from all output files. This module does not need torch.
+hidden landmarks. The network still predicts hidden landmarks, and so does its ONNX export, but `visible_card`
+and `export.get_writer` omit them from all files with predictions. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ModelCard:
     flip_test: bool  # average the heatmaps of an image and of its mirror image (Sec. 3.7)
     provenance: dict[str, Any]  # how the detector was trained: preset, seed, features, versions, ...
     colors: tuple[str, ...] = ()  # "#rrggbb" per landmark, "" for its default color; () if all are default
-    hidden: tuple[int, ...] = ()  # landmarks omitted from all output, ascending
+    hidden: tuple[int, ...] = ()  # landmarks omitted from files with predictions, ascending
     confirmed: tuple[int, ...] = ()  # landmarks whose mirror partner the user has confirmed, ascending
     architecture: Architecture = "hourglass"
     features: Features = field(default_factory=Features)  # settings of the encoder, unused by an hourglass

@@ -1,4 +1,7 @@
-"""Predict the landmarks of all views in an image as one object."""
+"""Predict the landmarks of all views of an image as those of one object.
+
+A view is a box of the image that shows the animal from one side, see `View`.
+"""
 
 from __future__ import annotations
 

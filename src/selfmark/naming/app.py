@@ -258,7 +258,7 @@ def _add_image_routes(app: FastAPI, shown: ShownImages, renderer: ImageRenderer)
 
 def _image_to_json(shown: ShownImages, renderer: ImageRenderer, row: int) -> dict[str, Any]:
     left, top, right, bottom = renderer.view(row)
-    # File names that are not valid UTF-8 contain lone surrogates, which JSON cannot represent.
+    # File names that are not valid UTF-8 contain lone surrogates, which browsers cannot display.
     name = shown.refs[row].name.encode("utf-8", errors="replace").decode()
     return {
         "row": row,

@@ -66,7 +66,10 @@ class SetAbsent:
 
 @dataclass(frozen=True)
 class SetDone:
-    """Mark an image as done or not done. In a done image, unmoved landmarks are labeled unless hidden."""
+    """Mark an image as done or not done.
+
+    In a done image, unmoved landmarks are labeled unless they are hidden or marked as not visible.
+    """
 
     row: int
     done: bool
@@ -156,8 +159,8 @@ def apply_correction(
             pass
     places = {landmark: place for landmark, place in places.items() if place.is_moved or done}
     if done:
-        unchecked = set(range(len(predicted))) - set(places) - absent - set(hidden)
-        places |= {landmark: Place(predicted[landmark], False) for landmark in unchecked}
+        unmoved = set(range(len(predicted))) - set(places) - absent - set(hidden)
+        places |= {landmark: Place(predicted[landmark], False) for landmark in unmoved}
     return ImageCorrection(dict(sorted(places.items())), absent, done)
 
 

@@ -163,7 +163,7 @@ def _serve(
 
 
 def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> ShownImages:
-    """Return the images with their landmarks; landmarks that are not stored yet are predicted first."""
+    """Return the readable images with their landmarks, which are predicted first if they are not stored."""
     editor = CardEditor(model_folder(folder))
     card = editor.read()
     fingerprint = compute_images_fingerprint(editor.folder, card, refs)
@@ -240,7 +240,8 @@ def build_server(
 def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> list[str]:
     """Return a message for each file that is outdated because mirror partners have changed.
 
-    Each message names the command that writes the file again.
+    Each message names the command that writes the file again. If predictions depend on mirror partners, one
+    more message says that the landmarks on the page are outdated.
     """
     has_same_partners = before.mirror == now.mirror
     if has_same_partners and landmarks_without_partner(before) == landmarks_without_partner(now):

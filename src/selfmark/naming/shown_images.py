@@ -81,10 +81,10 @@ def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[I
 
     Args:
         folder: Run folder or model folder.
-        given: Files and folders with images. If images of the run were moved there, only the moved images are
-            candidates, with the boxes of the run. Other images are cropped as in the run, if the run used
-            the same part of every image (a view, or `--crop`). If `given` is empty, all images of the run are
-            candidates.
+        given: Files and folders with images. If some of them are images of the run, perhaps moved, only these
+            are candidates, with the boxes of the run. If none of them is, all are candidates. They are then
+            cropped as in the run, if the run used the same part of every image (a view, or `--crop`). If
+            `given` is empty, all images of the run are candidates.
         max_images: Maximum number of images.
     """
     run_images = _read_run_images(folder)
@@ -141,7 +141,7 @@ def _match_moved_images(run_images: Sequence[ImageRef], found: Sequence[ImageRef
 
 
 def _crop_like_run(run_images: Sequence[ImageRef], images: Sequence[ImageRef]) -> list[ImageRef]:
-    """Return the images with the box of the run, if all images of the run have the same box.
+    """Give the box of the run to images without a box, if the run has several images, all with the same box.
 
     >>> frames = [ImageRef(Path("a.mp4"), frame, box=(0, 10, 9, 9)) for frame in (0, 4)]
     >>> _crop_like_run(frames, [ImageRef(Path("b.png"))])[0].box
@@ -191,7 +191,7 @@ def load_cached_landmarks(
     readable = tuple(refs[row] for row in rows.tolist())
     frames_path = get_frames_folder(cache, fingerprint)
     frames = [frames_path / f"{row}.jpg" if refs[row].frame is not None else None for row in rows.tolist()]
-    # An earlier version of selfmark stored frames in another folder.
+    # Landmarks of an earlier version of selfmark have their frames in another folder: predict them again.
     if any(frames) and not frames_path.is_dir():
         return None
     return ShownImages(readable, sizes, regions, xy, score, tuple(frames))

@@ -98,7 +98,7 @@ class LabeledPixels(NamedTuple):
     """N images with labeled landmarks.
 
     pixels:  [N, 3, S, S] uint8
-    xy:      [N, K, 2] float32, positions of the landmarks in network pixels
+    xy:      [N, K, 2] float32, positions of the labeled landmarks in network pixels; any values for others
     present: [N, K] bool, landmarks that are labeled
     """
 

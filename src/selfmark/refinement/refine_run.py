@@ -206,7 +206,7 @@ def refine_run(
 def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObjects:
     """Return the labels with one point for each of the K landmarks, in the order of the landmarks.
 
-    Objects without a label of a landmark are left out.
+    Objects without any labeled landmark are left out.
 
     Raises:
         InputError: if the file has no label of any landmark.
@@ -270,8 +270,8 @@ class _Trainer:
         self.settings: Refinement = config.refinement
         card = detector.card
         self.sigma = config.stage2.sigma if card.architecture == "hourglass" else card.student.sigma
-        has_partners = config.flip.train and not landmarks_without_partner(card)
-        mirror = card.mirror if has_partners else None
+        can_mirror = config.flip.train and not landmarks_without_partner(card)
+        mirror = card.mirror if can_mirror else None
         generator = torch.Generator(detector.device).manual_seed(config.seed)
         size = card.images.size
         limit = int(

@@ -224,7 +224,7 @@ def _format_tick(value: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """Return the round number at which an axis ends; 1 if no value is positive."""
+    """Round a value up to a number at which an axis can end; return 1 if the value is not positive."""
     if value <= 0.0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

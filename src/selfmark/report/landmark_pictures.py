@@ -17,7 +17,7 @@ from selfmark.draw.primitives import BLACK, WHITE, draw_disc, draw_line, draw_ri
 from selfmark.model.colors import palette, to_rgb
 from selfmark.points import FloatArray
 
-Picture = npt.NDArray[np.uint8]  # [H, W, 3]
+Picture = npt.NDArray[np.uint8]  # one picture [H, W, 3], or several pictures [N, H, W, 3]
 
 _TILE_SIDE = 384  # approximate side of an enlarged image, pixels; images are enlarged at least twofold
 _CROP_SIDE = 0.25  # side of a gallery crop, as a fraction of the image side

@@ -138,7 +138,10 @@ def build_metric_tables(metrics: Metrics) -> tuple[ReportTable, ...]:
 
 
 def build_metric_curves(metrics: Metrics) -> tuple[ReportCurves, ...]:
-    """Return the cumulative error curves: the mean error of the best n points, and points by error."""
+    """Return the mean error of the best n points, and the percentage of points up to each error, as curves.
+
+    The result is empty if there were no labels.
+    """
     if "headline" not in metrics:
         return ()
     headline = metrics["headline"]

@@ -280,10 +280,10 @@ def _find_numeric_columns(table: ReportTable) -> list[bool]:
 
     The first column never counts, because it names the rows.
     """
-    cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.header)
+    columns = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.header)
     return [
         bool(index) and all(_NUMBER.fullmatch(cell.strip()) for cell in column)
-        for index, column in enumerate(cells)
+        for index, column in enumerate(columns)
     ]
 
 

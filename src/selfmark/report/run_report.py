@@ -154,7 +154,7 @@ def _read_metrics(run: Run, card: ModelCard, path: Path) -> dict[str, Any]:
 
 
 def _place(models: RunModels, pixels: Tensor, shown: npt.NDArray[np.int64]) -> Placements:
-    """Locate landmarks in the images `shown`, and embed the points that Stage 1 finds in all images."""
+    """Locate landmarks in the rows `shown`, and embed a sample of the points of Stage 1 from all images."""
     located = models.detector.locate(pixels[shown])
     landmarks = find_stage1_landmarks(models.stage1, pixels)
     rows = evenly_spaced(len(landmarks.label), _MAX_EMBEDDED_POINTS)

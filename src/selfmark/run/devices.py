@@ -1,4 +1,4 @@
-"""Compute devices, their free memory and their precision."""
+"""Devices for computations, their free memory and their precision."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ landmark_count.json    chosen number of landmarks and how it was chosen (only if
 start/                 copy of the detector that the training starts from (only with --start-from)
 log.jsonl              one event per line, read by progress displays, reports and tests
 points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
-checkpoints/           the two newest training states of each stage
+checkpoints/           the two newest training states of each stage; the weights of each round (only with
+                       rounds.keep_weights)
 preview/               pictures of the landmarks after each step
 model/                 the trained detector, read by `selfmark.load`
 metrics.json           checks and metrics of the finished run
@@ -316,7 +317,9 @@ class Run:
         compute: Callable[[], LabeledPoints],
         repeatable: bool = True,
     ) -> LabeledPoints:
-        """Load points/NAME.safetensors; if it is missing, compute it on all processes and write it.
+        """Load points/NAME.safetensors; if it is missing, or damaged and `repeatable`, compute and write it.
+
+        All processes compute the labels together, and the leader writes them.
 
         Args:
             name: name of the file without suffix.

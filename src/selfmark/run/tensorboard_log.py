@@ -28,7 +28,7 @@ class TensorBoardLog:
         require_package("tensorboard", "'selfmark[tensorboard]'")
         self._writer: Any = None
         self._offset: dict[tuple[str, int], int] = {}  # iterations before a round, by stage and round
-        self._end = 0  # highest iteration so far
+        self._last_step = 0  # highest position on the x axis of the curves so far
 
     def open(self, run: Path) -> None:
         """Start writing to the folder of a run."""
@@ -50,7 +50,7 @@ class TensorBoardLog:
             with open_to_read(Path(event["path"])) as file, Image.open(file) as picture:
                 picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
                 pixels = np.asarray(picture)
-            self._writer.add_image(f"landmarks/{event['step']}", pixels, self._end, dataformats="HWC")
+            self._writer.add_image(f"landmarks/{event['step']}", pixels, self._last_step, dataformats="HWC")
             self._writer.flush()
 
     def close(self) -> None:
@@ -64,8 +64,8 @@ class TensorBoardLog:
         Some stages count the iterations of each round from zero. Their rounds follow each other in the curve.
         """
         key = (event["stage"], event["round"])
-        offset = self._offset.setdefault(key, max(0, self._end - event["start"]))
+        offset = self._offset.setdefault(key, max(0, self._last_step - event["start"]))
         step = offset + event["iteration"]
-        self._end = max(self._end, step)
+        self._last_step = max(self._last_step, step)
         for name, value in event["loss"].items():
             self._writer.add_scalar(f"{event['stage']}/{name}", value, step)

@@ -78,13 +78,13 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
     opening: Mask = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1)).astype(
         np.uint8
     )
-    foreground = float(np.median([_open(change > threshold, opening).sum() for change in differences]))
-    if not 0 < foreground < _MAX_FOREGROUND * gray.size:
+    foreground_area = float(np.median([_open(change > threshold, opening).sum() for change in differences]))
+    if not 0 < foreground_area < _MAX_FOREGROUND * gray.size:
         raise InputError(
             f"{path}: no animals were found. The camera must be fixed and the animals must move; otherwise, "
             "provide their boxes with --boxes"
         )
-    return Background(gray, scale, threshold, opening, foreground / animals)
+    return Background(gray, scale, threshold, opening, foreground_area / animals)
 
 
 def check_frame_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:

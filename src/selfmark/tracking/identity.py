@@ -63,10 +63,10 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
     paths = np.arange(animals)  # path of each animal since the last contact
     decided = 0  # number of frames whose `order` is final
 
-    def describe(first: int, last: int, group: Ints) -> Floats:
-        """Return descriptions [F, G, D] of a group of animals in frames `first` to `last` - 1."""
+    def describe(start: int, stop: int, group: Ints) -> Floats:
+        """Return descriptions [F, G, D] of a group of animals in frames `start` to `stop` - 1."""
         # Descriptions of a day of video take gigabytes, so only the compared frames are copied.
-        part = np.take_along_axis(description[first:last], order[first:last, group, None], axis=1)
+        part = np.take_along_axis(description[start:stop], order[start:stop, group, None], axis=1)
         return part.astype(np.float64)
 
     window = max(_MIN_FRAMES, round(settings.appearance_seconds * rate))

@@ -23,7 +23,8 @@ Notes = Callable[[str], None]
 class Regions:
     """Positions of the objects in images and videos.
 
-    Set at most one field. If you set none, each image shows one object that fills it.
+    Set at most one field. If you set none, the boxes of COCO inputs are used, and without boxes, each image
+    shows one object that fills it.
 
     boxes:   path of a file with boxes: COCO (.json), a table (.csv), or YOLO (a .txt file or a folder)
     crop:    x, y, width and height in pixels of the part to use, the same for every image

@@ -1,8 +1,8 @@
 """Training loop of all phases: backward pass, update, learning rate, logging, checkpoints.
 
 Losses are summed on the device and read only when a line is logged, so that the host does not wait for the
-device after every step. If the network's backend allows it, the step is captured once per phase as a CUDA
-graph and then replayed. A step that cannot be captured runs eagerly.
+device after every step. If the network's backend allows it and only one process trains, the step is captured
+once per phase as a CUDA graph and then replayed. A step that cannot be captured runs eagerly.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class TrainState:
 class Phase:
     """Part of the training: its name, its iterations and its learning rate.
 
-    stage:           name of the phase
-    round:           number of the round, 0 outside rounds
+    stage:           name of the phase in log events, e.g. "warm-up"
+    round:           number of the round, or of the phase if Stage 2 has several; otherwise 0
     start:           first iteration
     stop:            iteration after the last one
     drops:           iterations at which the learning rate drops by a factor of 10

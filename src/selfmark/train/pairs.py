@@ -104,13 +104,13 @@ def build_pair_batch(
     if propagated is not None:
         # If the second image is a nearby frame, its point i is point i of the first image, propagated by
         # optical flow (Sec. 4.2, Training). Both points then have the label i.
-        frame = slot.clamp_min(0)
+        column = slot.clamp_min(0)
         is_near = (slot >= 0)[:, None]
         xy = torch.cat(
-            [table.xy[first], torch.where(is_near[..., None], propagated.xy[first, frame], table.xy[second])]
+            [table.xy[first], torch.where(is_near[..., None], propagated.xy[first, column], table.xy[second])]
         )
         valid = torch.cat(
-            [table.valid[first], torch.where(is_near, propagated.valid[first, frame], table.valid[second])]
+            [table.valid[first], torch.where(is_near, propagated.valid[first, column], table.valid[second])]
         )
         point_index = torch.arange(table.xy.shape[1], device=device)
         label = torch.where(is_near.repeat(2, 1), point_index, label)

@@ -67,7 +67,8 @@ def build_point_table(
 def label_by_index(points: Keypoints, num_images: int) -> LabeledPoints:
     """Label each point with its index in the image, for the warm-up (Sec. 3.5).
 
-    Point i of an image then matches only point i of a deformation of the same image.
+    Every image has a point i with label i. These points never match each other, because each pair of the
+    warm-up is two deformations of one image. So point i matches only itself in the other deformation.
     """
     count = points.counts(num_images)
     slot = _slot_in_image(points, count)

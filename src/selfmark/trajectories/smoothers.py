@@ -55,7 +55,7 @@ def smooth_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
 
 
 def smooth_savitzky_golay(xy: Floats, weight: Floats, half_window: int, degree: int) -> Floats:
-    """Fit a polynomial to the positions around each row by weighted least squares, and evaluate it there.
+    """Fit a polynomial to the positions around each row by weighted least squares; evaluate it at the row.
 
     With equal weights, this is the filter of Savitzky and Golay.
 

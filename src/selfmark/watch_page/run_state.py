@@ -111,7 +111,7 @@ class RunState:
         self._summary.append(event["text"])
 
     def _on_survey(self, event: Event) -> None:
-        self._messages += event["sentences"][1:]
+        self._messages += event["sentences"][1:]  # The first sentence only describes the images.
 
     def _on_note(self, event: Event) -> None:
         self._messages.append(event["text"])

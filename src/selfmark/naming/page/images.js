@@ -24,8 +24,9 @@ const NEXT_HINTS = {
 const imageCache = new Map(); // image data by row
 let marks = []; // [x, y] where each landmark is drawn, in pixels of the image; null for hidden landmarks
 let photo, overlay, caption, strip, rowInput, toolButtons, hint;
-// While the pointer is pressed: `x` and `y` on the screen where it was pressed, the landmark there, and the place `to` in
-// the image that it was dragged to (null before it moves).
+// While the pointer is pressed: `x` and `y` on the screen where it was pressed, `landmark` there (null if none is close), and
+// the place `to` in the image that the pointer was dragged to (null before it moves). With the tool Correct, `to` is the
+// place that the landmark was dragged to, and `from` its place before.
 let press = null;
 
 export function startImages() {

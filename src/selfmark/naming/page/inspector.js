@@ -4,7 +4,7 @@ import { badge, element, icon, ICONS } from "./dom.js";
 import { allLandmarks, connectedTo, edit, get, imageUrl, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, numberedName,
   otherSide, partnerOf, state, subscribe, trustText, update } from "./store.js";
 
-// The palette of Okabe and Ito, whose colors also people with color blindness can tell apart, plus black and white.
+// The palette of Okabe and Ito, whose colors people with color blindness can tell apart, too, plus white.
 const PALETTE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73"], ["yellow", "#f0e442"], ["blue", "#0072b2"],
   ["vermilion", "#d55e00"], ["pink", "#cc79a7"], ["white", "#ffffff"], ["black", "#000000"]];
 const SAMPLES = 6;
@@ -18,8 +18,8 @@ export function startInspector() {
   nameError = element("p", { id: "name-error", class: "error", role: "alert" });
   const parts = { head, trustNote, suggestion, samples, colorField, mirrorField, skeletonField };
   const slots = Object.fromEntries(Object.keys(parts).map((name) => [name, element("div")]));
-  const name = element("div", { class: "field" }, element("label", { for: "name" }, "Name"), input, nameError, slots.suggestion);
-  document.getElementById("inspector").append(slots.head, name, slots.trustNote, slots.samples, slots.colorField, slots.mirrorField,
+  const nameField = element("div", { class: "field" }, element("label", { for: "name" }, "Name"), input, nameError, slots.suggestion);
+  document.getElementById("inspector").append(slots.head, nameField, slots.trustNote, slots.samples, slots.colorField, slots.mirrorField,
     slots.skeletonField);
   subscribe((changed) => {
     if (!state.card || !(changed.has("card") || changed.has("selected"))) return;

@@ -1,4 +1,4 @@
-// The list of landmarks with their trust, which marks the selected landmark, and the progress of naming.
+// The list of landmarks, with the trust of each landmark and the selected one marked, and the progress of naming.
 
 import { badge, element, hollowBadge, icon, ICONS } from "./dom.js";
 import { allLandmarks, chooseLandmark, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, partnerOf, state, subscribe,

@@ -43,7 +43,8 @@ function startTabs() {
   });
 }
 
-function startHistory() {
+// Start the buttons for undo, redo and help, and show title and verdict of the run.
+function startHeader() {
   byId("undo").addEventListener("click", undo);
   byId("redo").addEventListener("click", redo);
   byId("help").addEventListener("click", () => help.showModal());
@@ -129,7 +130,7 @@ function startShortcuts() {
 }
 
 startTabs();
-startHistory();
+startHeader();
 startShortcuts();
 startList();
 startInspector();

@@ -19,9 +19,9 @@ function render(view, changed) {
   // Each pair appears once: under its first landmark, or under its second if the first is hidden.
   const pairs = visible.filter((index) => partnerOf(index) > index || (partnerOf(index) < index && isHidden(partnerOf(index))));
   const unpaired = visible.filter((index) => state.card.without_partner.includes(index));
-  const single = visible.filter((index) => partnerOf(index) === index && !unpaired.includes(index));
-  const total = pairs.length + single.length + unpaired.length;
-  const confirmed = [...pairs, ...single].filter(isConfirmed).length;
+  const onMidline = visible.filter((index) => partnerOf(index) === index && !unpaired.includes(index));
+  const total = pairs.length + onMidline.length + unpaired.length;
+  const confirmed = [...pairs, ...onMidline].filter(isConfirmed).length;
   view.replaceChildren(
     element("div", { class: "toolbar" }, element("p", { class: "hint muted" },
       `${confirmed} of ${total} confirmed. In a mirrored image, the left ear becomes the right ear. `
@@ -30,7 +30,7 @@ function render(view, changed) {
     element("h2", {}, "Pairs"),
     element("div", { class: "pairs" }, pairs.map((index) => pairCard(index, partnerOf(index)))),
     element("h2", {}, "On the midline"),
-    element("div", { class: "pairs" }, single.map((index) => pairCard(index, index))),
+    element("div", { class: "pairs" }, onMidline.map((index) => pairCard(index, index))),
     ...(unpaired.length ? [
       element("h2", {}, "No partner found"),
       element("p", { class: "hint muted" }, "Choose the partner of each landmark, or confirm that the landmark is on the midline."),

@@ -60,7 +60,7 @@ export async function start() {
   setInterval(poll, 3000);
 }
 
-// Fetch changes that were made in another window.
+// Fetch changes that were made in another window, and show an error if the server does not answer.
 async function poll() {
   if (document.hidden) return;
   try {
@@ -149,7 +149,7 @@ function showStatus(message) {
   statusTimer = setTimeout(() => status.classList.remove("fresh"), 1600);
 }
 
-// Undo, redo and the selection survive a reload of the page in the same tab.
+// If the page is reloaded in the same tab, undo and redo still work, and the selection is that of the last saved change.
 const storageKey = () => `selfmark ${state.run.tool} ${state.run.title} ${state.run.landmarks}`;
 
 function saveSession() {

@@ -1,8 +1,8 @@
 """Reader of CUB-200-2011: 11,788 photographs of 200 species of birds with 15 parts.
 
 The root is the folder CUB_200_2011 of the archive. `images.txt` numbers the images, `train_test_split.txt`
-contains the official split, `bounding_boxes.txt` a box for each image, and `parts/part_locs.txt` the visible
-parts.
+contains the official split, `bounding_boxes.txt` a box for each image, and `parts/part_locs.txt` the parts
+and whether each is visible.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from selfmark.paper.datasets.numpy_files import load_arrays
 def read_points(path: Path) -> AnnotatedObjects:
     """Read the points of a file: COCO keypoints (.json), a table (.csv), or arrays (.npz, .npy).
 
-    A row of a table has the name of an image and x, y of each point. An .npz file contains the image names
-    `names` [D] and the points `xy` [D, L, 2] of D detections. An .npy file contains only `xy`; the image
-    names are in a .txt file of the same name, one per line.
+    A table has a header line. Its other rows have the name of an image and x, y of each point. An .npz file
+    contains the image names `names` [D] and the points `xy` [D, L, 2] of D detections. An .npy file contains
+    only `xy`; the image names are in a .txt file of the same name, one per line.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}; check the path")

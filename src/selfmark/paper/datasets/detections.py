@@ -27,8 +27,8 @@ from selfmark.points import FloatArray
 def replace_points(dataset: Dataset, file: Path) -> Dataset:
     """Return the data set with the points of a file; leave out images without points, and add a note.
 
-    If there is a split `fit`, `train` keeps all its images: it is then used only for discovery, which needs
-    no points.
+    Objects whose normalizer is zero or unknown with the new points are left out, too. If there is a split
+    `fit`, `train` keeps all its images: it is then used only for discovery, which needs no points.
     """
     detections = read_points(file)
     splits, notes = {}, []

@@ -47,7 +47,10 @@ def _find_existing(folder: Path, path: str, alternatives: Sequence[tuple[str, st
 
 
 def count_images(dataset: Dataset) -> list[tuple[str, int, int | None]]:
-    """Return for each split its name, its number of images, and the expected number (None if unknown)."""
+    """Return for each split its name, its number of objects, and the expected number (None if unknown).
+
+    In all data sets with a known number, each image shows one object.
+    """
     expected: Mapping[str, int] = get_dataset_info(dataset.name).counts
     return [(name, len(split), expected.get(name)) for name, split in dataset.splits.items()]
 

@@ -39,6 +39,7 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
 
 
 def _is_measurable(dataset: Dataset, split: AnnotatedObjects) -> npt.NDArray[np.bool_]:
+    # The regions of the crops (here, ones) only affect the normalizer "side", which can always be measured.
     length = measure_unchecked_lengths(split, dataset.normalizer, np.ones((len(split), 4)))
     usable: npt.NDArray[np.bool_] = np.isfinite(length) & (length > 0)
     return usable

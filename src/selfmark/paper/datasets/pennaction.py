@@ -30,8 +30,8 @@ ACTIONS = (
     "tennis_serve", "tennis_forehand", "baseball_pitch", "baseball_swing", "jumping_jacks", "golf_swing",
 )  # fmt: skip
 NUM_TEST_VIDEOS = 5  # number of test videos of each action
-# Margin around the joints, relative to the longer side of their box. It is needed, because the highest joint
-# is the middle of the head.
+# Margin of boxes that are made from the joints, relative to the longer side of the tight box. It is needed,
+# because the highest joint is the middle of the head.
 MARGIN = 0.15
 
 
@@ -79,7 +79,7 @@ def _read_video(
     Args:
         root: Folder of the data set.
         folder: Folder with the frames.
-        path: Label file of the video, for messages.
+        path: Label file of the video, named after the video.
         content: Variables of the label file.
         action: Action of the video.
         note_counts: Number of frames or boxes that each note is about; the counts of this video are added.
@@ -124,6 +124,6 @@ def _read_boxes(path: Path, content: matlab_files.Content, count: int) -> FloatA
         corners = matlab_files.get_matlab_numbers(path, content, "bbox", (None, 4))[:count]
         is_valid = np.isfinite(corners).all(axis=1) & (corners[:, 2:] > corners[:, :2]).all(axis=1)
         # The center of the top left pixel is (1, 1) in the file, but (0.5, 0.5) in our boxes.
-        valid_boxes = np.concatenate([corners[:, :2] - 0.5, corners[:, 2:] - corners[:, :2]], axis=1)
-        boxes[: len(corners)][is_valid] = valid_boxes[is_valid]
+        converted = np.concatenate([corners[:, :2] - 0.5, corners[:, 2:] - corners[:, :2]], axis=1)
+        boxes[: len(corners)][is_valid] = converted[is_valid]
     return boxes

@@ -29,7 +29,7 @@ class DatasetInfo:
     """A data set that can be read.
 
     Attributes:
-        title: Name of the data set in the paper.
+        title: Name of the data set for users.
         module: Module in `selfmark.paper.datasets` with the function `read(root)`.
         source: Where to get the official files.
         layout: Lines that describe the files and folders in the root.

@@ -49,7 +49,7 @@ def draw_keypoint_sheet(task: MeasurementTask) -> Results:
 
 
 def draw_landmark_sheet(task: MeasurementTask) -> Results:
-    """Draw all landmarks on sampled test images; for each field in `task.by`, also on images sorted by it."""
+    """Draw all landmarks on sampled test images; if `task.by` names a field, also on images sorted by it."""
     detector = Detector.load(task.run_folder, task.device)
     sample = load_image_sample(task, MAX_IMAGES)
     sheets = {"landmark_sheet": _draw_landmarks(task, detector, sample, "landmarks")}

@@ -20,7 +20,9 @@ STAGE1_64_PAIRS_STEP = 31.11e-3  # seconds per training step on 128 images
 EXTRACT = 5921.25  # images per second; points and descriptors of an image and its mirror image
 PREDICT_GPU = 6253.48  # images per second
 COLD_FIRST_STEP_S = 25.46  # seconds until the first step, from a cold start
-RECOVERY_200K = 3.16  # seconds to cluster the keypoints twice, into K and into M clusters, with 10 restarts
+# Seconds to cluster the keypoints of 200,000 images twice, into K and into M clusters, with 10 restarts. Used
+# for any number of images, because K-means is fitted on a sample and fitting takes most of the time.
+RECOVERY_200K = 3.16
 # Measured in docs/results/reproduced/birds.json; large JPEGs take longer. benchmarks/cost_formulas.py has the
 # same values for first keypoints and decoding.
 FIRST_KEYPOINTS = 1_500.0  # images per second, rounded down

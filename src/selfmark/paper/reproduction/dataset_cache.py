@@ -146,7 +146,7 @@ class CachedDataset:
     def _crop_sides(self, train: AnnotatedObjects, config: Config) -> FloatArray:
         """Return the side [N] of the square crop that the network sees, in pixels of the original image."""
         uses_whole_image = np.isnan(train.boxes).any(axis=1)
-        sizes = np.ones((len(train), 2))
+        sizes = np.ones((len(train), 2))  # The size of an image is not used if the object has a box.
         for row in np.flatnonzero(uses_whole_image):
             with Image.open(self.data.root / train.paths[row]) as image:  # This reads only the header.
                 sizes[row] = image.size
@@ -154,7 +154,8 @@ class CachedDataset:
         return sides
 
     def _write_coco_file(self, name: str, data: Dataset, objects: AnnotatedObjects) -> Path:
-        # The file contains absolute paths, so a data set that was moved gets a new file.
+        # Every file is called train.json; the folder is named after the split. The file contains absolute
+        # paths, so a data set that was moved gets a new file.
         inputs = f"{compute_annotations_digest(data, objects)}/{self._root}"
         folder = self.folder / f"{name}-{_short_digest(inputs)}"
         make_folders(folder)

@@ -96,7 +96,7 @@ class Measurement:
         points: Number of annotated points; None for the points that the data set has.
         fit_images: Number of images on which regressors are fitted; None for all.
         evaluation: Changes to the settings of the evaluation, by name without `evaluation.`.
-        by: Annotation fields to group errors by.
+        by: Annotation fields to group errors by or, for contact sheets, to sort images by.
         detectors: Keypoint detectors to compare.
     """
 
@@ -307,7 +307,7 @@ class _Planner:
 
 
 def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with M. Unless it is set, M is the preset's value, or K if that is larger."""
+    """Return the settings with M. Unless it is set, M is the larger of the preset's value and K."""
     if "M" in settings:
         return dict(settings)
     # To find K, resolve the settings with an M that is larger than any K: settings with M < K are invalid.

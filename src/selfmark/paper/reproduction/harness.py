@@ -364,7 +364,11 @@ def _collect_notes(experiment: Experiment, plan: ExperimentPlan, workspace: Work
 def _read_value(
     cell: Cell, metric_text: str, view: View, plan: ExperimentPlan, workspace: Workspace
 ) -> Value:
-    """Return the value of a metric in a cell's measurement; None if `view` cannot convert the results."""
+    """Return the value of a metric in a cell's measurement; None if `view` cannot convert the results.
+
+    Return `ABSENT` if the cell has no measurement, and `FAILED` if the measurement or its training failed.
+    The value of a picture is its path.
+    """
     if cell.measurement is None:
         return ABSENT
     measurement = plan.measurements[cell.measurement]

@@ -24,7 +24,7 @@ class MeasurementTask:
         config: Settings of the training run and of the evaluation.
         test: COCO file of the images on which errors are measured.
         fit: COCO file of the images on which regressors are fitted.
-        by: Annotation fields to group by.
+        by: Annotation fields to group errors by or, for contact sheets, to sort images by.
         detectors: Generic keypoint detectors to compare.
         folder: Folder for pictures, and for images that do not fit into memory.
         device: Device for the network.

@@ -32,7 +32,7 @@ _REFERENCES: dict[str, dict[str, str]] = {
     "forward_curve": {GUESSING: "forward_curve_guessing"},
     "backward_curve": {GUESSING: "backward_curve_guessing"},
 }
-# Metrics that depend on the definition of the inter-ocular distance.
+# Metrics that are repeated with the inter-ocular distance of the authors' program.
 _ERRORS = (
     "forward",
     "backward",
@@ -127,7 +127,10 @@ def _derive_columns(experiment: Experiment, column: Column) -> list[_Derived]:
 
 
 def _derive_rows(experiment: Experiment, row: Row) -> list[_Derived]:
-    """Return a row and its copy with the authors' inter-ocular distance; for curves, also their guessing."""
+    """Return a row and its copy with the authors' inter-ocular distance; for curves, also rows of guessing.
+
+    Quoted rows, and rows of figures without curves, are returned alone.
+    """
     if row.is_quoted or experiment.kind not in ("table", "curves"):
         return [_Derived(row.name, row.name)]
     rows = [

@@ -56,7 +56,10 @@ class TableOrigin:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """The text of one cell: our number, the paper's number and the difference; each is empty if unknown."""
+    """The text of one cell: our number, the paper's number and the difference; each is empty if unknown.
+
+    `ours` can also be `ABSENT` or `FAILED`.
+    """
 
     ours: str
     paper: str

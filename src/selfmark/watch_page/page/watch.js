@@ -26,7 +26,7 @@ function showPicture() {
   const shown = previews.find(preview => preview.step === selected) ?? previews.at(-1);
   if (!shown) {
     element("picture-link").hidden = true;
-    element("caption").textContent = "The first landmarks appear after the features are computed.";
+    element("caption").textContent = "Images with landmarks appear here as soon as the run has found the first landmarks.";
     return;
   }
   const address = `/preview/${encodeURIComponent(shown.step)}?view=${encodeURIComponent(view)}&v=${shown.version}`;

@@ -86,7 +86,8 @@ QUICK_FEATURES: dict[str, Any] = QUICK | {
 def pytest_collection() -> Generator[None, Any, Any]:
     """Keep the garbage collector from visiting the half million objects of imported modules again and again.
 
-    This saves a quarter of the time of the collection and half a second in every `gc.collect()` of a test.
+    This saves a quarter of the time in which pytest collects the tests, and half a second in every
+    `gc.collect()` of a test.
     """
     gc.disable()
     try:
@@ -163,7 +164,7 @@ def write_labeled(scene: Scene, folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _shared_files_stay_unchanged(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail if a test changes files that tests share."""
+    """Fail if a test changes files of the fixtures `photos` or `quick_run`, which tests share."""
     shared = [name for name in ("photos", "quick_run") if name in request.fixturenames]
     folders: list[Path] = [request.getfixturevalue(name) for name in shared]
     before = [_list_files(folder) for folder in folders]

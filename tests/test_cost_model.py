@@ -68,7 +68,7 @@ def _run_ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return chunks.reshape(members, -1), sent
 
 
-def test_traffic_matches_a_real_ring(formulas: ModuleType) -> None:
+def test_traffic_matches_that_counted_in_a_ring(formulas: ModuleType) -> None:
     values = np.random.default_rng(0).normal(size=(8, 8 * 3))
     result, sent = _run_ring_all_reduce(values)
     np.testing.assert_allclose(result, np.tile(values.sum(axis=0), (8, 1)))

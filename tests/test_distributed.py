@@ -93,7 +93,7 @@ def test_losses_are_close_to_those_of_one_process(runs: dict[int, Run], processe
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_every_round_finds_points_in_every_image(runs: dict[int, Run], processes: int) -> None:
+def test_rounds_find_points_in_the_same_images_as_one_process(runs: dict[int, Run], processes: int) -> None:
     for name in ("round-01", "round-02", "landmarks"):
         single = load_file(runs[1].path / "points" / f"{name}.safetensors")
         several = load_file(runs[processes].path / "points" / f"{name}.safetensors")

@@ -251,7 +251,7 @@ def _list_needed_commands(command: str) -> list[str]:
     return list(dict.fromkeys(needed))
 
 
-def test_documented_commands_come_after_those_they_need() -> None:
+def test_needed_commands_are_listed_in_order() -> None:
     needed = {command: _list_needed_commands(command) for command in _list_commands()}
     assert needed["selfmark check photos/ -k 20"] == []
     discovery = "selfmark discover photos/ -k 20 -o runs/cats"
@@ -311,7 +311,7 @@ def _run_documented_command(command: str, monkeypatch: pytest.MonkeyPatch) -> in
 def _predict_shown_landmarks(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Predict the landmarks that `selfmark name` shows, so that it need not import torch in a new process.
 
-    `selfmark name runs/cats` does.
+    Do nothing for `selfmark name runs/cats`, so that one command still predicts in a new process.
     """
     if words[2:] == ["runs/cats"]:
         return

@@ -166,7 +166,7 @@ def test_too_few_keypoints_give_no_labels(
         ("cells", "upright", False),
     ],
 )
-def test_only_upright_objects_are_labeled_by_keypoints(labels: str, orientation: str, expected: bool) -> None:
+def test_auto_labels_only_upright_objects_by_keypoints(labels: str, orientation: str, expected: bool) -> None:
     changes = {"features.labels": labels, "features.orientation": orientation}
     assert override(preset("fast"), changes).features.labels_keypoints == expected
 

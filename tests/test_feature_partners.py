@@ -28,7 +28,10 @@ class _FakeEncoder:
 
 
 def _draw(left: int, right: int, is_symmetric: bool) -> PixelFeed:
-    """Draw two patches of these colors (0 red, 1 green, 2 blue), brighter outside or at the right."""
+    """Draw two patches of these colors (0 red, 1 green, 2 blue).
+
+    Both are brighter on their outer side if `is_symmetric`, otherwise on their right side.
+    """
     pixels = torch.full((6, 3, 64, 64), 20, dtype=torch.uint8)
     ramp = torch.linspace(60, 250, 16).to(torch.uint8)
     pixels[:, left, 12:28, 4:20] = ramp.flip(0) if is_symmetric else ramp

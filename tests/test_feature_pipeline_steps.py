@@ -84,12 +84,12 @@ def test_landmarks_explain_each_other_in_the_images_as_they_were_given() -> None
 
 
 def _train_until_worse(
-    run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch, num_labels: int = 2, label_rounds: int = 1
+    run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch, num_candidates: int = 2, label_rounds: int = 1
 ) -> Any:
     """Train rounds, judge those from `worse_from` on as worse, and return the result and the images."""
     monkeypatch.setattr(feature_pipeline, "load_encoder", lambda name, device: TinyEncoder())
     feed = PixelFeed((random_images(8, 32) * 255).byte(), CPU)
-    table = feature_pipeline._build_table(_make_landmarks(8, num_labels), run.config)
+    table = feature_pipeline._build_table(_make_landmarks(8, num_candidates), run.config)
     result = feature_pipeline._train_rounds(
         run,
         "student",
@@ -173,15 +173,15 @@ def test_the_first_round_learns_all_candidates_and_the_others_the_chosen_ones(
     run = _create_run(tmp_path / "run", **SMALL)
     chosen = torch.tensor([1, 4])
     monkeypatch.setattr(feature_pipeline, "choose_landmarks", lambda *_: chosen.numpy())
-    first_round, _ = _train_until_worse(run, 2, monkeypatch, num_labels=5)
+    first_round, _ = _train_until_worse(run, 2, monkeypatch, num_candidates=5)
     found = run.load_or_compute_tensors("student-1", CPU, dict)
     assert found["xy"].shape[1] == 5
     assert torch.equal(first_round.found.xy, found["xy"][:, chosen])
-    trained, feed = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_labels=5, label_rounds=2)
+    trained, feed = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_candidates=5, label_rounds=2)
     again = feature_pipeline._find_landmarks(run, first_round.psi, feed)
     torch.testing.assert_close(again["xy"], found["xy"][:, chosen])
     assert trained.found.xy.shape[1] == 2
     assert feature_pipeline._find_landmarks(run, trained.psi, feed)["xy"].shape[1] == 2
-    resumed, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_labels=5, label_rounds=2)
+    resumed, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_candidates=5, label_rounds=2)
     for name, value in trained.psi.state_dict().items():
         assert torch.equal(resumed.psi.state_dict()[name], value), name

@@ -381,7 +381,7 @@ CPU_RUNS = [("birds-cub", 30), ("faces-yt68", 10), ("flies-dpk", 16)]
 SHARED = {"five": "five runs at a time", "nine": "nine runs at a time", "other": "with other programs"}
 
 
-def test_readme_shows_the_default_command(summaries: ModuleType) -> None:
+def test_readme_shows_the_results_of_the_default_command(summaries: ModuleType) -> None:
     readme = _read_page("README.md")
     for number, (start, data, k) in enumerate(README_ROWS, 1):
         assert f"\n<sup>{number}</sup> " in readme, "every footnote has a text"
@@ -469,7 +469,7 @@ def _read_default_rows(data: str, device: str, k: int) -> list[dict[str, Any]]:
 
 
 def _summarize_minutes(rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """Return the minutes of the run that had its machine to itself, and "".
+    """Return the minutes of the first run that had its machine to itself, and "".
 
     If all runs shared their machine, return the mean minutes and the first word of the note about sharing.
     """

@@ -25,7 +25,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def _make_entry(name: RowName, budget: float) -> tuple[dict[str, Any], Job]:
-    """Return the labels of a row and its job, with a budget in seconds."""
+    """Return the fields of a row that do not come from its job, and the job; `budget` is in seconds."""
     comparison = Comparison(("images",), Path("labels.json"), 4, budget)
     return {"data": "faces", "part": "validation", "commit": "abc"}, Job(comparison, name, Path(name), "cpu")
 
@@ -53,9 +53,9 @@ def test_rows_are_stored_one_by_one_and_late_runs_are_left_out(script: ModuleTyp
     limit = time.monotonic() + 240  # too little for ten minutes of training, but zero-shot needs none
     script.run_jobs([_make_entry(*method) for method in methods], 2, limit, results, run)
     assert sorted(done) == ["dve", "jakab2018", "zero-shot"]
-    labels, job = _make_entry("dve", 120)
-    assert script.is_stored(labels, job, results)
-    assert not script.is_stored(labels | {"commit": "another"}, job, results)
+    fields, job = _make_entry("dve", 120)
+    assert script.is_stored(fields, job, results)
+    assert not script.is_stored(fields | {"commit": "another"}, job, results)
     assert not script.is_stored(*_make_entry("dve", 60), results)
     rows = json.loads(results.read_text())["rows"]
     assert [(row["method"], row["seed"], row["k"]) for row in rows] == [

@@ -65,7 +65,7 @@ def _build_job(labeled: Path, folder: Path) -> Job:
 
 @pytest.mark.usefixtures("fake_clock", "without_report")
 def test_self_training_takes_the_budget(labeled: Path, tmp_path: Path) -> None:
-    """Stage 1 runs and is confirmed, and the encoder is trained in one of two rounds."""
+    """Stage 1 runs, its landmarks are used, and the encoder is trained in one of two rounds."""
     job = _build_job(labeled, tmp_path)
     schedule = pace.plan_schedule(job, CPU)
     discover(

@@ -24,16 +24,16 @@ TINY = config.preset("tiny")
 FLEXIBLE = {"network.depth": 1, "network.norm_groups": 1, "warmup.bootstrap": "detector-descriptors"}
 # Parts of the messages about values that are within their limits but contradict another setting.
 CONTRADICTIONS = ("must be a multiple of", "M must be at least K", "auto_k.max_images must be", "of memory")
-NOT_NUMBERS = (".nan", ".inf", "1.0e+300")
+NEVER_ALLOWED = (".nan", ".inf", "1.0e+300")
 
 
 @dataclass(frozen=True)
 class Number:
-    """A numeric setting: its dotted name, the type and length of its value, and its limit."""
+    """A numeric setting: its dotted name, the type of its value, and its limit."""
 
     name: str
     kind: type
-    count: int | None  # length of a list; None for a single number
+    count: int | None  # length of the list to test; None for a single number
     limit: Limit
 
 
@@ -109,7 +109,7 @@ def test_every_number_is_accepted_within_its_limits_and_refused_beyond(change: A
             else:
                 assert problem is not None, f"{number.name}={value} was accepted"
                 assert number.name in problem
-        for text in NOT_NUMBERS:
+        for text in NEVER_ALLOWED:
             as_yaml = text if number.count is None else f"[{', '.join([text] * number.count)}]"
             problem = _find_problem(change, number.name, as_yaml)
             assert problem is not None, f"{number.name}={as_yaml} was accepted"

@@ -46,14 +46,14 @@ def test_noise_is_not_explained() -> None:
 
 def test_the_noisier_set_is_harder_to_predict() -> None:
     points = _make_shapes()
-    exact, noisy, noisier = (
+    accurate, noisy, noisier = (
         points + _draw_noise(points.shape, sigma, seed) for sigma, seed in ((2, 3), (15, 4), (40, 4))
     )
-    noisy_from_exact = unexplained_fraction(exact, noisy, _mark_all_present(points))
-    exact_from_noisy = unexplained_fraction(noisy, exact, _mark_all_present(points))
-    assert exact_from_noisy < noisy_from_exact < 1
-    noisier_from_exact = unexplained_fraction(exact, noisier, _mark_all_present(points))
-    assert noisier_from_exact > noisy_from_exact
+    noisy_from_accurate = unexplained_fraction(accurate, noisy, _mark_all_present(points))
+    accurate_from_noisy = unexplained_fraction(noisy, accurate, _mark_all_present(points))
+    assert accurate_from_noisy < noisy_from_accurate < 1
+    noisier_from_accurate = unexplained_fraction(accurate, noisier, _mark_all_present(points))
+    assert noisier_from_accurate > noisy_from_accurate
 
 
 def test_a_landmark_that_jumps_between_parts_is_explained_worse() -> None:

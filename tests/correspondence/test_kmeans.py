@@ -34,9 +34,10 @@ def test_nearest_centroid_matches_a_loop() -> None:
 
 
 def test_margins_match_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare margins with projections on the lines from the nearest centroid (0) to each other one (1).
+    """Compare margins with projections on the lines from the nearest centroid to each other centroid.
 
-    The margin is 1 - 2t if t is the largest position of the projected vector on these lines.
+    The position on a line is 0 at the nearest centroid and 1 at the other one. The margin is 1 - 2t, where t
+    is the largest position of the projected vector on any of the lines.
     """
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
     monkeypatch.setattr(module, "_block_size", lambda device: 8)

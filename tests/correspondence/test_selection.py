@@ -15,18 +15,18 @@ from selfmark.points import FloatArray
 SCALE = 8.0  # pixels
 
 
-def _predict_error(candidates: FloatArray, targets: FloatArray, chosen: list[int]) -> float:
-    """Return the error of ridge regressions, point by point."""
+def _compute_prediction_error(candidates: FloatArray, targets: FloatArray, chosen: list[int]) -> float:
+    """Return the error of predicting all targets from the chosen candidates, computed point by point."""
     x, y = candidates[:, chosen].reshape(len(candidates), -1), targets.reshape(len(targets), -1)
     error = 0.0
     for parity in (0, 1):
         fit, test = x[parity::2], x[1 - parity :: 2]
-        goal, truth = y[parity::2], y[1 - parity :: 2]
+        fit_targets, test_targets = y[parity::2], y[1 - parity :: 2]
         centered = fit - fit.mean(axis=0)
         gram = centered.T @ centered
-        weights = np.linalg.inv(gram + RIDGE * gram.max() * np.eye(len(gram))) @ centered.T @ goal
-        predicted = goal.mean(axis=0) + (test - fit.mean(axis=0)) @ weights
-        for difference in (predicted - truth).reshape(-1, 2):
+        weights = np.linalg.inv(gram + RIDGE * gram.max() * np.eye(len(gram))) @ centered.T @ fit_targets
+        predicted = fit_targets.mean(axis=0) + (test - fit.mean(axis=0)) @ weights
+        for difference in (predicted - test_targets).reshape(-1, 2):
             distance = float(np.hypot(*difference))
             error += distance**2 / (distance**2 + SCALE**2)
     return error
@@ -37,7 +37,7 @@ def _weigh(xy: FloatArray, weight: FloatArray | float = 1.0) -> Targets:
 
 
 def _make_body(rng: np.random.Generator, num_images: int = 80) -> FloatArray:
-    """Return 7 points: 0 to 3 move with a rigid body, 4 and 5 are free legs, 6 is noise around the body."""
+    """Return points [N, 7, 2]: 0 to 3 and 6 move with a rigid body, 4 and 5 are free legs."""
     body = rng.normal(0, 20, (num_images, 1, 2))
     legs = rng.normal(0, 10, (num_images, 2, 2))
     points: FloatArray = np.concatenate([body + np.arange(8).reshape(1, 4, 2), body + legs, body], axis=1)
@@ -55,14 +55,14 @@ def test_free_parts_are_chosen_before_points_that_move_together_and_before_noise
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_first_choice_is_that_of_trying_all_candidates(count: int) -> None:
+def test_each_choice_is_the_best_of_all_remaining_candidates(count: int) -> None:
     rng = np.random.default_rng(1)
     points = _make_body(rng, 30)
     seen, mirrored = (points + rng.normal(0, 2, points.shape) for _ in range(2))
-    first = min(range(7), key=lambda index: _predict_error(seen, mirrored, [index]))
+    first = min(range(7), key=lambda index: _compute_prediction_error(seen, mirrored, [index]))
     second = min(
         (index for index in range(7) if index != first),
-        key=lambda index: _predict_error(seen, mirrored, [first, index]),
+        key=lambda index: _compute_prediction_error(seen, mirrored, [first, index]),
     )
     chosen = choose_landmarks(seen, _weigh(mirrored), LandmarkPartners.identity(7), count, SCALE)
     assert chosen.tolist() == sorted([first, second][:count])
@@ -77,6 +77,7 @@ def test_mirror_partners_are_chosen_together() -> None:
         chosen = set(choose_landmarks(seen, _weigh(mirrored), partners, count, SCALE).tolist())
         assert len(chosen) == count
         split = [pair for pair in ((0, 1), (2, 3), (4, 5)) if len(chosen & set(pair)) == 1]
+        # Candidate 6 is its own partner. With it, an even count leaves room for only one of two partners.
         assert not split or (6 in chosen and count % 2 == 0), (count, chosen)
 
 
@@ -113,7 +114,7 @@ def test_a_candidate_that_sometimes_jumps_far_away_is_not_preferred() -> None:
 
 
 def test_uncertain_candidates_are_chosen_last() -> None:
-    """The two legs are equally useful, so the one with the smaller weight must wait."""
+    """The two legs are equally useful, so the one with the smaller weight is not chosen."""
     rng = np.random.default_rng(6)
     points = _make_body(rng)
     seen, mirrored = (points + rng.normal(0, 1, points.shape) for _ in range(2))

@@ -113,7 +113,7 @@ def _add_background(is_object: Tensor) -> Tensor:
 # --- foreground ------------------------------------------------------------------------------------
 
 
-def test_a_disc_before_a_background_is_found() -> None:
+def test_a_disc_in_front_of_a_background_is_found() -> None:
     is_object = _draw_discs(20, radius=3)
     found = _find_foreground(_add_background(is_object))
     assert torch.equal(found, is_object)

@@ -48,14 +48,14 @@ def test_landmarks_do_not_depend_on_the_resolution() -> None:
 
 
 def test_landmarks_are_hidden_by_the_animal_or_by_occluders(scene: Scene) -> None:
-    num_occluded = 0
+    num_occluded_images = 0
     for index in range(COUNT):
         subject = random_subject(np.random.default_rng([5, index]), SIZE)
         xy, visible = render.project_landmarks(subject.body, subject.camera)
         np.testing.assert_allclose(scene.xy[index], xy, atol=1e-4)
         assert not np.any(scene.visible[index] & ~visible)
-        num_occluded += bool(np.any(visible & ~scene.visible[index]))
-    assert 0.05 * COUNT < num_occluded < 0.35 * COUNT
+        num_occluded_images += bool(np.any(visible & ~scene.visible[index]))
+    assert 0.05 * COUNT < num_occluded_images < 0.35 * COUNT
 
 
 def test_the_animal_fills_most_of_the_picture() -> None:
@@ -108,9 +108,9 @@ def test_a_written_data_set_can_be_read_back(scene: Scene, tmp_path: Path) -> No
         np.testing.assert_allclose(points[:, :2], scene.xy[index], atol=1e-3)
         assert np.array_equal(points[:, 2], np.where(scene.visible[index], 2, 1))
         x, y, width, height = annotation["bbox"]
-        corners = points[:, :2] + 0.5  # boxes are measured from pixel corners
-        assert [x, y] == pytest.approx(corners.min(axis=0), abs=1e-3)
-        assert [x + width, y + height] == pytest.approx(corners.max(axis=0), abs=1e-3)
+        from_corner = points[:, :2] + 0.5  # boxes are measured from pixel corners
+        assert [x, y] == pytest.approx(from_corner.min(axis=0), abs=1e-3)
+        assert [x + width, y + height] == pytest.approx(from_corner.max(axis=0), abs=1e-3)
 
 
 @pytest.mark.parametrize(("count", "size", "word"), [(0, 64, "picture"), (1, 8, "pixels")])

@@ -62,7 +62,7 @@ def test_photos_are_drawn_with_all_their_objects(tmp_path: Path) -> None:
     for index, color in enumerate(COLORS):
         for picture, points in ((first, xy[0]), (first, xy[2]), (second, xy[1])):
             assert np.abs(get_pixel(picture, points[index]) - color).max() < 60
-        assert get_pixel(second, xy[2, index]).max() < 30, "the second object is in the first photo only"
+        assert get_pixel(second, xy[2, index]).max() < 30, "this object is in the first photo only"
 
 
 def test_a_layout_has_the_plain_picture_on_the_left_and_a_legend_on_the_right() -> None:
@@ -112,9 +112,13 @@ def test_smoothed_videos_show_the_predicted_landmarks_on_the_left(tmp_path: Path
     smooth, predicted = POINTS / 2, POINTS / 2 + (40, -20)
     batches = []
     for ref in refs:
-        unknown = np.zeros((1, 4), np.float32)
         motion = Motion(
-            np.zeros(1), unknown, unknown, predicted[None].astype(np.float32), unknown > 0, "kalman"
+            seconds=np.zeros(1),
+            speed=np.zeros((1, 4), np.float32),
+            distance=np.zeros((1, 4), np.float32),
+            predicted=predicted[None].astype(np.float32),
+            is_filled=np.zeros((1, 4), bool),
+            method="kalman",
         )
         landmarks = Landmarks(smooth[None], np.ones((1, 4), np.float32), NAMES, motion)
         batches.append(Prediction((ref,), np.array([[320, 240]]), landmarks))

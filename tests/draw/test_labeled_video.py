@@ -70,7 +70,7 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
             x, y = np.round(point).astype(int)
             pixel = frame[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3).mean(axis=0)
             if 2 <= number < 10:
-                assert np.abs(pixel - color).max() < 70, "the file stores color at half resolution"
+                assert np.abs(pixel - color).max() < 70  # the file stores color at half resolution
             else:
                 assert np.abs(pixel - plain[number].mean(axis=(0, 1))).max() < 12
 

@@ -25,8 +25,8 @@ def make_low_rank_landmarks(
     rng = np.random.default_rng(seed)
     motion = rng.normal(0, 8, (images, rank)) @ rng.normal(size=(rank, 2 * K)) / np.sqrt(rank)
     complete = (motion + rng.uniform(40, 200, 2 * K)).reshape(images, K, 2)
-    gaps = np.where(rng.random((images, K, 1)) < missing, np.nan, complete)
-    return complete, gaps
+    with_gaps = np.where(rng.random((images, K, 1)) < missing, np.nan, complete)
+    return complete, with_gaps
 
 
 def compute_rms(values: np.ndarray) -> float:
@@ -40,20 +40,20 @@ def shrink_with_svd(matrix: np.ndarray, tau: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("missing", "factor"), [(0.3, 20), (0.6, 3)])
 def test_gaps_of_low_rank_motion_are_recovered(missing: float, factor: float) -> None:
-    complete, gaps = make_low_rank_landmarks(0, missing=missing)
-    filled = complete_landmarks(gaps, 300)
-    is_missing = np.isnan(gaps)
-    baseline = compute_rms((fill_with_mean(gaps, mean_landmarks(gaps)) - complete)[is_missing])
+    complete, with_gaps = make_low_rank_landmarks(0, missing=missing)
+    filled = complete_landmarks(with_gaps, 300)
+    is_missing = np.isnan(with_gaps)
+    baseline = compute_rms((fill_with_mean(with_gaps, mean_landmarks(with_gaps)) - complete)[is_missing])
     assert baseline > 6.0
     assert compute_rms((filled - complete)[is_missing]) < baseline / factor
-    assert filled[~is_missing].tobytes() == gaps[~is_missing].tobytes()
+    assert filled[~is_missing].tobytes() == with_gaps[~is_missing].tobytes()
 
 
 def test_more_iterations_reduce_the_error() -> None:
-    complete, gaps = make_low_rank_landmarks(1)
-    is_missing = np.isnan(gaps)
+    complete, with_gaps = make_low_rank_landmarks(1)
+    is_missing = np.isnan(with_gaps)
     errors = [
-        compute_rms((complete_landmarks(gaps, iterations) - complete)[is_missing])
+        compute_rms((complete_landmarks(with_gaps, iterations) - complete)[is_missing])
         for iterations in (5, 30, 150)
     ]
     assert errors[0] > errors[1] > errors[2]
@@ -98,20 +98,20 @@ def test_the_thresholding_result_is_optimal() -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
 def test_unit_and_origin_of_the_coordinates_do_not_matter(scale: float, shift: float) -> None:
-    _, gaps = make_low_rank_landmarks(3, images=40, K=6, rank=2)
+    _, with_gaps = make_low_rank_landmarks(3, images=40, K=6, rank=2)
     np.testing.assert_allclose(
-        complete_landmarks(gaps * scale + shift, 60),
-        complete_landmarks(gaps, 60) * scale + shift,
+        complete_landmarks(with_gaps * scale + shift, 60),
+        complete_landmarks(with_gaps, 60) * scale + shift,
         atol=1e-6 * scale + 1e-9,
     )
 
 
 def test_completion_converges_with_many_gaps() -> None:
     # With 85 % missing, the step of Cai et al. is 8, four times the proven limit, and their method diverges.
-    complete, gaps = make_low_rank_landmarks(4, rank=2, missing=0.85)
-    is_missing = np.isnan(gaps)
-    assert compute_rms((complete_landmarks(gaps, 300) - complete)[is_missing]) < compute_rms(
-        (fill_with_mean(gaps, mean_landmarks(gaps)) - complete)[is_missing]
+    complete, with_gaps = make_low_rank_landmarks(4, rank=2, missing=0.85)
+    is_missing = np.isnan(with_gaps)
+    assert compute_rms((complete_landmarks(with_gaps, 300) - complete)[is_missing]) < compute_rms(
+        (fill_with_mean(with_gaps, mean_landmarks(with_gaps)) - complete)[is_missing]
     )
 
 
@@ -123,12 +123,12 @@ def test_without_gaps_nothing_changes() -> None:
 
 
 def test_landmarks_never_found_and_empty_images_get_the_mean() -> None:
-    _, gaps = make_low_rank_landmarks(6, images=60, K=5)
-    gaps[:, 3] = np.nan
-    gaps[7] = np.nan
-    filled = complete_landmarks(gaps, 100)
-    others = np.nanmean(gaps[:, [0, 1, 2, 4]], axis=0)
-    np.testing.assert_allclose(mean_landmarks(gaps)[[0, 1, 2, 4]], others)
+    _, with_gaps = make_low_rank_landmarks(6, images=60, K=5)
+    with_gaps[:, 3] = np.nan
+    with_gaps[7] = np.nan
+    filled = complete_landmarks(with_gaps, 100)
+    others = np.nanmean(with_gaps[:, [0, 1, 2, 4]], axis=0)
+    np.testing.assert_allclose(mean_landmarks(with_gaps)[[0, 1, 2, 4]], others)
     np.testing.assert_allclose(filled[:, 3], np.tile(others.mean(axis=0), (60, 1)))
     np.testing.assert_allclose(filled[7, [0, 1, 2, 4]], others)
     assert np.isfinite(filled).all()
@@ -136,17 +136,17 @@ def test_landmarks_never_found_and_empty_images_get_the_mean() -> None:
 
 def test_landmarks_that_never_move_stay_in_place() -> None:
     fixed = np.tile(np.array([[3.0, 4.0], [5.0, 6.0]]), (4, 1, 1))
-    gaps = fixed.copy()
-    gaps[1, 0] = np.nan
-    assert complete_landmarks(gaps, 10).tolist() == fixed.tolist()
+    with_gaps = fixed.copy()
+    with_gaps[1, 0] = np.nan
+    assert complete_landmarks(with_gaps, 10).tolist() == fixed.tolist()
 
 
 def test_gaps_are_filled_with_the_mean_and_found_points_are_counted() -> None:
-    gaps = np.array([[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]])
-    assert mean_landmarks(gaps).tolist() == [[2.0, 3.0], [5.0, 6.0]]
-    filled = fill_with_mean(gaps, np.array([[9.0, 9.0], [7.0, 8.0]]))
+    with_gaps = np.array([[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]])
+    assert mean_landmarks(with_gaps).tolist() == [[2.0, 3.0], [5.0, 6.0]]
+    filled = fill_with_mean(with_gaps, np.array([[9.0, 9.0], [7.0, 8.0]]))
     assert filled.tolist() == [[[1.0, 2.0], [7.0, 8.0]], [[3.0, 4.0], [5.0, 6.0]]]
-    assert points_per_image(gaps) == 1.5
+    assert points_per_image(with_gaps) == 1.5
     assert points_per_image(np.full((3, 2, 2), np.nan)) == 0.0
 
 

@@ -87,12 +87,12 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("flip_test", [False, True])
-def test_mirror_errors_of_right_and_wrong_partners(flip_test: bool) -> None:
+def test_mirror_errors_of_correct_and_wrong_partners(flip_test: bool) -> None:
     """Red and green are their own mirror partners, so errors are large if they are swapped."""
     blobs = draw_blobs(7)
-    right = measure_mirror_errors(build_blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
-    assert right.shape == (7, 6)
-    assert right[:, [RED, GREEN, CENTER]].max() < 0.02
+    correct = measure_mirror_errors(build_blob_detector(flip_test=flip_test), blobs.pixels, batch=3)
+    assert correct.shape == (7, 6)
+    assert correct[:, [RED, GREEN, CENTER]].max() < 0.02
 
     swapped = build_blob_detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
     wrong = measure_mirror_errors(swapped, blobs.pixels, batch=3)

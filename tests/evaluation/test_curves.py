@@ -1,4 +1,4 @@
-"""Errors by landmark, cumulative error curves and the area under them."""
+"""Errors by point, cumulative error curves and the area under them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfmark.evaluation.curves import (
     area_under_curve,
     cumulative_by_landmark,
     cumulative_by_threshold,
-    landmark_errors,
+    errors_by_point,
 )
 
 
@@ -24,17 +24,17 @@ def draw_errors_with_nan(seed: int = 0) -> np.ndarray:
     return errors
 
 
-def test_landmark_errors_agree_with_a_naive_loop() -> None:
+def test_errors_by_point_agree_with_a_naive_loop() -> None:
     errors = draw_errors_with_nan()
-    ours = landmark_errors(errors)
+    ours = errors_by_point(errors)
     for point in range(9):
         finite = [value for value in errors[:, point] if not math.isnan(value)]
         expected = sum(finite) / len(finite) if finite else math.nan
         assert ours[point] == pytest.approx(expected, nan_ok=True)
 
 
-def test_the_curve_is_the_mean_of_the_best_landmarks() -> None:
-    errors = landmark_errors(draw_errors_with_nan())
+def test_the_curve_is_the_mean_of_the_best_points() -> None:
+    errors = errors_by_point(draw_errors_with_nan())
     curve = cumulative_by_landmark(errors)
     best = sorted(value for value in errors if not math.isnan(value))
     assert len(curve) == len(best) == 8

@@ -60,8 +60,8 @@ def test_a_landmark_that_switches_between_head_and_tail_is_worse_in_every_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pixels, places = _draw_animals()
-    is_swapped = np.arange(IMAGES) % 3 == 0
-    places[is_swapped, 0] = places[is_swapped, 1]
+    is_on_tail = np.arange(IMAGES) % 3 == 0
+    places[is_on_tail, 0] = places[is_on_tail, 1]
     result = _check(monkeypatch, places, pixels)
     assert result.purity[0] == pytest.approx(2 / 3, abs=0.1)
     assert result.constellation[0] == pytest.approx(2 / 3, abs=0.1)

@@ -201,7 +201,7 @@ def test_points_are_reordered_with_their_mirror_partners(tmp_path: Path) -> None
     assert reordered.mirror == (0, 2, 1)
     np.testing.assert_array_equal(reordered.xy, truth.xy[:, ::-1])
     np.testing.assert_array_equal(reordered.visible, truth.visible[:, ::-1])
-    assert truth.select_points(["nose", "left_eye"]).mirror == ()  # its mirror partner is missing
+    assert truth.select_points(["nose", "left_eye"]).mirror == ()  # right_eye is missing
     assert truth.select_points(["nose"]).mirror == (0,)
     with pytest.raises(InputError, match=r"test\.json has no point 'tail'"):
         truth.select_points(["tail"])

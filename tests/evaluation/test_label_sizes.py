@@ -63,7 +63,7 @@ def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path:
         read_ground_truth(_write_labels(tmp_path / "b.json", [None] * 2, [outside, outside]), refs)
 
 
-def test_the_size_of_a_rotated_photo_may_be_stated_before_its_rotation(tmp_path: Path) -> None:
+def test_the_stated_size_may_be_that_before_a_photo_is_rotated(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "000.png"), np.zeros((40, 80, 3), np.uint8))
     refs = list_images([tmp_path / "000.png"])
     for size in ((80, 40), (40, 80)):

@@ -192,15 +192,17 @@ def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
     assert measured["guessing"]["backward"] < measured["guessing"]["backward_found"]
 
 
-def test_stage1_errors_are_the_same_if_every_landmark_was_found(scene: dict[str, np.ndarray]) -> None:
+def test_stage1_backward_errors_of_found_and_of_all_landmarks_are_equal_if_all_were_found(
+    scene: dict[str, np.ndarray],
+) -> None:
     train, test = make_examples(scene)
     measured = stage1_errors(train, test, Evaluation())
     for row in measured["errors"]:
         assert row["backward_found"] == row["backward"]
     assert measured["guessing"]["backward_found"] == measured["guessing"]["backward"]
     assert measured["guessing"]["backward"] == pytest.approx(mean_shape_errors(train, test)["backward"])
-    nothing = scene | {"test_landmarks": np.full_like(scene["test_landmarks"], np.nan)}
-    assert stage1_errors(*make_examples(nothing), Evaluation())["errors"][0]["backward_found"] is None
+    nothing_found = scene | {"test_landmarks": np.full_like(scene["test_landmarks"], np.nan)}
+    assert stage1_errors(*make_examples(nothing_found), Evaluation())["errors"][0]["backward_found"] is None
 
 
 def test_guessing_errors_of_each_landmark_and_their_curve_agree_with_a_loop(

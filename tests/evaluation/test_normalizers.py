@@ -84,7 +84,7 @@ def test_an_eye_with_many_points_is_at_the_mean_of_the_visible_ones() -> None:
 
 def test_names_may_be_numbers_or_contain_commas() -> None:
     truth = make_objects([[[0, 0], [0, 7], [0, 9]]], ("1", "tip, left", "2"))
-    assert measure_lengths(truth, "points:1,2", REGIONS).tolist() == [9.0]  # names come before indices
+    assert measure_lengths(truth, "points:1,2", REGIONS).tolist() == [9.0]  # names, not indices
     assert measure_lengths(truth, "points:tip, left,2", REGIONS).tolist() == [2.0]
 
 

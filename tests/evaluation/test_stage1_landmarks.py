@@ -125,7 +125,7 @@ def test_images_without_any_point_have_no_landmarks(stage1: Stage1, pixels: torc
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 64, 64), (3, 64, 64)])
-def test_no_images_is_a_value_error(stage1: Stage1, shape: tuple[int, ...]) -> None:
+def test_an_empty_batch_or_a_single_image_is_a_value_error(stage1: Stage1, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="at least one image"):
         find_stage1_landmarks(stage1, torch.zeros(shape, dtype=torch.uint8))
 
@@ -245,11 +245,11 @@ def test_runs_without_features_use_the_stage_1_finder(run: Run) -> None:
 
 
 def test_zero_shot_landmarks_are_those_of_the_pipeline(feature_run: Run) -> None:
-    first = load_stage1_finder(feature_run, "cpu")
-    landmarks = find_stage1_landmarks(first, IMAGES)
+    finder = load_stage1_finder(feature_run, "cpu")
+    landmarks = find_stage1_landmarks(finder, IMAGES)
     with torch.no_grad():
         cells = TinyEncoder().describe(IMAGES.float() / 255)
-    placed = place_parts(cells, first.centroids, Features().sharpness)
+    placed = place_parts(cells, finder.centroids, Features().sharpness)
     np.testing.assert_allclose(landmarks.xy, placed.xy.numpy(), atol=1e-3)
     assert landmarks.found.all()
     assert landmarks.image.tolist() == [image for image in range(5) for _ in range(3)]

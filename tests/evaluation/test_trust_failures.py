@@ -139,9 +139,9 @@ def test_good_runs_do_not_fail_and_most_of_their_landmarks_are_trusted(
     recorded: list[dict[str, Any]],
 ) -> None:
     """An earlier version distrusted 14 of 20 landmarks of a run with 0.23 of the error of guessing."""
-    defaults = [run for run in recorded if run["variant"] == "default" and run["forward_share"] <= 0.3]
-    assert len(defaults) >= 5
-    for run in defaults:
+    good_runs = [run for run in recorded if run["variant"] == "default" and run["forward_share"] <= 0.3]
+    assert len(good_runs) >= 5
+    for run in good_runs:
         trust = _judge_recorded(run)
         assert judge_run(trust.expected_error, Evaluation()).verdict != "failed"
         assert (trust.trust < MIN_TRUST).mean() <= 0.3, run["data"]

@@ -62,7 +62,7 @@ def test_image_names_are_relative_to_the_resolved_common_folder(tmp_path: Path) 
 
 @pytest.mark.parametrize("objects", [[*FRAMES, *CROWD], [*STILLS, *FRAMES], [*FRAMES, *STILLS]])
 @pytest.mark.parametrize("batch", [1, 100])
-def test_images_and_videos_cannot_share_an_archive(objects: Any, batch: int, tmp_path: Path) -> None:
+def test_an_archive_has_either_images_or_one_video(objects: Any, batch: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="either images or one video"):
         write_cvat(make_predictions(objects, batch), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -136,7 +136,7 @@ def test_long_tables_are_written_in_chunks(
 
 
 def test_pandas_2_can_read_the_hdf5_file(tmp_path: Path) -> None:
-    """Without the layout attribute, which pandas 3 does not write, pandas 2 assumes an old format."""
+    """Without the attribute pandas_version, which pandas 3 does not write, pandas 2 assumes an old format."""
     tables: Any = pytest.importorskip("tables")
     path = write_dlc_h5(make_predictions(FRAMES), CARD, tmp_path)
     with tables.open_file(path) as file:

@@ -145,7 +145,7 @@ def test_the_file_describes_itself(detector: Detector, tmp_path: Path) -> None:
 def test_the_example_needs_no_torch(
     box: tuple[int, ...], detector: Detector, file: Path, tmp_path: Path
 ) -> None:
-    """Run the example in a process in which torch, OpenCV and selfmark cannot be imported."""
+    """Run the example in a process in which torch, OpenCV, SciPy, onnx and selfmark cannot be imported."""
     Image.fromarray(generate_scene(1, 150, seed=2).images[0]).save(tmp_path / "photo.png")
     program = "import runpy, sys\n"
     program += "for name in ('torch', 'cv2', 'scipy', 'selfmark', 'onnx'): sys.modules[name] = None\n"

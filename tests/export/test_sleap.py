@@ -51,13 +51,13 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
         _write_picture(tmp_path / "b.png", (64, 50)),
         _write_picture(tmp_path / "c.png", (40, 30)),
     ]
-    twice = [
+    small_refs = [  # two objects in a.png and one in c.png
         ImageRef(stills[0].path, box=(0, 0, 9, 9)),
         ImageRef(stills[0].path, box=(9, 9, 9, 9)),
         stills[2],
     ]
     small, large = (
-        make_random_prediction(twice, (40, 30), 1),
+        make_random_prediction(small_refs, (40, 30), 1),
         make_random_prediction([stills[1]], (64, 50), 2),
     )
     path = write_slp([small, large], CARD, tmp_path)

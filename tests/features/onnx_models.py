@@ -11,13 +11,13 @@ onnx = pytest.importorskip("onnx")
 helper = onnx.helper
 
 WEIGHT = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-IMAGES = ["batch", 3, "height", "width"]
-MAPS = ["batch", 6, "rows", "columns"]
+IMAGE_SHAPE = ["batch", 3, "height", "width"]
+MAP_SHAPE = ["batch", 6, "rows", "columns"]
 
 
 def make_model(
-    input_shape: list[Any] | None = IMAGES,
-    output_shape: list[Any] | None = MAPS,
+    input_shape: list[Any] | None = IMAGE_SHAPE,
+    output_shape: list[Any] | None = MAP_SHAPE,
     nodes: list[Any] | None = None,
     input_type: int = onnx.TensorProto.FLOAT,
     output_type: int = onnx.TensorProto.FLOAT,

@@ -42,7 +42,14 @@ def compute_reference_maps(
 
 
 def compare_maps(name: str, state: dict[str, Tensor], size: int, image_size: int | None) -> None:
-    """Compare the maps of a variant with those of the package, relative to their largest value."""
+    """Compare the maps of a variant with those of the package, relative to their largest value.
+
+    Args:
+        name: name of the variant.
+        state: its weights.
+        size: side of the image that both networks get, pixels.
+        image_size: image side that the network of the package is built for; None for any side.
+    """
     encoder = build_encoder(name)
     assert isinstance(encoder, EfficientNetLiteEncoder)
     encoder.network.load_published(state)
@@ -124,7 +131,7 @@ def test_features_of_an_image_do_not_depend_on_the_batch(lite0: EfficientNetLite
     torch.testing.assert_close(torch.cat([lite0(row[None]) for row in images]), together)
 
 
-def test_features_follow_the_weights_without_gradients() -> None:
+def test_features_computed_without_gradients_follow_the_weights() -> None:
     encoder, images = build_encoder(LITE0), random_images(2, 64)
     for _ in range(2):  # the second pass must not reuse kernels that were folded from earlier weights
         with_gradients = encoder(images).detach()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from selfmark.errors import InputError
 from selfmark.features.loading import build_encoder, load_encoder
-from tests.features.onnx_models import IMAGES, MAPS, WEIGHT, make_model
+from tests.features.onnx_models import IMAGE_SHAPE, MAP_SHAPE, WEIGHT, make_model
 from tests.features.random_images import random_images
 
 onnx = pytest.importorskip("onnx")
@@ -33,10 +33,10 @@ def compute_expected_features(images: Tensor, size: int, grid: int) -> Tensor:
 @pytest.mark.parametrize(
     ("input_shape", "output_shape", "size"),
     [
-        (IMAGES, MAPS, 64),  # dynamic sizes
-        (IMAGES, ["batch", "channels", "rows", "columns"], 64),  # number of channels known only from a result
-        (IMAGES, None, 64),  # output of unknown shape
-        (["batch", 3, 32, 32], MAPS, 32),  # fixed image size
+        (IMAGE_SHAPE, MAP_SHAPE, 64),  # dynamic sizes
+        (IMAGE_SHAPE, ["batch", "channels", "rows", "columns"], 64),  # channels known only from a result
+        (IMAGE_SHAPE, None, 64),  # output of unknown shape
+        (["batch", 3, 32, 32], MAP_SHAPE, 32),  # fixed image size
         ([1, 3, 48, 48], [1, 6, 12, 12], 48),  # fixed batch and image size
         ([4, 3, 64, 64], [4, 6, 16, 16], 64),  # fixed batch that does not divide the number of images
     ],
@@ -86,8 +86,8 @@ def make_flatten_node() -> list[Any]:
         ),
         (
             make_model(
-                IMAGES,
-                IMAGES,
+                IMAGE_SHAPE,
+                IMAGE_SHAPE,
                 [helper.make_node("Identity", ["x0"], ["y0"])],
                 onnx.TensorProto.UINT8,
                 onnx.TensorProto.UINT8,
@@ -99,13 +99,13 @@ def make_flatten_node() -> list[Any]:
             r"input of .* with shape \['batch', 12\]",
         ),
         (
-            make_model(IMAGES, ["batch", "features"], make_flatten_node()),
+            make_model(IMAGE_SHAPE, ["batch", "features"], make_flatten_node()),
             r"output of .* is tensor\(float\) with shape \['batch', 'features'\]; features need",
         ),
         (
             make_model(
-                IMAGES,
-                MAPS,
+                IMAGE_SHAPE,
+                MAP_SHAPE,
                 [helper.make_node("Cast", ["x0"], ["y0"], to=onnx.TensorProto.DOUBLE)],
                 output_type=onnx.TensorProto.DOUBLE,
             ),
@@ -127,7 +127,7 @@ def test_a_model_that_fails_on_the_image_size_is_reported() -> None:
         helper.make_node("Constant", [], ["shape"], value=shape),
         helper.make_node("Reshape", ["x0", "shape"], ["y0"]),
     ]
-    encoder = build_encoder("onnx:own.onnx", make_model(IMAGES, [1, 3, 16, 16], nodes))
+    encoder = build_encoder("onnx:own.onnx", make_model(IMAGE_SHAPE, [1, 3, 16, 16], nodes))
     with pytest.raises(InputError, match=r"fails on images of 64 x 64 pixels .*; export it for this size"):
         encoder(random_images(1, 64))
 
@@ -146,7 +146,7 @@ def test_a_model_that_fails_on_the_image_size_is_reported() -> None:
     ],
 )
 def test_unsuitable_results_are_refused(node: Any, message: str) -> None:
-    encoder = build_encoder("onnx:own.onnx", make_model(IMAGES, None, [node]))
+    encoder = build_encoder("onnx:own.onnx", make_model(IMAGE_SHAPE, None, [node]))
     with pytest.raises(InputError, match=message):
         encoder(random_images(2, 64))
 

@@ -32,7 +32,16 @@ Counts = dict[str, Any]
 
 @dataclass
 class FuzzResult:
-    """Outcome of fuzzing one reader."""
+    """Outcome of fuzzing one reader.
+
+    inputs:          number of corrupted files
+    read:            how many of them the reader read without an error
+    refused:         how many it refused with an error of selfmark
+    slowest_seconds: longest time for one file
+    failures:        all other errors
+    failing_inputs:  the files that caused them
+    accepted:        some of the files that were read; they are corrupted further
+    """
 
     inputs: int = 0
     read: int = 0
@@ -46,7 +55,9 @@ class FuzzResult:
 def fuzz(
     reader: Reader, folder: Path, count: int, rng: random.Random, result: FuzzResult | None = None
 ) -> FuzzResult:
-    """Let a reader read its valid files, which must succeed, and then `count` corrupted ones.
+    """Let a reader read `count` corrupted files.
+
+    In the first round, it first reads its valid files, which must succeed.
 
     Args:
         reader: the reader.

@@ -60,8 +60,8 @@ def round_trip_edits(path: Path) -> None:
 
 
 def round_trip_tables(path: Path) -> None:
-    """Write predictions with the names in a JSON file as CSV and as COCO, and read them back."""
-    card, prediction = _predict(path)
+    """Write the prediction of a JSON file as CSV and as COCO, and read it back."""
+    card, prediction = _parse_prediction(path)
     xy, score = prediction.landmarks.xy[0], prediction.landmarks.score[0]
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         table = get_writer("csv")(iter([prediction]), card, Path(folder))
@@ -80,7 +80,7 @@ def round_trip_tables(path: Path) -> None:
     assert np.allclose(triples[:, :2], xy, atol=0.01)
 
 
-def _predict(path: Path) -> tuple[ModelCard, Prediction]:
+def _parse_prediction(path: Path) -> tuple[ModelCard, Prediction]:
     """Build a model card and a prediction from a JSON file; raise an InputError if it is not as expected."""
     try:
         values: Any = json.loads(path.read_bytes())

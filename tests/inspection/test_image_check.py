@@ -120,7 +120,7 @@ def test_every_stage_of_a_training_is_timed(
 
 
 def test_steps_are_timed_without_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first steps take 10 s, the others 2 s: 2 s are reported, and the time limit is respected."""
+    """The first step takes 10 s, the others 2 s: 2 s are reported, and the time limit is respected."""
     now, steps = [0.0], []
 
     def run_phase(state: object, phase: object, task: object, runtime: object, on_log, *_: object) -> None:
@@ -161,8 +161,9 @@ def test_advice_fits_the_images(survey: ImageSurvey, monkeypatch: pytest.MonkeyP
     assert "fewer than -k 10: use -k 7 or less" in _advise(many, InputFindings(keypoints=7))
     assert "-k 10 is fine" in _advise(many, InputFindings(keypoints=25))
     video = replace(survey, images=3_000, videos=1)
-    assert "--every 20 uses 300 frames" in _advise(replace(video, stride=10))  # already every 2nd
-    assert "--every 6 reads no more than these" in _advise(video)  # 3,000 of at most 1,000
+    # The survey has every second frame, so --every must be twice the stride.
+    assert "--every 20 uses 300 frames" in _advise(replace(video, stride=10))
+    assert "--every 6 reads no more than these" in _advise(video)  # the preset uses 1,000 of 3,000
     monkeypatch.setattr(setup_advice, "available_memory", lambda: 3 * 2**30)
     assert "memory" not in _advise(many, memory=2 * 2**30)
     assert "needs about 4.0 GiB, but 3.0 GiB are free" in _advise(many, memory=4 * 2**30)

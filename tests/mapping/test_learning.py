@@ -212,7 +212,7 @@ def test_points_without_known_partners_are_their_own_partners(run: Path, tmp_pat
     assert any("flip_idx" in note for note in learned.notes)
 
 
-def test_several_objects_of_one_image_keep_their_boxes(run: Path, tmp_path: Path) -> None:
+def test_several_objects_of_one_image_are_all_used(run: Path, tmp_path: Path) -> None:
     labels = _write_labels(tmp_path / "few", _draw_shapes(2))
 
     def add_object(content: Any) -> None:

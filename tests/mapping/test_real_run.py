@@ -83,7 +83,8 @@ def test_labels_of_other_tools_give_the_same_map(
     shutil.copytree(quick_run, run)
     content = json.loads((labeled / "labels.json").read_text())
     category = content["categories"][0]
-    # All formats can store the names of points, but not skeletons, mirror partners and boxes.
+    # The files of the other tools have no skeleton, mirror partners and boxes, so the COCO file must not
+    # have them either.
     content["categories"] = [{"id": category["id"], "keypoints": category["keypoints"]}]
     for annotation in content["annotations"]:
         del annotation["bbox"]

@@ -45,8 +45,8 @@ def _make_changes(config: Config, seed: int = 0) -> RandomChanges:
     return RandomChanges(config, BatchSlice(0, 2, 2), torch.Generator().manual_seed(seed))
 
 
-def _compare_scaled_pixels(method: Jakab2018) -> None:
-    """Replace the perceptual network by the image times 2, 3, 4 and 5, whose errors are known."""
+def _use_scaled_pixels_as_features(method: Jakab2018) -> None:
+    """Replace the four perceptual maps by the image times 2, 3, 4 and 5, whose errors are known."""
     features = PerceptualFeatures("scaled", lambda images: [images * factor for factor in (2, 3, 4, 5)])
     method._perceptual = features
 
@@ -108,7 +108,7 @@ def test_the_gain_of_the_head_spreads_the_first_landmarks() -> None:
 def test_losses_are_errors_divided_by_their_running_means() -> None:
     config = _make_config()
     method = _build_method(config)
-    _compare_scaled_pixels(method)
+    _use_scaled_pixels_as_features(method)
     momentum, history = config.jakab2018.momentum, []
     for step in range(3):
         losses = method.compute_losses(_draw_images(step), _draw_images(step), _make_changes(config, step))
@@ -126,7 +126,7 @@ def test_losses_are_errors_divided_by_their_running_means() -> None:
 def test_the_source_is_the_second_image_warped_twice_and_the_target_the_first_warped_once() -> None:
     config = _make_config()
     method = _build_method(config)
-    _compare_scaled_pixels(method)
+    _use_scaled_pixels_as_features(method)
     seen: list[Tensor] = []
 
     def generate(source: Tensor, target: Tensor) -> Tensor:

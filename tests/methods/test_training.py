@@ -196,7 +196,7 @@ def test_frames_are_paired_within_their_video() -> None:
     assert np.array_equal(others, find_others(rows, 7))
 
 
-def test_other_methods_use_neither_features_nor_a_chosen_number_of_landmarks() -> None:
+def test_other_methods_refuse_features_and_an_automatic_number_of_landmarks() -> None:
     config = override(Config(), {"method": "equivariance"})
     with pytest.raises(InputError, match="does not use features"):
         override(config, {"features.name": "efficientnet-lite0"})

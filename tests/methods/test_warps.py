@@ -43,9 +43,9 @@ def test_processes_take_their_part_of_the_same_warps() -> None:
     assert torch.equal(part.weight, whole.weight[2:5])
 
 
-def test_strengths_are_standard_deviations() -> None:
-    still = Methods(warp_rotation=0, warp_scale=1e-9, warp_shift=0.2, warp_all=1e-9, warp_some=1e-9)
-    warps = random_warps(still, BatchSlice(0, 4_000, 4_000), _make_generator())
+def test_the_shift_setting_is_a_standard_deviation() -> None:
+    only_shift = Methods(warp_rotation=0, warp_scale=1e-9, warp_shift=0.2, warp_all=1e-9, warp_some=1e-9)
+    warps = random_warps(only_shift, BatchSlice(0, 4_000, 4_000), _make_generator())
     moved = warps(torch.zeros(4_000, 1, 2))[:, 0]
     assert abs(float(moved.std()) - 0.2) < 0.01
     assert abs(float(moved.mean())) < 0.01

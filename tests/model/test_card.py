@@ -61,7 +61,7 @@ def test_landmarks_below_the_limit_are_untrusted() -> None:
     assert untrusted_landmarks(CARD, 1) == [], "trust was not measured"
 
 
-def test_a_card_without_colors_from_an_older_version_is_read(tmp_path: Path) -> None:
+def test_a_card_of_an_older_version_with_fewer_fields_is_read(tmp_path: Path) -> None:
     write_card(CARD, tmp_path)
     path = tmp_path / "model.json"
     values = json.loads(path.read_text())

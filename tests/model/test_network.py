@@ -53,8 +53,8 @@ def test_psi_inherits_all_but_the_last_layer(head: Literal["detector", "descript
     assert psi(torch.rand(1, 3, 128, 128)).shape == (1, 7, 32, 32)
 
 
-def test_a_shifted_image_gives_a_shifted_map() -> None:
-    """Shifting the image by a multiple of the stride shifts the map accordingly."""
+def test_the_first_layers_shift_with_the_image() -> None:
+    """Shifting the image by 8 pixels shifts the output of the first block, whose stride is 2, by 4 cells."""
     torch.manual_seed(0)
     phi = Phi(preset("tiny").network).eval()
     image = torch.rand(1, 3, 256, 256)

@@ -107,20 +107,20 @@ def test_the_landmarks_of_two_views_are_in_one_table(run: Path, mirrored: Path, 
     assert {row["instance"] for row in rows} == {"0"}
     names = [f"{view}_{landmark}" for view in ("top", "bottom") for landmark in range(4)]
     assert [row["landmark"] for row in rows[:8]] == names
-    # Each view is predicted by its own detector, which sees the view and nothing else.
+    # The landmarks of each view are found by its own detector, which sees the view and nothing else.
     for number, view in enumerate(read_views(run)):
         detector = Detector.load(run / view.name)
         box = view.box
         refs = [ImageRef(path, box=box) for path in sorted(mirrored.iterdir())]
         (batch,) = detector.predict(refs)
-        ours = np.array([(float(row["x"]), float(row["y"])) for row in rows]).reshape(12, 2, 4, 2)[:, number]
-        np.testing.assert_allclose(ours, batch.landmarks.xy, atol=1e-3)
-        assert (ours[..., 1] >= box[1] - 0.5).all()
-        assert (ours[..., 1] <= box[1] + box[3] - 0.5).all(), "within the view"
+        xy = np.array([(float(row["x"]), float(row["y"])) for row in rows]).reshape(12, 2, 4, 2)[:, number]
+        np.testing.assert_allclose(xy, batch.landmarks.xy, atol=1e-3)
+        assert (xy[..., 1] >= box[1] - 0.5).all()
+        assert (xy[..., 1] <= box[1] + box[3] - 0.5).all(), "within the view"
     assert len(list((tmp_path / "out" / "drawn").iterdir())) == 12
 
 
-def test_whole_images_for_the_detector_of_one_view_are_noticed(
+def test_the_detector_of_one_view_warns_about_uncropped_images(
     run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["predict", run / "bottom", next(mirrored.iterdir()), "--device=cpu"]
@@ -212,7 +212,7 @@ def test_labels_outside_a_crop_are_left_out() -> None:
         np.array([[(5.0, 12.0), (5.0, 3.0), (30.0, 2.0)], [(5.0, 3.0), (9.4, 4.0), (9.6, 4.0)]]),
         boxes=np.array([(2.0, 1.0, 20.0, 20.0), (np.nan,) * 4]),
     )
-    cropped = crop_objects(truth, (0, 2, 10, 8))  # x from 0 to 10, y from 2 to 10
+    cropped = crop_objects(truth, (0, 2, 10, 8))  # pixel centers with x from -0.5 to 9.5, y from 1.5 to 9.5
     assert cropped.names == ("low", "high")
     np.testing.assert_array_equal(cropped.visible, [[False, True], [True, True]])
     np.testing.assert_array_equal(cropped.boxes, [(2, 2, 8, 8), (np.nan,) * 4])

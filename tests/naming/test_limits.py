@@ -110,7 +110,7 @@ def test_lone_surrogates_are_a_bad_request(body: bytes, shared_server: ToyServer
     response = shared_server.client.post("/api/edits", content=body, headers=headers)
     assert response.status_code == 400
     assert "not valid Unicode" in response.text
-    # A value of the wrong type is described without repeating it.
+    # A request without the field `edits` gets an error message that does not repeat the invalid text.
     response = shared_server.client.post("/api/edits", content=rb'{"\ud800": 1}', headers=headers)
     assert response.status_code == 422
     assert json.loads(response.content)["error"]

@@ -616,7 +616,9 @@ def test_contrast_check_can_fail(browser: Any, shared_server: ToyServer) -> None
         assert len(page.evaluate(_LOW_CONTRAST)) > 3
 
 
-def test_tab_reaches_all_controls_with_a_visible_outline(browser: Any, shared_server: ToyServer) -> None:
+def test_tab_reaches_the_controls_and_outlines_the_focused_one(
+    browser: Any, shared_server: ToyServer
+) -> None:
     with visit(browser, shared_server.address) as visited:
         page = wait_until_ready(visited)
         reached = set()

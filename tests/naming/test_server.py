@@ -145,6 +145,8 @@ def test_requested_port_is_used(ready_run: Path) -> None:
             with socket.socket() as connection:
                 if connection.connect_ex(("127.0.0.1", port)) == 0:
                     break
+        else:
+            pytest.fail("nothing listens on the port")
     finally:
         process.kill()
         process.communicate()

@@ -80,7 +80,7 @@ def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
             entry["box"] = boxes[index % len(boxes)]
         write_json(entries, run / "images.json")
         assert {ref.box for ref in select_images(run, [str(other)], 10)} == {expected}, (
-            "the part the run used"
+            "the box that all images of the run share, if any"
         )
 
 

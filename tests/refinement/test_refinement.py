@@ -68,7 +68,7 @@ def test_corrections_move_the_landmarks_of_other_images(
     assert "64 points in 4 images" in capsys.readouterr().out.replace("\n", " ")
     record = read_card(corrected / "model").provenance["refined"]
     assert record["error_before"] == pytest.approx(100 * np.hypot(*SHIFT) / 192, rel=1e-3)
-    assert record["error_after"] < 0.8 * record["error_before"], "by leave-one-out"
+    assert record["error_after"] < 0.8 * record["error_before"], "in images left out of the training"
     moved = np.median(Detector.load(corrected)(others).xy - before, axis=(0, 1))
     assert moved @ SHIFT > 0.3 * SHIFT @ SHIFT, "images without corrections follow"
     assert (corrected / "model-original" / "weights.safetensors").read_bytes() == original

@@ -1,4 +1,4 @@
-"""Paths, numbers and files on the command line that no user means: one sentence and exit code 2, at once."""
+"""Nonsensical paths, numbers and files on the command line are refused at once, with one sentence."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_special_files_are_refused_instead_of_read(kind: str, photos: Path, tmp_
     assert selfmark("predict", TOY_DETECTOR, photos, "--boxes", path, "-o", tmp_path / "out") == 2
 
 
-def test_windows_line_ends_and_byte_order_marks_are_read_as_before(tmp_path: Path) -> None:
+def test_line_ends_become_newlines_and_byte_order_marks_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_bytes(b"\xef\xbb\xbfa.png\r\nb.png\rc.png\n")
     assert read_text(path) == path.read_text(encoding="utf-8-sig") == "a.png\nb.png\nc.png\n"
@@ -87,7 +87,7 @@ def test_trails_need_a_drawing_and_a_possible_length(
     assert not output.exists()
 
 
-def test_parts_of_images_and_budgets_have_limits() -> None:
+def test_crops_views_and_time_budgets_have_limits() -> None:
     for text in ("0,0,1e-300,5", "0,0,0.5,0.5"):
         with pytest.raises(InputError):
             parse_crop(text)

@@ -193,7 +193,7 @@ def test_a_new_run_does_not_use_links_in_its_folder(tmp_path: Path) -> None:
         Run.create(tmp_path / "run", preset("tiny"), ["x"], [])
 
 
-def test_appending_leaves_the_other_names_of_a_file_unchanged(tmp_path: Path) -> None:
+def test_appending_does_not_change_a_hard_linked_file(tmp_path: Path) -> None:
     victim, path = tmp_path / "victim", tmp_path / "log.jsonl"
     victim.write_text("mine\n")
     path.hardlink_to(victim)

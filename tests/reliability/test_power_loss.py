@@ -69,7 +69,7 @@ def _check_files(folder: Path) -> str:
     return "trained"
 
 
-def test_a_power_failure_at_any_sync_loses_nothing_that_was_reported(
+def test_after_a_power_failure_all_files_are_complete_and_the_run_resumes(
     photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, states = Disk(tmp_path / "work" / "run"), list[str]()

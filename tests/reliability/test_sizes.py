@@ -277,7 +277,7 @@ def test_the_header_of_a_fragmented_or_nested_file_is_checked(tmp_path: Path) ->
         nested = make_box(kind, nested)
     with pytest.raises(InputError, match="claims 1,073,741,824 frames"):
         check(nested)
-    # Headers that are damaged or nested too deeply claim no number of frames, so they pass.
+    # In headers that are damaged or nested too deeply, no number of frames is found, so they pass.
     for damaged in (b"\0\0\0\1moov", b"\0\0\0\3moov", b"moov", nested[:40]):
         check(damaged)
     for _ in range(3_000):

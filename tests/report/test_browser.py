@@ -127,13 +127,13 @@ def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_charts_and_maps_are_not_blank(browser: Any, report: Path, scheme: str) -> None:
+def test_charts_and_scatter_plots_are_not_blank(browser: Any, report: Path, scheme: str) -> None:
     with visit(browser, report, color_scheme=scheme) as seen:
         picture = take_screenshot(seen.page)
         background = picture[2, 2]
         assert background.max() < 60 if scheme == "dark" else background.min() > 240
         figures = seen.page.query_selector_all("svg[role=img]")
-        assert len(figures) == 1 + 2 + 3 + 1  # curves, maps, losses, rounds
+        assert len(figures) == 1 + 2 + 3 + 1  # curves, scatter plots, losses, rounds
         for svg in figures:
             inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
             assert _measure_ink(inside) > 0.01

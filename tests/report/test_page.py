@@ -325,6 +325,6 @@ def test_hidden_landmarks_are_left_out_and_others_keep_number_and_color(tmp_path
     for index in (0, 2, 3):
         assert f"<h3>{index} · {names[index]}</h3>" in page
         assert colors[index] in page
-    assert "#222222" not in page, "not even on the map of the landmarks"
+    assert "#222222" not in page, "not even in the scatter plot"
     assert page.count("wobble") == 1, "only in the note on hidden landmarks"
     assert "1 · hidden" in page, "the mirror partner of the right eye"

@@ -1,4 +1,4 @@
-"""The map of the landmarks."""
+"""The scatter plot of the report, on which similar points are close together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _read_dots(scatter: Scatter) -> dict[int, np.ndarray]:
     }
 
 
-def test_dots_fill_the_map_without_distortion() -> None:
+def test_dots_fill_the_plot_without_distortion() -> None:
     xy = np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]])
     positions = _read_dots(build_scatter(xy, np.zeros(4, int), palette(1), None))[0]
     assert positions[1, 0] - positions[0, 0] == pytest.approx(2 * (positions[2, 1] - positions[3, 1]))
@@ -42,7 +42,7 @@ def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
     assert scatter.num_points == 300
 
 
-def test_the_map_has_at_most_a_thousand_finite_dots() -> None:
+def test_the_plot_has_at_most_a_thousand_dots_all_finite() -> None:
     xy = np.random.default_rng(0).normal(size=(2500, 2))
     label = np.zeros(2500, int)
     assert len(_read_dots(build_scatter(xy, label, palette(1), None))[0]) == 1000
@@ -60,9 +60,9 @@ def test_crops_do_not_overlap_and_are_centered_on_their_points() -> None:
         xy, np.zeros(400, int), palette(2), rng.integers(0, 255, (400, 16, 16, 3), dtype=np.uint8)
     )
     corners = np.array([crop[:2] for crop in scatter.crops])
-    gaps = np.abs(corners[:, None] - corners[None]).max(axis=2) + 1e6 * np.eye(len(corners))
+    distances = np.abs(corners[:, None] - corners[None]).max(axis=2) + 1e6 * np.eye(len(corners))
     assert 10 < len(corners) <= 120
-    assert gaps.min() >= CROP_SIDE
+    assert distances.min() >= CROP_SIDE
     nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - _read_dots(scatter)[0][None]).max(axis=2).min(axis=1)
     assert nearest.max() < 0.2
     assert all(crop[2] == palette(2)[0] and crop[3].startswith("data:image/jpeg") for crop in scatter.crops)

@@ -59,7 +59,7 @@ def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tm
 
 
 def test_identity_survives_a_short_contact(tmp_path: Path) -> None:
-    """Two animals meet head on, touch for half a second, and go back the way they came."""
+    """Two animals approach each other, touch for half a second, and each returns to its own side."""
     time = np.linspace(-1, 1, 150)
     gap = 1.7 * BODY[0] + 60 * np.abs(time) ** 1.5
     middle = np.array(SIZE) / 2

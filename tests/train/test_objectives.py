@@ -183,9 +183,9 @@ class _NoHeat(torch.nn.Module):
 def test_labels_of_mirror_images_may_differ_from_those_of_partners() -> None:
     """A flipped image has the labels that were found in its mirror image, and other images have their own."""
     still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
-    gray = {"contrast": [1, 1], "brightness": [1, 1]}
+    same_light = {"contrast": [1, 1], "brightness": [1, 1]}
     config = _make_config(
-        K=3, student__batch=8, **{f"augment__{name}": value for name, value in (still | gray).items()}
+        K=3, student__batch=8, **{f"augment__{name}": value for name, value in (still | same_light).items()}
     )
     generator = torch.Generator().manual_seed(4)
     pixels = torch.zeros(8, 3, 64, 64, dtype=torch.uint8)

@@ -126,7 +126,9 @@ def test_labels_match_the_image_and_its_flip(seed: int) -> None:
 
 def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
     table = _make_table()
-    batch = _draw(table, None, warmup_pair_settings(CONFIG), CONFIG, 0)
+    settings = warmup_pair_settings(CONFIG)
+    assert not settings.flip
+    batch = _draw(table, None, settings, CONFIG, 0)
     _, image = _decode(batch, batch.xy)
     first, second = image.chunk(2)
     both_valid = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]

@@ -48,7 +48,7 @@ def test_matches_must_be_correct_and_mutual():
     assert score.matching == 0
 
 
-def test_the_mean_of_scores_is_their_average():
+def test_scores_are_averaged():
     scores = [
         compare(make_points([[20, 20]]), make_points([[x, 20]]), SHIFT, 100, 3.0, compute_euclidean)
         for x in (30, 50)

@@ -91,8 +91,8 @@ def test_adaptation_labels_repeated_detections():
     for index, spots in enumerate(centers):
         labels = labeled.points[index][~labeled.points[index, :, 0].isnan()]
         assert len(labels) == len(spots)
-        gaps = torch.cdist(labels, torch.tensor(spots, dtype=torch.float32))
-        assert gaps.min(dim=1).values.max() < 0.8
+        distances = torch.cdist(labels, torch.tensor(spots, dtype=torch.float32))
+        assert distances.min(dim=1).values.max() < 0.8
     assert labeled.compute_points_per_image() == 1.5
 
 
@@ -116,7 +116,7 @@ def test_chosen_positions_correspond_in_both_views():
 # --- light -----------------------------------------------------------------------------------------
 
 
-def test_relighting_does_not_move_edges():
+def test_relighting_keeps_contrast_and_inverts_it_on_request():
     view = torch.full((64, 1, 48, 48), 0.2)
     view[..., 24:, 24:] = 0.8
     all_views = torch.ones(64, dtype=torch.bool)

@@ -136,7 +136,7 @@ def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(
     assert str(folder) in state.to_json()["resume"]
 
 
-def test_a_stopped_run_in_a_read_only_folder_is_stopped() -> None:
+def test_the_lock_of_a_run_in_a_read_only_folder_can_be_probed() -> None:
     code = (
         "import os, sys; from pathlib import Path; from selfmark.run.locks import is_locked\n"
         "os.getuid() or os.setuid(65534)\n"  # root may write everywhere
@@ -213,7 +213,7 @@ def test_only_previews_of_the_run_are_served_and_only_with_the_token(folder: Pat
                 assert client.get(f"/preview/{step}").status_code == 404, step
 
 
-def test_crafted_logs_and_files_give_errors_of_the_client(folder: Path) -> None:
+def test_crafted_logs_and_files_cause_no_server_error(folder: Path) -> None:
     outside = folder.parent / "outside.jpg"
     outside.write_bytes(b"secret")
     losses = [_make_train_event(1, number, 1.0, 0.5) | {"loss": {"total": None}} for number in range(500)]

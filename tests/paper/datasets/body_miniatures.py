@@ -54,7 +54,8 @@ def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
     Training videos have 25 annotated frames. Test videos have hand-marked frames. Validation videos have
     annotations but no images.
 
-    Frame 111 of video 3 is missing. Video 20 has one test frame, for which MATLAB drops a dimension. The
+    Without `as_videos`, three training frames or all test frames of a video exist as images, but frame 111 of
+    video 3 is missing. Video 20 has one test frame, for which MATLAB drops a dimension. The
     annotations continue with two videos of Extended BBCPose, whose frames must be downloaded separately.
     """
     rows = []
@@ -139,9 +140,8 @@ def make_human36m(root: Path) -> Path:
     """Make videos of 121 frames; the last frame has no joints.
 
     Frames 0, 50 and 100 are for training, 0 and 100 for testing. S1 also has a video of another action,
-    WalkingDog. In the first
-    video of S1, only 60 frames have masks, and the mask of frame 50 is empty. The joints of S11's
-    Directions.54138969 are missing, as in the real data set.
+    WalkingDog. In the first video of S1, only 60 frames have masks, and the mask of frame 50 is empty. The
+    joints of S11's Directions.54138969 are missing, as in the real data set.
     """
     cdfwrite: Any = pytest.importorskip("cdflib.cdfwrite")
     videos = [
@@ -287,7 +287,11 @@ def make_lsp(root: Path) -> Path:
 
 
 def make_lspet(root: Path) -> Path:
-    """Annotate 10,000 images, but make only five; joint 5 of image 2 and all joints of image 3 are hidden."""
+    """Annotate 10,000 images, but make only five.
+
+    Joint 5 of image 2 and all joints of image 3 are marked as not visible, which in this data set means that
+    their coordinates are meaningless.
+    """
     visible = np.ones((14, 1, 10000))
     visible[5, 0, 1] = visible[:, 0, 2] = 0
     joints = np.concatenate([compute_lsp_joints(10000), visible], axis=1)

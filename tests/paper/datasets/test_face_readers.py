@@ -255,8 +255,8 @@ def test_yaw_of_other_faces_is_within_a_few_degrees() -> None:
         for depth in (0.8, 1.2):
             shape = np.zeros((68, 3))
             shape[list(FACE)] = np.array(list(FACE.values())) * [1, 1, depth]
-            flat = Rotation.from_euler("y", yaw, degrees=True).apply(shape)[:, :2]
-            assert abs(estimate_yaw(flat[None])[0] - yaw) < 7
+            projected = Rotation.from_euler("y", yaw, degrees=True).apply(shape)[:, :2]
+            assert abs(estimate_yaw(projected[None])[0] - yaw) < 7
 
 
 @pytest.mark.skipif(not (SHARED / "faces-yt68.zip").is_file(), reason="faces-yt68 is not here")
@@ -283,7 +283,7 @@ def test_ls3d_yaw_is_estimated_from_the_points(ls3d: Path) -> None:
         face_miniatures.write_face(folder / f"{number}.jpg", (450, 450), make_five_points(0))
         write_t7(folder / f"{number}.t7", face_miniatures.make_rotated_face(yaw) + 1)
     data = read_dataset("ls3d", ls3d)
-    # In numerical order: 11 and 12 come after 2.
+    # The order is numerical; in alphabetical order, 11 and 12 would come before 2.
     assert [int(file.stem) for file in data.test.paths] == [1, 2, 3, 4, 5, 6, 11, 12]
     expected = [-75, 0, 40, 10, 89, -35, 5, 55]
     # The miniature's head is not quite the average head, so the estimate differs a little.

@@ -126,16 +126,16 @@ def finished_run(root: Path, scene: Scene, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def no_training(monkeypatch: pytest.MonkeyPatch, finished_run: Path) -> list[Training]:
-    """Copy one run instead of training; return the list of requested training runs."""
-    requested: list[Training] = []
+def copied_trainings(monkeypatch: pytest.MonkeyPatch, finished_run: Path) -> list[Training]:
+    """Copy one finished run instead of training; return the list of trainings that were replaced."""
+    copied: list[Training] = []
 
     def copy_run(workspace: Workspace, training: Training) -> None:
-        requested.append(training)
+        copied.append(training)
         shutil.copytree(finished_run, workspace.run_folder(training))
 
     monkeypatch.setattr(workspace, "train_run", copy_run)
-    return requested
+    return copied
 
 
 @pytest.fixture(scope="package")

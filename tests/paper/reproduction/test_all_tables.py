@@ -1,6 +1,7 @@
 """Every table and figure from its YAML file to its pages, with the real readers on miniature data sets.
 
-One short run replaces all training runs; `test_harness` and `test_official_layouts` train.
+One short run replaces all training runs; `test_official_layouts` and some tests of `test_harness` run
+real trainings.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reproduced")
 
 
-@pytest.mark.usefixtures("without_weights", "no_training", "real_readers")
+@pytest.mark.usefixtures("without_weights", "copied_trainings", "real_readers")
 @pytest.mark.parametrize("name", experiment.list_experiment_names())
 def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
     name: str, official_data: Path, output: Path
@@ -43,12 +44,12 @@ def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
     names = {row.name: row for row in table.rows}
     if table.kind == "table":
         # Rows and columns with reference values are added, see `reference_values`.
-        own = [line for line in rows[1:] if line[0] in names]
-        assert [line[0] for line in own] == list(names)
+        table_lines = [line for line in rows[1:] if line[0] in names]
+        assert [line[0] for line in table_lines] == list(names)
         added = {line[0].removesuffix(f", {AUTHORS_EYES}") for line in rows[1:] if line[0] not in names}
         assert added <= set(names)
         header, columns = rows[0], [column.name for column in table.columns]
-        for line in own:
+        for line in table_lines:
             row, cells = names[line[0]], dict(zip(header, line, strict=True))
             for index, column in enumerate(columns):
                 ours, theirs = cells[column], cells[f"{column} (paper)"]
@@ -63,7 +64,7 @@ def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
                     assert difference == pytest.approx(float(ours) - float(theirs), abs=1e-9)
         for row, column in product(table.own_rows, table.columns):
             if "backward" in (table.cell_spec(row, column).metric or ""):
-                line = next(line for line in own if line[0] == row.name)
+                line = next(line for line in table_lines if line[0] == row.name)
                 guess = line[header.index(f"{column.name}, guessing")]
                 assert float(guess) > 0
     else:
@@ -80,13 +81,13 @@ def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
 
 @pytest.mark.usefixtures("real_readers")
 def test_bodies_are_cropped_as_in_the_paper(
-    official_data: Path, tmp_path: Path, no_training: list[Training]
+    official_data: Path, tmp_path: Path, copied_trainings: list[Training]
 ) -> None:
     names = ["pennaction", "human36m-pck"]
     options = ReproductionOptions("tiny", select_short_settings(*names), "cpu")
     reproduce_tables(names, official_data, tmp_path, options, log=lambda line: None)
     crops = {
         training.data: (training.config.images.box_rule, training.config.images.body_scale)
-        for training in no_training
+        for training in copied_trainings
     }
     assert crops == {"pennaction": ("body", 1.35), "human36m": ("body", 1.1)}

@@ -60,7 +60,7 @@ def test_digest_depends_on_the_objects_and_not_on_the_folder(cached: CachedDatas
 
 
 @pytest.mark.parametrize(
-    ("clip", "folders"),
+    ("clips", "folders"),
     [
         ((), "train-5f7feedfca6f test-7e831cef92b9 fit-01704a3be186 started-5f7feedfca6f start-df72635a34ed"),
         (
@@ -70,7 +70,7 @@ def test_digest_depends_on_the_objects_and_not_on_the_folder(cached: CachedDatas
     ],
 )
 def test_folder_names_have_not_changed_since_selfmark_0_1(
-    clip: tuple[ClipFrame | None, ...], folders: str, tmp_path: Path
+    clips: tuple[ClipFrame | None, ...], folders: str, tmp_path: Path
 ) -> None:
     """Files that selfmark 0.1 wrote are still used."""
     xy = np.arange(24.0).reshape(4, 3, 2)
@@ -80,7 +80,7 @@ def test_folder_names_have_not_changed_since_selfmark_0_1(
     frames = (None, None, 3, 4)
     objects = build_annotated_objects(
         [
-            ImageRef(Path(f"images/{index}.jpg"), frames[index], clip=clip[index] if clip else None)
+            ImageRef(Path(f"images/{index}.jpg"), frames[index], clip=clips[index] if clips else None)
             for index in range(4)
         ],
         ("left_eye", "right_eye", "nose"),

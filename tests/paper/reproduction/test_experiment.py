@@ -58,8 +58,8 @@ def _parse_numbers(lines: list[str]) -> list[list[float | None]]:
 def _read_paper_table(label: str) -> list[list[float | None]]:
     """Return the numbers of the table with this label."""
     text = PAPER.read_text()
-    end = text.index(f"\\label{{{label}}}")
-    begin = max(text.rfind("\\begin{table", 0, end), text.rfind("\\begin{figure", 0, end))
+    label_start = text.index(f"\\label{{{label}}}")
+    begin = max(text.rfind("\\begin{table", 0, label_start), text.rfind("\\begin{figure", 0, label_start))
     stop = text.index("\\end{", text.index("\\bottomrule", begin))
     body = text[text.index("\\toprule" if "\\toprule" in text[begin:stop] else "\\midrule", begin) : stop]
     return _parse_numbers(body.splitlines())
@@ -97,19 +97,19 @@ def test_every_table_and_figure_with_results_has_a_file() -> None:
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
-def test_numbers_of_tables_and_figures_match_the_paper() -> None:
+def test_tables_and_figures_are_numbered_as_in_the_paper() -> None:
     text = re.sub(r"\\begin\{algorithm\}.*?\\end\{algorithm\}", "", PAPER.read_text(), flags=re.DOTALL)
-    numbers: dict[str, str] = {}
+    places: dict[str, str] = {}  # label -> "Table 3" or "Figure 4"
     for environment in ("table", "figure"):
         blocks = re.findall(
             rf"\\begin\{{{environment}\*?\}}.*?\\end\{{{environment}\*?\}}", text, flags=re.DOTALL
         )
         for number, block in enumerate(blocks, 1):
             for label in re.findall(r"\\label\{([^}]+)\}", block):
-                numbers[label] = f"{environment.capitalize()} {number}"
+                places[label] = f"{environment.capitalize()} {number}"
     for table in EXPERIMENTS.values():
         if table.place:
-            assert table.place.split(",")[0] == numbers[table.label], table.name
+            assert table.place.split(",")[0] == places[table.label], table.name
 
 
 def _make_valid_content() -> dict[str, Any]:

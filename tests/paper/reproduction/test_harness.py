@@ -1,4 +1,4 @@
-"""Reproduction with real training runs on miniatures: sharing, resuming, reuse and error messages."""
+"""Reproduction on miniatures, with real or copied runs: sharing, resuming, reuse and error messages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _read_events(folder: Path) -> list[dict[str, Any]]:
 def test_every_kind_of_experiment_is_reproduced(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reproduce a table, curves by round, bars, a map and a sheet; three of them share one training run."""
+    """Reproduce a table, curves by round, bars, a t-SNE map and a sheet; four of them share a run."""
     load = experiment.load_experiment
 
     def load_with_fewer_rows(name: str) -> experiment.Experiment:
@@ -142,7 +142,7 @@ def test_stage_2_continues_from_the_stage_1_of_another_table(root: Path, tmp_pat
 
 
 def test_a_measurement_that_needs_more_fields_is_repeated(
-    root: Path, tmp_path: Path, no_training: list[Training]
+    root: Path, tmp_path: Path, copied_trainings: list[Training]
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -160,7 +160,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     kind: type[Exception],
     faces: Path,
     tmp_path: Path,
-    no_training: list[Training],
+    copied_trainings: list[Training],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The training is not repeated until the user removes the record of the failure."""
@@ -190,7 +190,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
 
 
 def test_a_failed_measurement_does_not_stop_the_other_cells(
-    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, copied_trainings: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed measurement is repeated only after its record is removed; a full disk leaves no record."""
     measure, failed, messages = dict(workspace._MEASURE), list[str](), list[str]()
@@ -222,9 +222,12 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
     monkeypatch.setitem(workspace._MEASURE, "detector", fill_disk)
     with pytest.raises(DiskError):
         _reproduce(["cats"], root, tmp_path)
+    assert list((tmp_path / "failed").iterdir()) == []
 
 
-def test_another_ridge_needs_no_new_training(root: Path, tmp_path: Path, no_training: list[Training]) -> None:
+def test_another_ridge_needs_no_new_training(
+    root: Path, tmp_path: Path, copied_trainings: list[Training]
+) -> None:
     """This holds even for a ridge that is not in `evaluation.ridges`; the ridge applies to both stages."""
     pages = []
     for ridge in (0.01, 0.5):
@@ -237,11 +240,11 @@ def test_another_ridge_needs_no_new_training(root: Path, tmp_path: Path, no_trai
     assert len(cells[0]) == len(cells[1]) == 12 + 4
     for column in (2, 3):  # the errors of Stage 1 and Stage 2
         assert cells[0][column] != cells[1][column]
-    assert len(no_training) == 3
+    assert len(copied_trainings) == 3
 
 
 def test_notes_are_written_above_the_table(
-    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, copied_trainings: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader has notes about the data set, and the evaluation has notes about its images."""
     read_dataset = registry.read_dataset
@@ -261,19 +264,19 @@ def test_notes_are_written_above_the_table(
 
 
 def test_processes_share_the_work_and_the_first_one_writes(
-    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, copied_trainings: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the environment of torchrun, rank 1 does all the work and rank 0 writes."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert _reproduce(["cats"], root, tmp_path) == []
-    assert len(no_training) == 1
+    assert len(copied_trainings) == 1
     assert not (tmp_path / "cats.md").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert {path.suffix for path in _reproduce(["cats"], root, tmp_path)} == {".md", ".csv", ".tex"}
-    assert len(no_training) == 1
+    assert len(copied_trainings) == 1
 
 
 # --- error messages --------------------------------------------------------------------------------------
@@ -320,22 +323,22 @@ def test_missing_weights_raise_before_anything_is_written(
 
 
 def test_missing_matplotlib_raises_before_anything_is_trained(
-    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, copied_trainings: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'selfmark\[reproduce\]'"):
         _reproduce(["poses"], root, tmp_path / "out")
-    assert no_training == []
+    assert copied_trainings == []
     _reproduce(["cats"], root, tmp_path / "out")  # Tables do not need matplotlib.
 
 
 def test_missing_scikit_learn_raises_before_anything_is_trained(
-    root: Path, tmp_path: Path, no_training: list[Training], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, copied_trainings: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(InputError, match=r"pip install 'selfmark\[report\]'"):
         _reproduce(["tsne"], root, tmp_path / "out")
-    assert no_training == []
+    assert copied_trainings == []
 
 
 @pytest.mark.parametrize(
@@ -374,7 +377,7 @@ def test_wrong_arguments_end_with_a_message_and_exit_code_2(
 
 
 def test_the_command_writes_a_table(
-    root: Path, tmp_path: Path, no_training: list[Training], capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, copied_trainings: list[Training], capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = [f"--set={name}={json.dumps(value)}" for name, value in SHORT.items()]
     options = ["--data", root, "-o", tmp_path, "--preset", "tiny", "--device", "cpu"]
@@ -413,9 +416,9 @@ def test_the_command_line_starts_without_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": source})
 
 
-def test_an_output_folder_can_be_moved(root: Path, tmp_path: Path, no_training: list[Training]) -> None:
+def test_an_output_folder_can_be_moved(root: Path, tmp_path: Path, copied_trainings: list[Training]) -> None:
     """Keys do not depend on the folder's path, so finished parts are not repeated."""
     _reproduce(["cats"], root, tmp_path / "here")
     shutil.move(tmp_path / "here", tmp_path / "there")
     _reproduce(["cats"], root, tmp_path / "there")
-    assert len(no_training) == 1
+    assert len(copied_trainings) == 1

@@ -23,10 +23,10 @@ JOBS = [Job(f"job-{number}") for number in range(6)]
 
 
 def _run_all(folder: Path, seconds: float) -> None:
-    """Run all jobs and write a line for each; a job that is run twice has two lines."""
+    """Run all jobs; write a line when a job starts, so that a job that is run twice has two lines."""
 
     def run(job: Job) -> None:
-        with open(folder / "done.txt", "a") as handle:
+        with open(folder / "started.txt", "a") as handle:
             handle.write(f"{job.key} {os.getpid()}\n")
         time.sleep(seconds)
         (folder / job.key).touch()
@@ -42,7 +42,7 @@ def test_two_processes_share_the_jobs(tmp_path: Path) -> None:
     for worker in workers:
         worker.join(30)
         assert worker.exitcode == 0
-    lines = [line.split() for line in (tmp_path / "done.txt").read_text().splitlines()]
+    lines = [line.split() for line in (tmp_path / "started.txt").read_text().splitlines()]
     assert sorted(key for key, _ in lines) == [job.key for job in JOBS]
     assert len({process for _, process in lines}) == 2
 
@@ -50,7 +50,7 @@ def test_two_processes_share_the_jobs(tmp_path: Path) -> None:
 def test_the_job_of_a_killed_process_is_run_by_another(tmp_path: Path) -> None:
     first = _CONTEXT.Process(target=_run_all, args=(tmp_path, 60))
     first.start()
-    while not (tmp_path / "done.txt").exists():
+    while not (tmp_path / "started.txt").exists():
         time.sleep(0.01)
     second = _CONTEXT.Process(target=_run_all, args=(tmp_path, 0))
     second.start()

@@ -1,4 +1,4 @@
-"""Measurements of Stage 1, of keypoints and of maps, compared with independent computations."""
+"""Measurements of Stage 1, of keypoints and of t-SNE maps, compared with independent computations."""
 
 from __future__ import annotations
 
@@ -57,25 +57,28 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
     for name, entry in measured["inter_ocular"].items():
         assert entry["stage1"] == evaluated["inter_ocular"][name]["stage1"]
 
-    # Both definitions give the errors of an evaluation with that normalizer.
+    # The errors by either definition of the inter-ocular distance are those of an evaluation that uses this
+    # definition as its normalizer.
     both = evaluated["inter_ocular"]
     assert both["eye_centers"]["headline"] == evaluated["headline"]
-    authors = evaluate_run(
+    expected = evaluate_run(
         task.run_folder,
         EvaluationInputs(task.test, task.test, task.fit, task.fit),
         EvaluationOptions("points:41,46", settings=settings),
         output=tmp_path / "authors",
         device="cpu",
     )
-    ours = both["points_41_46"]
-    assert ours["guessing"] == pytest.approx(authors["guessing"])
-    assert ours["stage1"]["guessing"] == pytest.approx(authors["stage1"]["guessing"])
-    for row, expected in zip(ours["stage1"]["errors"], authors["stage1"]["errors"], strict=True):
-        assert row == pytest.approx(expected)
+    by_points = both["points_41_46"]
+    assert by_points["guessing"] == pytest.approx(expected["guessing"])
+    assert by_points["stage1"]["guessing"] == pytest.approx(expected["stage1"]["guessing"])
+    for row, expected_row in zip(by_points["stage1"]["errors"], expected["stage1"]["errors"], strict=True):
+        assert row == pytest.approx(expected_row)
     for direction in ("forward", "backward"):
         for key in ("error", "cumulative", "guessing_by_point"):
-            assert ours["headline"][direction][key] == pytest.approx(authors["headline"][direction][key])
-    assert authors["headline"]["forward"]["error"] != evaluated["headline"]["forward"]["error"]
+            assert by_points["headline"][direction][key] == pytest.approx(
+                expected["headline"][direction][key]
+            )
+    assert expected["headline"]["forward"]["error"] != evaluated["headline"]["forward"]["error"]
 
 
 def test_curves_are_means_over_several_samples_of_images(task: MeasurementTask) -> None:
@@ -95,7 +98,7 @@ def test_curves_are_means_over_several_samples_of_images(task: MeasurementTask) 
 
 
 def test_the_last_round_is_similar_to_the_end_of_stage_1(task: MeasurementTask) -> None:
-    """The weights are the same, but the landmarks are clustered again, so the errors are only similar."""
+    """The weights are the same, but the landmarks are clustered again, so the results are only similar."""
     run = Run.open(task.run_folder)
     rounds = stage1_measurements.measure_errors_by_round(task)["rounds"]
     assert len(rounds) == run.config.rounds.count

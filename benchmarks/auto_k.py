@@ -198,7 +198,7 @@ def _to_dict(count: LandmarkCount) -> dict[str, Any]:
 # --- errors with other K -------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class Split(NamedTuple):
     """Detected and annotated points of the training or the test images."""
 
     described: DescribedPoints
@@ -229,7 +229,7 @@ def sweep(data: Path, folder: Path, max_images: int, device: torch.device) -> di
             if name.startswith("network.")
         }
     )
-    train, test = (_load_part(data, part, max_images, phi, run.config, device) for part in ("train", "test"))
+    train, test = (_load_split(data, name, max_images, phi, run.config, device) for name in ("train", "test"))
     rows = []
     for K in [trial["K"] for trial in chosen["trials"]]:
         generator = torch.Generator(device).manual_seed(0)
@@ -261,25 +261,25 @@ def sweep(data: Path, folder: Path, max_images: int, device: torch.device) -> di
     return {"data": data.name, "settings": SWEEP, "images": max_images, "choice": chosen, "rows": rows}
 
 
-def _load_part(
-    data: Path, part: str, max_images: int, phi: Phi, config: Config, device: torch.device
-) -> Part:
-    folder = data / "images" / part
-    truth = read_ground_truth(data / f"{part}.json", list_images([folder]))
+def _load_split(
+    data: Path, name: str, max_images: int, phi: Phi, config: Config, device: torch.device
+) -> Split:
+    folder = data / "images" / name
+    truth = read_ground_truth(data / f"{name}.json", list_images([folder]))
     selected = set(_sample_paths(folder, max_images))
     truth = truth.select(np.flatnonzero([ref.path in selected for ref in truth.refs]))
     store = load_store(truth.refs, config.images, float("inf"), None)
     described = describe_images(phi, PixelFeed(store.pixels, device), config)
-    return Part(described, truth, store.regions)
+    return Split(described, truth, store.regions)
 
 
-def _locate_clusters(part: Part, centroids: torch.Tensor) -> FloatArray:
+def _locate_clusters(split: Split, centroids: torch.Tensor) -> FloatArray:
     """Return the position of each cluster in each image, [N, K, 2] in network pixels, NaN where missing."""
-    points = part.described.points
+    points = split.described.points
     assert points.descriptor is not None
     label = assign_clusters(points.descriptor, points.image_index, centroids, "nearest")
     has_cluster = label >= 0
-    xy = np.full((len(part.truth), len(centroids), 2), np.nan)
+    xy = np.full((len(split.truth), len(centroids), 2), np.nan)
     image_index, label = points.image_index[has_cluster].cpu(), label[has_cluster].cpu()
     xy[image_index, label] = points.xy[has_cluster].cpu()
     return xy

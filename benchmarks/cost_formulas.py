@@ -11,7 +11,10 @@ from statistics import NormalDist
 
 @dataclass(frozen=True)
 class Rates:
-    """Speed of one GPU. A benchmark measures each of these numbers and writes a row of the same name."""
+    """Speed of one GPU. A benchmark measures each of these numbers and writes a row of the same name.
+
+    The defaults are the project's targets. They are assumed for rates that have not been measured.
+    """
 
     stage1_16_pairs: float = 3_200.0  # images/s; training, 32 images per step
     stage1_64_pairs: float = 4_500.0  # images/s; training, 128 images per step

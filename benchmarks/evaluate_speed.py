@@ -2,10 +2,10 @@
 
     python benchmarks/evaluate_speed.py RUN DATA [DATA ...] --out rows.json
 
-DATA is an unzipped data set (images/train, images/test, train.json, test.json). Each command runs twice in a
-new process; the second time, the predictions exist. Times include the report. CPU time hardly depends on
-other work on the machine. On faces-yt68, `seconds_again` is the row `evaluate_yt68_s` of
-docs/results/speed.json.
+DATA is an unzipped data set (images/train, images/test, train.json, test.json). The command runs twice for
+each data set, each time in a new process; the second time, the predictions exist. Times include the report.
+CPU time hardly depends on other work on the machine. On faces-yt68, `seconds_again` is the row
+`evaluate_yt68_s` of docs/results/speed.json.
 """
 
 from __future__ import annotations

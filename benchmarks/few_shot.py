@@ -206,10 +206,10 @@ def _predict_with_ridge(sample: MappingExamples, landmarks: FloatArray, score: F
     )
 
 
-def _measure_error(test: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
-    examples = test.examples
+def _measure_error(part: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
+    examples = part.examples
     predicted = predict(examples.landmarks, examples.score)
-    errors = point_errors(predicted, examples.points, examples.visible, test.lengths)
+    errors = point_errors(predicted, examples.points, examples.visible, part.lengths)
     return float(np.nanmean(image_errors(errors)))
 
 

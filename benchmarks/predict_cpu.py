@@ -8,7 +8,8 @@ r"""Measure prediction on a CPU: images per second of torch and ONNX Runtime, an
 The script times `Detector.locate`, from network images to landmarks, without decoding files. The networks
 have random weights, and their norm layers are scaled as after training. Each combination of runtime and batch
 size is measured several times, in random order. Before each measurement the script waits until the machine is
-idle, but not longer than `--max-wait` in total, and makes a warm-up call. The rows give two speeds:
+idle, but for each network not longer than `--max-wait` in total, and makes a warm-up call. The rows give two
+speeds:
 
 - images/s on all cores: the fastest of all calls, because other programs can only slow a call down. Trust it
   only if `_others`, the load from other programs, is small: a busy core slows torch down more than ONNX

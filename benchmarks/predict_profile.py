@@ -3,9 +3,9 @@
     python benchmarks/predict_profile.py --out docs/results/predict_cpu.json
     python benchmarks/predict_profile.py --networks tiny --calls 2 --out rows.json  # test the script quickly
 
-The script adds its rows to those of `predict_cpu.py`. As there, it measures the graph from network images to
-landmarks. It uses one thread and one image with its mirror image, and takes the median of all calls for each
-node. Other work on the machine hardly changes the percentages.
+The script adds its rows to those of `predict_cpu.py`. Like that script, it measures the graph from network
+images to landmarks. It uses one thread and one image with its mirror image, and takes the median of all calls
+for each node. Other work on the machine hardly changes the percentages.
 """
 
 from __future__ import annotations

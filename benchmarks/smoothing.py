@@ -57,7 +57,7 @@ def build_settings(method: SmoothingMethod, strength: float) -> Smoothing:
 
 
 def read_fly_tracks(folder: Path) -> list[Track]:
-    """Return the reference points of both flies as true tracks. They are smoothed, being whole pixels."""
+    """Return the reference points of both flies as true tracks, smoothed because they are whole pixels."""
     content = json.loads((folder / "points.json").read_text())
     frame_of = {image["id"]: image["frame"] for image in content["images"]}
     landmarks = len(content["categories"][0]["keypoints"])

@@ -5,8 +5,8 @@
 
 A training step includes everything: fetch, augment, forward, losses, backward, update. Images and points are
 generated and stay on the device. A warm-up is not measured: 10 training steps (three run without a CUDA
-graph, the fourth is captured), or 3 batches of extraction and prediction. Rates are the median over 5
-stretches after the warm-up.
+graph, the fourth is captured), or 3 passes over all images in extraction and prediction. Rates are the median
+over 5 stretches after the warm-up.
 
 `cold_first_step_s` is the time from the start of a new process, with an empty compilation cache, to the end
 of its fourth step. `warm_first_step_s` is the same for a second process, which finds the compiled kernels.
@@ -43,7 +43,7 @@ from selfmark.train.point_table import PointTable
 
 SEED = 0
 POINTS = 30  # keypoints per image
-WARM_UP_STEPS, WARM_UP_BATCHES = 10, 3
+WARM_UP_STEPS, WARM_UP_PASSES = 10, 3
 STRETCHES = 5  # measurements, of which the median counts
 
 
@@ -151,15 +151,15 @@ def _time_training_steps(
     return float(np.median(durations)) / stretch if len(durations) else float("nan")
 
 
-def _measure_rate(process_batch: Callable[[], int], device: torch.device) -> float:
+def _measure_rate(process_images: Callable[[], int], device: torch.device) -> float:
     """Return the images per second of a function that processes images and returns their number."""
-    for _ in range(WARM_UP_BATCHES):
-        process_batch()
+    for _ in range(WARM_UP_PASSES):
+        process_images()
     rates = []
     for _ in range(STRETCHES):
         _wait(device)
         started = time.perf_counter()
-        done = sum(process_batch() for _ in range(3))
+        done = sum(process_images() for _ in range(3))
         _wait(device)
         rates.append(done / (time.perf_counter() - started))
     return float(np.median(rates))
@@ -175,11 +175,11 @@ def _measure_extraction(config: Config, device: torch.device, images: int) -> fl
     prepare_network(phi, device, config.runtime)
     feed = PixelFeed(_generate_images(config, device, images), device)
 
-    def process_batch() -> int:
+    def process_images() -> int:
         describe_images(phi, feed, config)
         return len(feed)
 
-    return _measure_rate(process_batch, device)
+    return _measure_rate(process_images, device)
 
 
 def _measure_prediction(config: Config, device: torch.device, images: int) -> float:
@@ -194,10 +194,10 @@ def _measure_prediction(config: Config, device: torch.device, images: int) -> fl
     detector = Detector(Psi(config.network, config.K), card, device)
     parts = _generate_images(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
 
-    def process_batch() -> int:
+    def process_images() -> int:
         return sum(len(detector.locate(part).xy) for part in parts)
 
-    return _measure_rate(process_batch, device)
+    return _measure_rate(process_images, device)
 
 
 def _time_first_step(cache: str) -> float:

@@ -5,9 +5,9 @@ r"""Compare the CPU time of a training step of the preset `tiny` with that of an
 
 Both checkouts train Stage 1 and Stage 2 on the same generated images. They take turns, so that other work on
 the machine affects both alike, and every turn is a new process. For each checkout, a row gives the CPU
-seconds per step (`_cpu_s`, median over turns), the wall-clock seconds of the fastest turn (`_s`), and
-a digest of the weights after the steps (`_digest`). Equal digests show that a change does not affect results.
-`ratio` is the CPU time of the baseline divided by that of this checkout.
+seconds per step (`_cpu_s`, median over turns), the wall-clock seconds per step of the fastest turn (`_s`),
+and a digest of the weights after the steps (`_digest`). Equal digests show that a change does not affect
+results. `ratio` is the CPU time of the baseline divided by that of this checkout (median over turns).
 """
 
 from __future__ import annotations

@@ -128,7 +128,10 @@ def _images_of(labels: Path, folder: Path, has_boxes: bool) -> list[str]:
 
 
 def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: float) -> dict[str, Any]:
-    """Return a row: errors of the detector and of the first landmarks, in percent and divided by guessing."""
+    """Return a row: errors of the detector and of the landmarks that it was first trained on.
+
+    Errors are in percent, or divided by the error of guessing.
+    """
     guessing, forward = metrics["guessing"]["forward"], metrics["headline"]["forward"]["error"]
     first = next(row for row in metrics["stage1"]["errors"] if row["regressor"] == "ridge 0.01")
     log = (arguments.out / "run" / "log.jsonl").read_text(encoding="utf-8")

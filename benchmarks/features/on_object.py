@@ -6,10 +6,10 @@
 RUN is a run folder. The script prints one line of JSON for each run, measured on the test images.
 
 flies-dpk and mouse-openfield have a plain background. There, Otsu's threshold separates the pixels whose gray
-level differs from that of the crop's border. The object is the connected region of these pixels that covers
-most of the crop's middle. On birds-cub, the object is the convex hull of the annotated points, which misses
-parts of wings and tails. A landmark is on the object if its distance from the object is at most 3 % of the
-crop's side.
+level differs from that of the crop's border. The object is the connected region of these pixels with the
+largest area in the crop's middle. On birds-cub, the object is the convex hull of the annotated points, which
+misses parts of wings and tails. A landmark is on the object if its distance from the object is at most 3 % of
+the crop's side.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def main() -> None:
             masks = np.stack([fill_hull(row, side) for row in points])
         else:
             masks = np.stack([find_object(crop) for crop in crops.permute(0, 2, 3, 1).numpy()])
-        cell = detector.locate(crops).xy.round().long().clamp(0, masks.shape[1] - 1).numpy()
-        on_object = masks[np.arange(len(cell))[:, None], cell[..., 1], cell[..., 0]]
+        pixel = detector.locate(crops).xy.round().long().clamp(0, masks.shape[1] - 1).numpy()
+        on_object = masks[np.arange(len(pixel))[:, None], pixel[..., 1], pixel[..., 0]]
         row = {
             "data": arguments.name,
             "run": Path(run).parent.name,
-            "images": len(cell),
+            "images": len(pixel),
             "object_fraction": round(float(masks.mean()), 4),
             "on_object": round(float(on_object.mean()), 4),
             "commit": provenance.read_commit(),

@@ -213,7 +213,7 @@ def measure_forward_error(
     """Return the forward errors of landmarks [N, K, 2] and of the mean shape, in percent of the scale.
 
     Errors are measured on the validation rows. Each annotated point has its own ridge regression, fitted on
-    the training rows. Points with fewer than 10 training images are skipped.
+    the training rows. Points with fewer than 10 training images, or with no validation image, are skipped.
     """
     fit, test = training.cpu().numpy(), validation.cpu().numpy()
     inputs = landmarks.reshape(len(landmarks), -1).astype(np.float64)

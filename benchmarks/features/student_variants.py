@@ -3,9 +3,10 @@
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/student_variants.py RUN \
         --name DATA_SET --out FOLDER [--part validation|test] [--set student.NAME=VALUE ...]
 
-RUN is the --out folder of `default_command.py`. The zero-shot landmarks, the landmarks of Stage 1 and all
-decisions of that run are copied, so that variants differ only in the training of the head. The script prints
-one line of JSON.
+RUN is the --out folder of `default_command.py`. Everything that this run computed and decided before it
+trained the head is copied: the zero-shot landmarks, the landmarks of Stage 1, and the settings that replaced
+`auto`. So variants differ only in the training of the head and in what depends on it. The script prints one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
 from selfmark.run.config_file import read_config, write_config
 
-_TRAINED = ("student-*", "keypoints-[0-9]*", "landmarks.*")  # files that the training of the head writes
+# Files of the rounds that train the head, and the final landmarks (`landmarks.*`). The landmarks of Stage 1
+# have other names (`warm-up-landmarks.*` and `keypoint-landmarks.*`) and are kept.
+_TRAINED = ("student-*", "keypoints-[0-9]*", "landmarks.*")
 _RESULTS = ("model", "report", "predictions", "metrics.json", "verification.json")  # computed with the head
 
 

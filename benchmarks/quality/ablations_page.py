@@ -43,7 +43,7 @@ def _build_introduction_section(quality: Quality) -> str:
     minutes = [
         minute for ablation in ABLATIONS for minute in collect_values(quality, ablation.name, "minutes")
     ]
-    length = (
+    duration = (
         f" A run takes {min(minutes):.1f} to {max(minutes):.1f} minutes on the hardware named in "
         "quality.json."
         if minutes
@@ -61,7 +61,7 @@ def _build_introduction_section(quality: Quality) -> str:
         "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
         "This page repeats the paper's ablations on faces-yt68 (3,095 training images, 759 test images of "
         "other people, 68 points). All rows share seed 0 and one short schedule: the preset `fast` with "
-        f"{schedule}.{length} Unless a table says otherwise, the runs use SuperPoint, K = 30 and M = 100. "
+        f"{schedule}.{duration} Unless a table says otherwise, the runs use SuperPoint, K = 30 and M = 100. "
         f"Errors are percentages of the square root of the box's area, with ridge {RIDGE:g} and regressors "
         "fitted on all training images. Lower is better. Training and test images are cropped by their "
         "labels, which look machine-made ([Conditions](quality.md#conditions)). All errors are on test "

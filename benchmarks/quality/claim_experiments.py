@@ -82,7 +82,10 @@ def _declare(data: str, name: str, settings: Settings, **more: Any) -> Experimen
 
 
 def _declare_all(data: str) -> list[Experiment]:
-    """Declare the experiments made on every data set: flipping, negatives, correspondence and clusters."""
+    """Declare the experiments made on every data set: flipping, negatives and correspondence.
+
+    The experiments on the number of clusters are made on every data set except the flies.
+    """
     equivariance = {"correspondence.mode": "equivariance"}
     different = {"loss.negatives": "different-cluster"}
     clusters = [] if data == "flies-dpk" else [M for M in CLUSTERS if SHARED["M"] != M]

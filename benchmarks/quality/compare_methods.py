@@ -11,7 +11,8 @@ validation part (see `validation_split.py`) or on its test images. Methods of ot
 
 The script adds each row to docs/results/compare.json as soon as it is done. A new row replaces an old row of
 the same data set, part, method, budget and seed. An interrupted run resumes from WORK. A run is skipped if
-its row, made with the same commit, is already there.
+the file already has its row, made with the same commit and without a failure. Other values of `--set` are not
+noticed.
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Job]
     return sorted(jobs, key=lambda entry: entry[1].name in ("zero-shot", "untrained"))
 
 
-def is_stored(labels: dict[str, Any], job: Job, results: Path) -> bool:
-    """Return True if the results contain the row of a job, made with the same commit."""
-    key = (labels["data"], labels["part"], job.name, job.comparison.budget / 60, job.comparison.seed)
+def is_stored(fields: dict[str, Any], job: Job, results: Path) -> bool:
+    """Return True if the results contain the row of a job, made with the same commit, without a failure."""
+    key = (fields["data"], fields["part"], job.name, job.comparison.budget / 60, job.comparison.seed)
     return any(
-        tuple(row[name] for name in _KEYS) == key and row["commit"] == labels["commit"] and not row["failure"]
+        tuple(row[name] for name in _KEYS) == key and row["commit"] == fields["commit"] and not row["failure"]
         for row in _read_rows(results)
     )
 
@@ -120,7 +121,7 @@ def _build_job(
     )
     budget = arguments.budget.replace(" ", "")
     output = arguments.work / f"{name}-{arguments.part}-{budget}-s{seed}" / method
-    labels = {
+    fields = {
         "data": name,
         "part": arguments.part,
         "commit": arguments.commit,
@@ -128,7 +129,7 @@ def _build_job(
         "runs_at_once": arguments.processes,
         "train_images": len(list_images(list(comparison.images))),
     }
-    return labels, Job(comparison, method, output, "auto")
+    return fields, Job(comparison, method, output, "auto")
 
 
 def run_jobs(
@@ -149,23 +150,23 @@ def run_jobs(
     """
     lock = Lock()
 
-    def work(labels: dict[str, Any], job: Job) -> None:
+    def work(fields: dict[str, Any], job: Job) -> None:
         is_trained = job.name not in ("zero-shot", "untrained")
         needed = _OVERHEAD + is_trained * job.comparison.budget
         if time.monotonic() + needed > limit:
-            print(labels["data"], job.name, "left out: no time", flush=True)
+            print(fields["data"], job.name, "left out: no time", flush=True)
             return
         try:
             row = run(job)
         except InputError as error:
-            print(labels["data"], job.name, error, flush=True)
+            print(fields["data"], job.name, error, flush=True)
             return
         with lock:
-            store_rows([labels | row], results)
-        print(labels["data"], job.name, row["forward"], row["failure"], row["minutes"], flush=True)
+            store_rows([fields | row], results)
+        print(fields["data"], job.name, row["forward"], row["failure"], row["minutes"], flush=True)
 
     with ThreadPoolExecutor(processes) as pool:
-        for done in [pool.submit(work, labels, job) for labels, job in jobs]:
+        for done in [pool.submit(work, fields, job) for fields, job in jobs]:
             done.result()
 
 

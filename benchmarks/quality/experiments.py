@@ -47,10 +47,10 @@ EVALUATION: Settings = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """One discovery and its evaluation.
+    """A discovery with one or more seeds, and its evaluation.
 
     Attributes:
-        name: Name of the run and of its rows.
+        name: Name of the rows. A run is named after it and the seed, see `build_run_name`.
         data: Key of `quality_data.DATASETS`.
         settings: Settings that differ from the preset, by dotted name.
         preset: Name of the preset.
@@ -76,10 +76,11 @@ class Experiment:
     test_choice: str = ""
 
     def compute_digest(self) -> str:
-        """Return a digest of all settings of a run, including those of the preset.
+        """Return a digest of the settings that models depend on, including those of the preset.
 
-        Only differences from the defaults enter the digest. If a later version adds a setting whose default
-        changes nothing, old runs therefore stay valid.
+        The seed and the settings of `evaluation` and `runtime` do not enter it. Of the other settings, only
+        differences from the defaults do. If a later version adds a setting whose default changes nothing, old
+        runs therefore stay valid.
         """
         config = _flatten(used_settings(override(preset(self.preset), self.settings)))
         reference = _flatten(to_dict(Config()))

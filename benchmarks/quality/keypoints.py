@@ -1,4 +1,4 @@
-r"""Compare first-keypoint detectors: repeatability, matching, and precision on annotated landmarks.
+r"""Compare first-keypoint detectors: repeatability, matching, and precision on annotated points.
 
     PYTHONPATH=src:. python benchmarks/quality/keypoints.py --data-folder D --weights-folder W \
         --out docs/results/keypoints.json
@@ -239,8 +239,8 @@ def _to_bytes(picture: npt.NDArray[Any]) -> torch.Tensor:
 
 def measure(test_images: TestImages, settings: FirstKeypoints, device: torch.device) -> Row:
     """Measure one detector on one data set."""
-    best = create_detector(replace(settings, threshold=0.0, max_points=POINTS), device).detect
-    return measure_repeatability(test_images, best) | measure_precision(
+    detect_best = create_detector(replace(settings, threshold=0.0, max_points=POINTS), device).detect
+    return measure_repeatability(test_images, detect_best) | measure_precision(
         test_images, create_detector(settings, device).detect
     )
 

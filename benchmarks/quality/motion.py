@@ -97,8 +97,8 @@ def pair_frames(
 def find_on_animal(gray: Gray, xy: Floats) -> npt.NDArray[np.bool_]:
     """Return a mask [K] of the landmarks [K, 2] on or near the animal.
 
-    Otsu's threshold divides the image into bright and dark pixels. The animal consists of those that are like
-    the image center.
+    Otsu's threshold divides the image into bright and dark pixels. The animal consists of the bright ones if
+    most pixels near the image center are bright, otherwise of the dark ones.
     """
     side = len(gray)
     _, bright = cv2.threshold(gray, 0, 1, cv2.THRESH_BINARY + cv2.THRESH_OTSU)

@@ -3,9 +3,10 @@
     export PYTHONPATH=src:benchmarks:benchmarks/quality
     python benchmarks/quality/pack_data.py --data-folder DATA --output FOLDER [--data NAME[:EVERY] ...]
 
-There, use FOLDER as the data folder of `compare_methods.py --part validation`. The archives have no test
-images. If EVERY is n, only every n-th training image is packed. Frames of the mouse's video are packed as
-crops around the mouse, so that the other machine need not decode a video.
+On the other machine, use FOLDER as the data folder of `compare_methods.py --part validation`. The archives
+have no test images. If EVERY is n, only every n-th training image is packed. The archive of mouse-openfield
+differs: it has all labeled training images and every n-th frame of the video, both as crops around the mouse,
+so that the other machine need not decode a video.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def _crop(archive: zipfile.ZipFile, content: Content, pictures: dict[int, Any], 
         entry, picture = boxes[image["id"]], pictures[image["id"]]
         x, y = (np.array(entry["bbox"][:2]) + (MOUSE_SIDE - _CROP_SIDE) / 2).round().astype(int)
         left, top = max(x, 0), max(y, 0)
-        # At the border of the picture, the crop ends too. selfmark then fills the outside as for the picture.
+        # A crop does not extend beyond the picture. Where selfmark needs pixels outside the crop, it fills
+        # them as it would fill pixels outside the picture.
         cropped = picture[top : max(y + _CROP_SIDE, 0), left : max(x + _CROP_SIDE, 0)]
         name = f"{part}/{image['id']:05d}.jpg"
         success, encoded = cv2.imencode(".jpg", cropped, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])

@@ -274,7 +274,7 @@ def _build_rows(
 def _select_backward_references(metrics: Record, stage: int, errors: Record) -> Record:
     """Return the backward error of guessing, to compare a row's backward error with.
 
-    For Stage 1, also return both backward errors over the found landmarks only.
+    For Stage 1, also return the row's backward error and that of guessing over the found landmarks only.
     """
     if stage == 2:
         return {"mean_shape_backward": round(metrics["guessing"]["backward"], 3)}

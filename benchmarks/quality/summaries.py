@@ -82,7 +82,9 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def describe_ranking(
     ours: Values, theirs: Mapping[str, float], error_name: str, seed_spread: float | None = None
 ) -> str:
-    """Describe whether the rows that both have rank the same here and in the paper.
+    """Describe whether our errors put the rows in the same order as the paper's errors do.
+
+    Only rows with both an error of ours and an error of the paper are ordered.
 
     Args:
         ours: Our errors by label.

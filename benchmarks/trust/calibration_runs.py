@@ -34,7 +34,7 @@ from selfmark.config import Evaluation
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.detector import Detector
 from selfmark.errors import InputError, TrainingError
-from selfmark.evaluation.curves import landmark_errors
+from selfmark.evaluation.curves import errors_by_point
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.nme import mean_error
@@ -219,7 +219,7 @@ def measure_truth(detector: Detector, parts: Parts) -> dict[str, Any]:
     )
     fit = partial(fit_ridge, ridge=Evaluation().ridge)
     guessing = mean_shape_errors(train, test)
-    backward = landmark_errors(backward_errors(train, test, fit))
+    backward = errors_by_point(backward_errors(train, test, fit))
     offset = np.linalg.norm(test.landmarks - train.landmarks.mean(axis=0), axis=2)
     guessed = (100 * offset / test.normalizer[:, None]).mean(axis=0)
     forward = mean_error(forward_errors(train, test, fit))

@@ -3,8 +3,9 @@
     PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
         python benchmarks/trust/recipe_runs.py DATA WORK OUT NAME:RECIPE [NAME:RECIPE ...]
 
-DATA, WORK and NAME are those of `calibration_runs.py`. As there, runs train and are evaluated on parts of the
-training images. OUT gets a JSON file for each run. `trust_model.py` makes the comparison.
+DATA, WORK and NAME are those of `calibration_runs.py`. As in that script, runs train on four fifths of the
+training images and are evaluated on the other fifth. OUT gets a JSON file for each run. `trust_model.py`
+makes the comparison.
 """
 
 from __future__ import annotations

@@ -25,18 +25,18 @@ def compute_confidence(network: nn.Module, views: Tensor) -> Tensor:
 def compute_mean_confidence(
     network: nn.Module, images: Tensor, settings: Settings, generator: torch.Generator
 ) -> Tensor:
-    """Return the mean confidence [B, S, S] over many deformed views of images [B, 1, S, S] in 0..1.
+    """Return the mean confidence [B, S, S] over images [B, 1, S, S] in 0..1 and many deformed views of them.
 
     The confidence of each view is mapped back to the image. A pixel is averaged only over the views that show
     it.
     """
     side = images.shape[-1]
-    views = settings.adapt_views
+    ranges = settings.adapt_views
     total = compute_confidence(network, images)
     count = torch.ones_like(total)
     for _ in range(settings.adapt.views):
-        homography = sample_homographies(len(images), side, views, generator)
-        view, _ = warp_images(images, homography, views.side)
+        homography = sample_homographies(len(images), side, ranges, generator)
+        view, _ = warp_images(images, homography, ranges.side)
         view = relight(view, settings.adapt_light, generator)
         unwarped, visible = warp_images(compute_confidence(network, view), invert(homography), side, "zeros")
         total += unwarped * visible[:, None]

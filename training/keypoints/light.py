@@ -27,7 +27,7 @@ def relight(views: Tensor, light: Light, generator: torch.Generator, invert: Ten
         views: Views [B, 1, S, S] in 0..1.
         light: Ranges of the changes.
         generator: Random generator.
-        invert: Mask [B] of views that are shown as negatives.
+        invert: Mask [B] of views that are shown as photographic negatives.
     """
 
     def draw(low: float, high: float, count: int) -> Tensor:

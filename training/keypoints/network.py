@@ -70,9 +70,9 @@ def convolve_patches(gray: Tensor, weight: Tensor) -> Tensor:
     count, _, height, width = gray.shape
     padded = F.pad(gray[:, 0], (1, 1, 1, 1))
     patches = gray.new_zeros(count, height, width, PATCH_SIZE)
-    for column in range(9):
-        row = column // 3
-        patches[..., column] = padded[:, row : row + height, column % 3 : column % 3 + width]
+    for index in range(9):
+        row, column = divmod(index, 3)
+        patches[..., index] = padded[:, row : row + height, column : column + width]
     kernels = F.pad(weight.flatten(1), (0, PATCH_SIZE - 9)).T.expand(count, -1, -1)
     result = torch.bmm(patches.reshape(count, height * width, PATCH_SIZE), kernels)
     return result.reshape(count, height, width, -1).permute(0, 3, 1, 2)

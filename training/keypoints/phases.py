@@ -40,14 +40,14 @@ def build_shapes_step(
     network: TrainingNetwork, shapes: LabeledImages, settings: Settings, generator: torch.Generator
 ) -> Step:
     """Return the step of the first phase, which trains only the detector, on shapes with known points."""
-    views, batch = settings.shape_views, settings.training.batch
+    ranges, batch = settings.shape_views, settings.training.batch
     side = shapes.images.shape[-1]
 
     def step() -> dict[str, Tensor]:
         images, points = _draw(shapes, batch, generator)
-        homography = sample_homographies(batch, side, views, generator)
-        view, inside = warp_images(images, homography, views.side)
-        labels = label_cells(warp_points(points, invert(homography)), views.side, generator)
+        homography = sample_homographies(batch, side, ranges, generator)
+        view, inside = warp_images(images, homography, ranges.side)
+        labels = label_cells(warp_points(points, invert(homography)), ranges.side, generator)
         logits, _ = network(relight(view, settings.light, generator))
         return {"detector": compute_detector_loss(logits, labels, find_full_cells(inside))}
 
@@ -70,7 +70,7 @@ def build_joint_step(
         settings: Settings of the training.
         generator: Random generator.
     """
-    options, views = settings.training, settings.views
+    options, ranges = settings.training, settings.views
     num_shapes = round(options.batch * options.joint_shapes)
     side = shapes.images.shape[-1]
 
@@ -78,16 +78,16 @@ def build_joint_step(
         parts = _draw(shapes, num_shapes, generator), _draw(labeled, options.batch - num_shapes, generator)
         images, points = (torch.cat(pair) for pair in zip(*parts, strict=True))
         # All first views, then all second views.
-        to_image = torch.cat(sample_pairs(options.batch, side, views, generator))
+        to_image = torch.cat(sample_pairs(options.batch, side, ranges, generator))
         to_view = invert(to_image)
-        view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, views.side)
+        view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, ranges.side)
         negative = torch.rand(options.batch, generator=generator, device=images.device) < options.inverted
         logits, descriptors = network(relight(view, settings.light, generator, negative.repeat(2)))
 
-        labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), views.side, generator)
+        labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), ranges.side, generator)
         detector = compute_detector_loss(logits, labels, find_full_cells(inside))
         first, second, valid = choose_positions(
-            points, to_image, to_view, views.side, side, settings, generator
+            points, to_image, to_view, ranges.side, side, settings, generator
         )
         first_maps, second_maps = descriptors[: options.batch], descriptors[options.batch :]
         descriptor = compute_descriptor_loss(

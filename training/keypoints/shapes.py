@@ -290,7 +290,7 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
     taken = np.zeros((side, side), bool)
     points = [NO_POINTS]
     scale = side / 256  # radii are given for images of 256 pixels
-    # 4 % of the images have no shape, 8 % one large shape, and the others up to 30 small shapes.
+    # 4 % of the images have no shape, 8 % one large shape, and the others up to 29 small shapes.
     crowd = rng.random()
     is_single = 0.04 <= crowd < 0.12
     attempts = int(30 * crowd) if crowd >= 0.12 else int(is_single)

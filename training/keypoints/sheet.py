@@ -34,7 +34,7 @@ HELD_OUT = 1 << 20  # added to the seed, so that held-out images differ from all
 
 
 def build_detector(state: dict[str, Tensor], device: torch.device) -> LearnedDetector:
-    """Return a detector with the trained network, as in selfmark but without a threshold."""
+    """Return a detector with the trained network that finds the best `POINTS` points, without a threshold."""
     return LearnedDetector(
         "selfmark",
         build_superpoint(state, device),
@@ -72,7 +72,7 @@ def _select_image(points: Keypoints, index: int) -> DetectedPoints:
 
 
 def score_held_out(state: dict[str, Tensor], settings: Settings, folder: Path, device: torch.device) -> Score:
-    """Measure repeatability and matching of the best points on new scenes and new crops of photographs."""
+    """Measure repeatability and matching on new scenes, toy animals and crops of photographs."""
     sources, side = photographs.load(folder), settings.data.side
     before, after, matrices = [], [], []
     for index in range(settings.data.held_out):

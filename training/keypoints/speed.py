@@ -49,29 +49,29 @@ def measure_speed(settings: Settings, count: int, device: torch.device) -> str:
     short_settings = replace(settings, adapt=replace(settings.adapt, views=2))
     adapt(superpoint, shapes.images, short_settings, generator)
     seconds = _measure_seconds(lambda: adapt(superpoint, shapes.images, short_settings, generator), device)
-    views = 3 * len(shapes) / seconds  # three passes: the images and two deformed views
-    lines.append(f"adaptation: {views:.0f} views per second")
-    total = _estimate_total_seconds(settings, rates, views)
+    views_per_second = 3 * len(shapes) / seconds  # three passes: the images and two deformed views
+    lines.append(f"adaptation: {views_per_second:.0f} views per second")
+    total = _estimate_total_seconds(settings, rates, views_per_second)
     lines.append(f"training and adaptation in total: {total:.0f} s, without drawing")
     network.train()
     lines.append(_profile(steps["joint"], count, device))
     return "\n".join(lines)
 
 
-def _estimate_total_seconds(settings: Settings, rates: dict[str, float], views: float) -> float:
+def _estimate_total_seconds(settings: Settings, rates: dict[str, float], views_per_second: float) -> float:
     """Return the seconds of a whole training, without drawing images.
 
     Args:
         settings: Settings of the training.
         rates: Iterations per second of the phases "shapes" and "joint".
-        views: Views per second of homographic adaptation.
+        views_per_second: Speed of homographic adaptation.
     """
     options, data = settings.training, settings.data
     num_views = (data.scenes + data.animals + data.photographs) * (settings.adapt.views + 1)
     return (
         options.shapes_iterations / rates["shapes"]
         + sum(options.joint_iterations) / rates["joint"]
-        + len(options.joint_iterations) * num_views / views
+        + len(options.joint_iterations) * num_views / views_per_second
     )
 
 

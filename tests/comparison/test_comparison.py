@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from selfmark.comparison.jobs import order_rows, parse_duration, parse_methods
+from selfmark.comparison.jobs import Comparison, order_rows, parse_duration, parse_methods
+from selfmark.comparison.page import write_page
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.on_object import fraction_on_object
@@ -49,6 +50,14 @@ def test_methods_are_compared_and_not_repeated(
     page = (output / "index.html").read_text()
     assert page.count("data:image/jpeg") == 2 * 8, "eight pictures for each of the two rows"
     assert "<td>untrained</td>" in page
+    # An image with two boxes is two objects, and each has a row of pictures.
+    image = str(next((labeled / "images").iterdir()))
+    boxes = {"images": [{"id": 1, "file_name": image}], "categories": [{"id": 1, "name": "object"}]}
+    annotations = [{"id": n, "image_id": 1, "category_id": 1, "bbox": [n, n, 20, 20]} for n in (1, 2)]
+    (tmp_path / "boxes.json").write_text(json.dumps(boxes | {"annotations": annotations}))
+    two = Comparison((str(tmp_path / "boxes.json"),), labeled / "labels.json", 4, 1.0)
+    path = write_page(two, content["rows"], output)
+    assert path.read_text().count("data:image/jpeg") == 2 * 2
     assert "untrained" in capsys.readouterr().out
     # The untrained network has the weights that equivariance starts from.
     run = Run.open(output / "untrained" / "run")

@@ -272,6 +272,9 @@ def test_the_header_of_a_fragmented_or_nested_file_is_checked(tmp_path: Path) ->
         check(*fragments)
     with pytest.raises(InputError, match="compressed header"):
         check(make_box(b"moov", make_box(b"cmov", b"")))
+    edits = make_box(b"elst", struct.pack(">II", 0, 2**30))
+    with pytest.raises(InputError, match="claims 1,073,741,824 frames"):
+        check(make_box(b"moov", make_box(b"trak", make_box(b"edts", edits))))
     nested = make_box(b"stsz", struct.pack(">III", 0, 1, 2**30))
     for kind in (b"stbl", b"minf", b"mdia", b"trak", b"moov"):
         nested = make_box(kind, nested)

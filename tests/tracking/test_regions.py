@@ -129,6 +129,17 @@ def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks:
     ]
 
 
+def test_a_yolo_file_matches_whatever_was_looked_up_before(folder: Path) -> None:
+    """The file `clip_1_2` could be frame 2 of a video `clip_1`, which does not exist."""
+    row = "0 .5 .5 .5 .5\n"
+    for name in ("0/clip_1_2", "1/clip_1"):  # read in this order
+        path = folder / "boxes" / f"{name}.txt"
+        path.parent.mkdir(parents=True)
+        path.write_text(row)
+    objects = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=folder / "boxes")))
+    assert objects == [("clip.avi", 0, (16, 12, 32, 24), None)]
+
+
 def test_a_crop_is_the_same_in_all_images(folder: Path) -> None:
     regions = Regions(crop=parse_crop("4,5,30,20"))
     refs = locate_objects([folder / "clip.avi", folder / "a.png"], 6, regions)

@@ -12,6 +12,7 @@ from selfmark._version import __version__
 from selfmark.comparison.jobs import Comparison
 from selfmark.detector import Detector
 from selfmark.errors import InputError
+from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 from selfmark.report.landmark_pictures import draw_landmarks, to_data_uri
@@ -97,10 +98,13 @@ def write_page(comparison: Comparison, rows: Sequence[Row], output: Path) -> Pat
 
 
 def _draw_images(comparison: Comparison, methods: Sequence[str], output: Path) -> list[tuple[str, list[str]]]:
-    """Return the name of each shown image and its pictures, one per method, as data URIs."""
+    """Return the name of each shown image and its pictures, one per method, as data URIs.
+
+    Only images that every method can read are shown. An image with several objects is shown once per object.
+    """
     refs = list_images(comparison.evaluated_images)
     chosen = [refs[row] for row in evenly_spaced(len(refs), _SHOWN_IMAGES)]
-    pictures: dict[str, list[str]] = {}
+    pictures: dict[ImageRef, list[str]] = {}
     for method in methods:
         detector = Detector.load(output / method / "run")
         try:
@@ -110,5 +114,5 @@ def _draw_images(comparison: Comparison, methods: Sequence[str], output: Path) -
         xy = detector.locate(store.pixels).xy.cpu().numpy()
         images = store.pixels.permute(0, 2, 3, 1).numpy()
         for ref, image, points in zip(store.refs, images, xy, strict=True):
-            pictures.setdefault(ref.name, []).append(to_data_uri(draw_landmarks(image, points)))
-    return list(pictures.items())
+            pictures.setdefault(ref, []).append(to_data_uri(draw_landmarks(image, points)))
+    return [(ref.name, drawn) for ref, drawn in pictures.items() if len(drawn) == len(methods)]

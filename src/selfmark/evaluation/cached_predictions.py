@@ -104,6 +104,10 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
         run.path / "checkpoints" / "stage1.safetensors",
         run.path / "points" / "landmarks.safetensors",
     )
+    # If landmarks were chosen among clusters of Stage 1, its landmarks depend on the other clusters as well.
+    chosen = run.path / "points" / "keypoints-1-chosen.safetensors"
+    if chosen.exists():
+        files += (chosen, run.path / "points" / "keypoint-landmarks.safetensors")
     # Landmark names, skeleton and evaluation settings are left out, because no prediction depends on them.
     values = original_setting_names(used_settings(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}

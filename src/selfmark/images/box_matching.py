@@ -117,7 +117,7 @@ class _Matcher:
         # YOLO files have the name of the image, or of the video followed by the frame number, counted from 1.
         numbered = re.fullmatch(r"(.+)_(\d+)", file_box.image)
         if file_box.image not in self._by_stem and numbered and int(numbered[2]) > 0:
-            videos = [path for path in self._by_stem[numbered[1]] if self._is_video[path]]
+            videos = [path for path in self._by_stem.get(numbered[1], []) if self._is_video[path]]
             return self._best_match(file_box, videos), int(numbered[2]) - 1
         return self._best_match(file_box, self._by_stem[file_box.image]), None
 

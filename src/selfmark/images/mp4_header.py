@@ -26,7 +26,7 @@ MAX_FRAMES = 20_000_000
 
 # Types of boxes that a file may start with, and of boxes that contain other boxes.
 _FIRST_BOXES = (b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid")
-_CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
+_CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf", b"edts")
 _MAX_DEPTH = 16  # levels of nested boxes; the tables are 5 levels below the outermost boxes
 _MAX_BOXES = 5_000_000
 _TRUN_FIELDS = 0x0F00  # flags of the fields that a fragment stores for each sample

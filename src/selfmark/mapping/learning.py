@@ -216,7 +216,7 @@ def _describe_limits(
         notes.append(
             f"these points are not annotated in any image and are not in the map: {', '.join(unmapped)}"
         )
-    if not mapping.mirror:
+    if not (truth.mirror or infer_mirror_partners(truth.names)):
         notes.append(
             "the label file does not say which points are left and right (flip_idx), so mirrored images were "
             "not used for learning, and every exported point is its own mirror partner"

@@ -256,5 +256,5 @@ def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> 
     changed = "Mirror partners have changed."
     notes = [f"{changed} Redo {command}" for path, command in commands.items() if path.exists()]
     if now.flip_test:  # Predictions average each landmark with its partner in the mirrored image.
-        notes.append(f"{changed} Landmarks move a little: restart 'selfmark name' to see them")
+        notes.append(f"{changed} Landmarks move a little: stop this command and start it again to see them")
     return notes

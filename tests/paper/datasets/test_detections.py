@@ -262,6 +262,8 @@ def test_the_largest_face_or_the_median_box_is_used(celeba: Dataset, monkeypatch
     assert progress[-1] == (8, 8)  # Images in two splits are searched once.
     assert "in 1 of 8 images it found no face" in data.notes[-1]
     assert "S3FD" in data.notes[-1]
+    (celeba.root / celeba.test.paths[0]).write_bytes(b"not an image")
+    assert "in 1 of 7 images it found no face" in use_found_faces(celeba).notes[-1]
 
 
 def test_opencv_has_a_cascade_or_an_error_is_raised(celeba: Dataset) -> None:

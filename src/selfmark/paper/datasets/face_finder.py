@@ -46,7 +46,7 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
             relative[row] = _find_largest(cascade, pixels) / sizes[row]
         if on_progress is not None:
             on_progress(row + 1, len(files))
-    found = np.isfinite(relative[:, 0])
+    is_readable, found = np.isfinite(sizes[:, 0]), np.isfinite(relative[:, 0])
     if not found.any():
         raise InputError(f"no face was found in any of the {len(files)} images of {dataset.root}")
     boxes = np.where(found[:, None], relative, np.nanmedian(relative, axis=0)) * sizes
@@ -55,9 +55,10 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
         name: replace(split, boxes=boxes[[row_of[file] for file in split.paths]])
         for name, split in dataset.splits.items()
     }
+    num_readable, num_found = int(is_readable.sum()), int(found.sum())
     note = (
-        f"boxes are those of OpenCV's Haar cascade, while the paper used S3FD; in {int((~found).sum())} of "
-        f"{len(files)} images it found no face, so the median box is used"
+        "boxes are those of OpenCV's Haar cascade, while the paper used S3FD; in "
+        f"{num_readable - num_found} of {num_readable} images it found no face, so the median box is used"
     )
     return dataset.replace_splits(splits, [note])
 

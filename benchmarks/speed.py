@@ -9,7 +9,8 @@ graph, the fourth is captured), or 3 passes over all images in extraction and pr
 over 5 stretches after the warm-up.
 
 `cold_first_step_s` is the time from the start of a new process, with an empty compilation cache, to the end
-of its fourth step. `warm_first_step_s` is the same for a second process, which finds the compiled kernels.
+of its fourth step. Kernels are compiled in other threads, as in a run. `warm_first_step_s` is the same for a
+second process, which finds the compiled kernels.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.run.files import write_json
 from selfmark.train.engine import Phase, build_train_state, run_phase
+from selfmark.train.kernel_compilation import compile_kernels
 from selfmark.train.objectives import build_stage1_task, round_pair_settings
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable
@@ -61,7 +63,8 @@ def main() -> None:
     device = torch.device(arguments.device)
     config = override(preset("tiny" if arguments.tiny else "fast"), {"runtime.kernels": arguments.kernels})
     if arguments.only_first_step:
-        _time_training_steps(config, device, pairs=arguments.pairs[0], steps=4, images=64)
+        with compile_kernels(config, device):
+            time_training_steps(config, device, pairs=arguments.pairs[0], steps=4, images=64)
         return
     rows: list[dict[str, Any]] = []
 
@@ -76,7 +79,7 @@ def main() -> None:
     images, stretch = (64, 40) if arguments.tiny else (1024, 100)
     for pairs in arguments.pairs:
         _reset_memory(device)
-        seconds = _time_training_steps(
+        seconds = time_training_steps(
             config, device, pairs, WARM_UP_STEPS + STRETCHES * stretch, images, stretch
         )
         add_row(f"stage1_{pairs}_pairs", 2 * pairs / seconds, "images/s")
@@ -110,7 +113,7 @@ def _generate_images(config: Config, device: torch.device, images: int) -> torch
     return (torch.nn.functional.interpolate(coarse, size=(size, size)) * 255).to(torch.uint8)
 
 
-def _time_training_steps(
+def time_training_steps(
     config: Config, device: torch.device, pairs: int, steps: int, images: int, stretch: int = 1
 ) -> float:
     """Return the seconds per training step: the median over stretches after the warm-up.

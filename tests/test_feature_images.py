@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
 from selfmark import feature_images
 from selfmark.config import override, preset
+from selfmark.errors import NotEnoughData
 from selfmark.feature_images import (
     build_used_store,
     find_directions,
+    load_images_and_encoder,
     select_images,
     settle_orientation,
     turn_back,
@@ -23,6 +27,7 @@ from selfmark.feature_images import (
     turn_keypoints,
 )
 from selfmark.image_ref import ImageRef
+from selfmark.images import shared_reading
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore
 from selfmark.points import Keypoints
@@ -179,3 +184,55 @@ def test_upright_images_stay_as_they_are(tmp_path: Path) -> None:
     assert torch.equal(turn_back(replace(turned, score=points.score), images).xy, points.xy)
     assert isinstance(images.feed, PixelFeed)
     assert build_used_store(images) is store
+
+
+# --- loading on a GPU, for which the meta device stands in ------------------------------------------------
+
+
+def _create_run_on_files(folder: Path, count: int, threads: list[str]) -> Run:
+    """Create a run on image files; the names of the threads that report reading are added to `threads`."""
+    refs = [ImageRef(folder / f"{row}.png") for row in range(count)]
+    for ref, image in zip(refs, random_images(count, SIDE), strict=True):
+        picture = (image * 255).byte().permute(1, 2, 0).numpy()
+        assert cv2.imwrite(str(ref.path), picture)
+    config = override(preset("tiny"), {"features.name": "efficientnet-lite0", "images.size": SIDE})
+    Run.create(folder / "run", config, [], refs)
+    return Run.open(folder / "run", lambda event: threads.append(threading.current_thread().name))
+
+
+def test_a_gpu_is_prepared_while_images_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    run = _create_run_on_files(tmp_path, 10, threads)
+    seen: list[object] = []
+    monkeypatch.setattr(shared_reading._SharedViews, "load", lambda *arguments: seen.append(arguments))
+    with shared_reading.share_reading([]):
+        store, encoder = load_images_and_encoder(run, torch.device("meta"))
+    on_cpu, _ = load_images_and_encoder(Run.open(run.path), CPU)
+    assert torch.equal(store.pixels, on_cpu.pixels)
+    assert store.refs == on_cpu.refs
+    assert next(encoder.parameters()).is_meta
+    assert threads
+    assert all(name.startswith("selfmark-read") for name in threads)
+    assert len(seen) == 1  # The context of the main thread applies to the reading thread.
+
+
+def test_an_interrupt_while_a_gpu_is_prepared_stops_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    run = _create_run_on_files(tmp_path, 200, threads)
+
+    def interrupt(name: str, device: torch.device) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(feature_images, "load_encoder", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load_images_and_encoder(run, torch.device("meta"))
+    assert not [event for event in run.events() if event["event"] == "images"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("selfmark-read")]
+
+
+def test_unusable_images_are_reported_from_the_reading_thread(tmp_path: Path) -> None:
+    run = _create_run_on_files(tmp_path, 1, [])
+    with pytest.raises(NotEnoughData, match="1 usable images are too few"):
+        load_images_and_encoder(run, torch.device("meta"))

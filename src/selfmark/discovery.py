@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from selfmark.model_library import compute_model_digest, copy_model, find_model
 from selfmark.pipeline import train_detector, train_phi
 from selfmark.pipeline_steps import Preview, do_nothing, report_out_of_memory, show_nothing
 from selfmark.report.landmark_pictures import draw_contact_sheet
-from selfmark.report.run_report import build_report
+from selfmark.report.run_report import build_report, embed_meanwhile
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_open
@@ -43,6 +43,7 @@ from selfmark.run_plan import RunInputs, RunOptions, check_request, options_to_j
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.train.guards import check_landmarks
+from selfmark.train.kernel_compilation import compile_kernels
 from selfmark.train.starting_weights import check_start
 from selfmark.verification import hold_out, verify_run
 
@@ -118,9 +119,16 @@ def discover(
         recipe,
         start_from,
     )
-    with open_run(RunInputs(_as_list(inputs), every, regions), options, listener) as opened:
+    run_inputs = RunInputs(_as_list(inputs), every, regions)
+    with open_run(run_inputs, options, listener) as opened, ExitStack() as stack:
         run = opened.run
-        on_plan = partial(_log_estimate, run, opened.device) if opened.is_new else do_nothing
+
+        def on_plan() -> None:
+            if run.group.is_leader:
+                stack.enter_context(compile_kernels(run.config, opened.device))
+            if opened.is_new:
+                _log_estimate(run, opened.device)
+
         on_preview = partial(_write_preview, run)
         detector, store = train_run(run, opened.device, opened.is_new, on_preview, on_plan)
         run.group.run_on_leader(lambda: _preview_detector(run, detector, store))
@@ -243,7 +251,8 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         progress(0, _FINAL_STEPS)
         save_familiarity(detector, store.pixels, run.model_folder, guards)
         finished = Run.open(run.path)  # without the process group, because the other processes wait
-        metrics = check_run(finished, detector, store)
+        with embed_meanwhile(RunModels.of(finished, detector), store):
+            metrics = check_run(finished, detector, store)
         progress(1, _FINAL_STEPS)
         checks = metrics["unlabelled"]
         trust = tuple(round(value, 4) for value in checks["trust"])

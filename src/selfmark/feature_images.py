@@ -1,8 +1,12 @@
-"""Choose the images that discovery with features learns from, and turn their objects the same way."""
+"""Load and choose the images that discovery with features learns from; turn their objects the same way."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -11,23 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfmark.config import override
+from selfmark.config import Config, override
 from selfmark.correspondence.agreement import unexplained_fraction
 from selfmark.correspondence.zero_shot import find_foreground
+from selfmark.errors import InputError
 from selfmark.features.cells import describe_cells, describe_colors
 from selfmark.features.direction import describe_rotations, fit_template, match_template, rotate_mask
 from selfmark.features.encoder import Encoder
+from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness, rotation_matrices
 from selfmark.images.augment import invert_affine, move_points, points_inside, warp_images
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore, allocate_pixels
-from selfmark.pipeline_steps import create_generator, report_out_of_memory
+from selfmark.pipeline_steps import create_generator, load_training_images, report_out_of_memory
 from selfmark.points import FloatArray, Keypoints
 from selfmark.run.devices import uses_bf16
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
 _CHECKED_IMAGES = 200  # size of the sample from which orientation and use of places are decided
+_WARM_UP_IMAGES = 64  # images per pass of the default encoder on a GPU
 _COMPARED_IMAGES = 2_000  # images in which landmarks are compared; more would hardly change the result
 
 
@@ -62,6 +69,53 @@ class Directions(NamedTuple):
     offset: Tensor
     angle: Tensor
     consistency: Tensor
+
+
+def load_images_and_encoder(run: Run, device: torch.device) -> tuple[ImageStore, Encoder]:
+    """Load the training images of a run and its encoder.
+
+    The first passes on a GPU take seconds: CUDA is initialized, libraries are loaded, and cuDNN plans the
+    convolutions. They are made while another thread reads the images. It is not the other way round, because
+    cuDNN uses the plans of convolutions only in the thread that made them.
+
+    Raises:
+        InputError: if images or features cannot be used.
+    """
+    name = run.config.features.name
+    if device.type == "cpu" or run.group.size > 1:
+        store, encoder = load_training_images(run), load_encoder(name, device)
+    else:
+        canceled = threading.Event()
+        with ThreadPoolExecutor(1, "selfmark-read") as executor:
+            # Run in a copy of this thread's context, which may say that several views share their videos.
+            read = partial(copy_context().run, load_training_images, run, canceled.is_set)
+            reading = executor.submit(read)
+            try:
+                encoder = load_encoder(name, device)
+                _warm_up(encoder, run.config, device)
+                store = reading.result()
+            except BaseException:  # including KeyboardInterrupt
+                canceled.set()
+                raise
+    encoder.check_size(store.pixels[:1])
+    return store, encoder
+
+
+@torch.no_grad()
+def _warm_up(encoder: Encoder, config: Config, device: torch.device) -> None:
+    """Run passes with the precisions and the number of images that most passes of a run have.
+
+    ONNX models are left out, because their passes may take long.
+    """
+    if not encoder.is_trainable:
+        return
+    bf16 = uses_bf16(config.runtime, device)
+    # If there is an error, for example too little memory, the run meets it again and reports it.
+    with suppress(InputError, RuntimeError):
+        images = torch.zeros(_WARM_UP_IMAGES, 3, config.images.size, config.images.size, device=device)
+        for is_autocast in sorted({False, bf16}):
+            with torch.autocast(device.type, torch.bfloat16, enabled=is_autocast):
+                encoder.describe(images)
 
 
 def select_images(run: Run, store: ImageStore, device: torch.device) -> UsedImages:

@@ -47,6 +47,7 @@ from selfmark.feature_images import (
     build_used_store,
     compare_landmarks,
     find_directions,
+    load_images_and_encoder,
     move_to_given_images,
     select_images,
     settle_orientation,
@@ -82,7 +83,6 @@ from selfmark.pipeline_steps import (
     discard_if_unusable,
     do_nothing,
     keep_edits,
-    load_training_images,
     report_out_of_memory,
     seed_weights,
     show_nothing,
@@ -140,9 +140,7 @@ def train_feature_detector(
         The detector and the training images.
     """
     with discard_if_unusable(run, is_new):
-        store = load_training_images(run)
-        encoder = load_encoder(run.config.features.name, device)
-        encoder.check_size(store.pixels[:1])
+        store, encoder = load_images_and_encoder(run, device)
         info = encoder.info
         run.log("features", name=info.name, license=info.license, training_data=info.training_data)
         images = select_images(run, store, device)

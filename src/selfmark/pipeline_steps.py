@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -43,15 +44,26 @@ def do_nothing() -> None:
     """Ignore a call."""
 
 
-def load_training_images(run: Run) -> ImageStore:
+def load_training_images(run: Run, is_canceled: Callable[[], bool] = lambda: False) -> ImageStore:
     """Load the images of a run, and log the images that cannot be read.
 
+    Args:
+        run: the run.
+        is_canceled: called while images are read; returns True if another thread needs them no longer.
+
     Raises:
+        CancelledError: if `is_canceled` returned True.
         InputError: if there are too few images, or if `temporal.enabled` is set but there are no videos.
     """
-    config = run.config
+    config, report_progress = run.config, run.progress("reading images")
+
+    def on_progress(done: int, total: int) -> None:
+        if is_canceled():
+            raise CancelledError
+        report_progress(done, total)
+
     store = load_shared_store(
-        run.refs(), config.images, config.runtime.store_gigabytes, run.path, run.progress("reading images")
+        run.refs(), config.images, config.runtime.store_gigabytes, run.path, on_progress
     )
     for skipped in store.skipped:
         run.log("skipped", name=skipped.name, reason=skipped.reason)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+import torch
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE, trustworthiness
 from threadpoolctl import threadpool_limits
 
 from selfmark.errors import InputError
+from selfmark.evaluation.run_models import RunModels
+from selfmark.images.store import load_store
 from selfmark.points import FloatArray
-from selfmark.report import embedding
+from selfmark.report import embedding, embedding_process, run_report
 from selfmark.report.embedding import embed_in_plane, principal_components, tsne
+from selfmark.report.embedding_process import EmbeddingProcess
+from selfmark.report.run_report import build_report, embed_meanwhile
+from selfmark.run.folder import Run
 
 
 def _make_clusters(points: int, clusters: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
@@ -124,3 +136,51 @@ def test_few_points_lower_the_perplexity() -> None:
 def test_wrong_shapes_are_value_errors(embed: object) -> None:
     with pytest.raises(ValueError, match=r"\[P, D\]"):
         embed(np.zeros(5))  # type: ignore[operator]
+
+
+def test_another_process_computes_the_same_positions() -> None:
+    vectors, _ = _make_clusters(60, 3)
+    with closing(EmbeddingProcess(vectors)) as process:
+        np.testing.assert_array_equal(process.result(), tsne(vectors))
+
+
+def test_the_process_does_not_import_torch() -> None:
+    script = "import runpy, sys; runpy.run_path(sys.argv[1]); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script, embedding.__file__], check=False).returncode == 0
+
+
+def test_positions_are_computed_here_if_the_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_process, "_START", "raise SystemExit(1)")
+    vectors, _ = _make_clusters(60, 3)
+    with closing(EmbeddingProcess(vectors)) as process:
+        np.testing.assert_array_equal(process.result(), tsne(vectors))
+
+
+class _FakeProcess:
+    def __init__(self, vectors: FloatArray) -> None:
+        self._vectors = vectors
+
+    def result(self) -> FloatArray:
+        return principal_components(self._vectors)
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_report_of_a_gpu_run_finds_the_map_of_its_landmarks(
+    quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The networks run on the CPU here; only the name of the device stands for a GPU."""
+    ignore = shutil.ignore_patterns("predictions", "report")
+    run = Run.open(Path(shutil.copytree(quick_run, tmp_path / "run", ignore=ignore)))
+    models = RunModels.open(run, "cpu")
+    store = load_store(run.refs(), run.config.images, float("inf"), None)
+    on_gpu = SimpleNamespace(
+        run=run, card=models.card, device=torch.device("meta"), detector=models.detector, stage1=models.stage1
+    )
+    monkeypatch.setattr(run_report, "EmbeddingProcess", _FakeProcess)  # the other tests run a real process
+    with embed_meanwhile(cast(RunModels, on_gpu), store):
+        assert not (run.path / "predictions").exists()
+    monkeypatch.setattr(run_report, "embed_in_plane", None)
+    page = build_report(models, image_store=store)
+    assert page.exists()

@@ -99,15 +99,15 @@ def cache_file(run: Run, refs: Sequence[ImageRef], ending: str) -> Path:
 
 def run_fingerprint(run: Run, card: ModelCard) -> str:
     """Return a digest of everything in a run that its predictions depend on."""
-    files = (
+    files = [
         run.model_folder / "weights.safetensors",
         run.path / "checkpoints" / "stage1.safetensors",
         run.path / "points" / "landmarks.safetensors",
-    )
+    ]
     # If landmarks were chosen among clusters of Stage 1, its landmarks depend on the other clusters as well.
     chosen = run.path / "points" / "keypoints-1-chosen.safetensors"
     if chosen.exists():
-        files += (chosen, run.path / "points" / "keypoint-landmarks.safetensors")
+        files += [chosen, run.path / "points" / "keypoint-landmarks.safetensors"]
     # Landmark names, skeleton and evaluation settings are left out, because no prediction depends on them.
     values = original_setting_names(used_settings(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}

@@ -6,8 +6,10 @@ gradients, the output layers are computed in float32 too, for precise landmark p
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
@@ -19,6 +21,8 @@ from selfmark.images.augment import ColorChanges, invert_affine
 from selfmark.model.backend import Backend
 from selfmark.model.kernels import pool, target, warp
 from selfmark.model.kernels.block import block as fused_block
+from selfmark.model.kernels.launch import Launch as Launch  # re-exported, like `record_launches`
+from selfmark.model.kernels.launch import record_launches as record_launches
 from selfmark.model.kernels.norm import norm_relu
 from selfmark.model.kernels.sample import sample
 from selfmark.model.kernels.stem import stem_conv
@@ -189,7 +193,22 @@ class FusedExecution:
         return side_result, main_result
 
 
-def create_fused_backend() -> Backend:
-    """Create a Triton backend for one network."""
+class MetaExecution(FusedExecution):
+    """Execution on the meta device, which has no streams."""
+
+    def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
+        """Run one computation after the other."""
+        return side(), main()
+
+
+def create_fused_backend(is_on_meta_device: bool = False) -> Backend:
+    """Create a Triton backend for one network; on the meta device, it records the launches of kernels."""
     copies = WeightCopies()
-    return Backend(FusedNetworkOps(copies), FusedAugmentOps(), FusedExecution(copies))
+    execution = MetaExecution(copies) if is_on_meta_device else FusedExecution(copies)
+    return Backend(FusedNetworkOps(copies), FusedAugmentOps(), execution)
+
+
+def hash_kernel_sources() -> str:
+    """Return a hash of the source files of all kernels."""
+    sources = sorted(Path(pool.__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -248,8 +248,7 @@ def compute_border_width(settings: Network) -> int:
 def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime = _RUNTIME) -> None:
     """Move a network to the device, and choose the fastest memory format and backend for that device."""
     network.to(device)
-    bf16 = uses_bf16(runtime, device)
-    fused = bf16 and runtime.kernels == "auto" and _supports_kernels(network, device)
+    fused = uses_fused_kernels(network, device, runtime)
     if fused or device.type == "cpu":  # channels-last slows eager GroupNorm on other devices
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if fused:
@@ -257,7 +256,12 @@ def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime =
 
         network.backend = create_fused_backend()
     else:
-        network.backend = create_plain_backend(bf16)
+        network.backend = create_plain_backend(uses_bf16(runtime, device))
+
+
+def uses_fused_kernels(network: Phi | Psi, device: torch.device, runtime: Runtime) -> bool:
+    """Return True if `prepare_network` chooses the Triton kernels."""
+    return uses_bf16(runtime, device) and runtime.kernels == "auto" and _supports_kernels(network, device)
 
 
 def _supports_kernels(network: Phi | Psi, device: torch.device) -> bool:

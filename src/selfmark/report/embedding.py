@@ -1,13 +1,21 @@
-"""Embed descriptors in the plane: by t-SNE if scikit-learn is installed, else by principal components."""
+"""Embed descriptors in the plane: by t-SNE if scikit-learn is installed, else by principal components.
+
+`embedding_process` runs this file in another process. It must not import torch, which takes seconds.
+"""
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from selfmark.errors import require_package
-from selfmark.points import FloatArray
+
+if TYPE_CHECKING:
+    from selfmark.points import FloatArray
 
 _INSTALL = "'selfmark[report]'"
 _MIN_POINTS = 5  # fewer points have no neighborhoods that t-SNE could preserve
@@ -84,3 +92,9 @@ def principal_components(vectors: FloatArray) -> FloatArray:
     peak = components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])]
     positions[:, : components.shape[1]] = components * np.where(peak < 0, -1.0, 1.0)
     return positions
+
+
+def serve() -> None:
+    """Read vectors from standard input as .npy, and write their t-SNE embedding to standard output."""
+    positions = tsne(np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False))
+    np.save(sys.stdout.buffer, positions, allow_pickle=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import run_fingerprint
 from selfmark.evaluation.run_models import RunModels
 from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks
+from selfmark.images.reading_process import can_start_processes
 from selfmark.images.store import ImageStore, load_store
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors
@@ -23,6 +26,7 @@ from selfmark.points import FloatArray
 from selfmark.report import metrics_text
 from selfmark.report.cached_placements import Placements, load_or_place
 from selfmark.report.embedding import embed_in_plane, is_tsne_available
+from selfmark.report.embedding_process import EmbeddingProcess
 from selfmark.report.metrics_schema import require_metrics
 from selfmark.report.page import ReportData, write_report
 from selfmark.run.event_log import LOG_NAME
@@ -56,15 +60,13 @@ def build_report(
     run, card = models.run, models.card
     folder = output if output is not None else run.path
     metrics = _read_metrics(run, card, folder / "metrics.json")
-    refs = run.refs()
-    chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_EMBEDDED_IMAGES)]
-    store = (
-        image_store.select(chosen)
-        if image_store
-        else load_store(chosen, run.config.images, float("inf"), None)
-    )
-    shown = evenly_spaced(len(store), _MAX_EXAMPLES)
-    placed = load_or_place(run, card, store.refs, len(shown), lambda: _place(models, store.pixels, shown))
+    store, shown = _choose_images(run, image_store)
+
+    def place() -> Placements:
+        points = _find_points(models, store.pixels, shown)
+        return points.place(embed_in_plane(points.descriptor))
+
+    placed = load_or_place(run, card, store.refs, len(shown), place)
     numbers = collect_metrics(metrics, len(card.names), folder / "metrics.json")
     data = ReportData(
         title=run.path.resolve().name,
@@ -93,6 +95,32 @@ def build_report(
         notes=numbers.notes,
     )
     return write_report(data, folder / "report")
+
+
+@contextmanager
+def embed_meanwhile(models: RunModels, image_store: ImageStore) -> Iterator[None]:
+    """Compute the map of the landmarks in another process while the code in the context uses the GPU.
+
+    The map is cached in the run folder, where `build_report` finds it. Without a GPU, nothing happens: the
+    code in the context needs all processors.
+
+    Args:
+        models: Finished run and its networks.
+        image_store: Decoded images of the run.
+    """
+    if models.device.type == "cpu" or not (is_tsne_available() and can_start_processes()):
+        yield
+        return
+    store, shown = _choose_images(models.run, image_store)
+    points = _find_points(models, store.pixels, shown)
+    try:
+        process = EmbeddingProcess(points.descriptor)
+    except OSError:  # For example, there is too little memory for another process.
+        yield
+        return
+    with closing(process):
+        yield
+        load_or_place(models.run, models.card, store.refs, len(shown), lambda: points.place(process.result()))
 
 
 @dataclass(frozen=True)
@@ -153,16 +181,41 @@ def _read_metrics(run: Run, card: ModelCard, path: Path) -> dict[str, Any]:
     return metrics
 
 
-def _place(models: RunModels, pixels: Tensor, shown: npt.NDArray[np.int64]) -> Placements:
-    """Locate landmarks in the rows `shown`, and embed a sample of the points of Stage 1 from all images."""
+def _choose_images(run: Run, image_store: ImageStore | None) -> tuple[ImageStore, npt.NDArray[np.int64]]:
+    """Return the images whose points are on the map of the landmarks, and the rows of the examples."""
+    refs = run.refs()
+    chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_EMBEDDED_IMAGES)]
+    store = (
+        image_store.select(chosen)
+        if image_store
+        else load_store(chosen, run.config.images, float("inf"), None)
+    )
+    return store, evenly_spaced(len(store), _MAX_EXAMPLES)
+
+
+class _FoundPoints(NamedTuple):
+    """Results of the networks of a run: fields of `Placements`, and descriptors [P, D] of its points."""
+
+    xy: FloatArray
+    score: FloatArray
+    label: npt.NDArray[np.int64]
+    descriptor: npt.NDArray[np.float32]
+
+    def place(self, plane_xy: FloatArray) -> Placements:
+        """Return the results with the positions [P, 2] of the points in the scatter plot."""
+        return Placements(self.xy, self.score, plane_xy, self.label)
+
+
+def _find_points(models: RunModels, pixels: Tensor, shown: npt.NDArray[np.int64]) -> _FoundPoints:
+    """Locate landmarks in the rows `shown`, and sample the points of Stage 1 from all images."""
     located = models.detector.locate(pixels[shown])
     landmarks = find_stage1_landmarks(models.stage1, pixels)
     rows = evenly_spaced(len(landmarks.label), _MAX_EMBEDDED_POINTS)
-    return Placements(
+    return _FoundPoints(
         located.xy.cpu().numpy(),
         located.score.cpu().numpy(),
-        embed_in_plane(landmarks.descriptor[rows]),
         landmarks.label[rows],
+        landmarks.descriptor[rows],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -84,17 +85,15 @@ def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
 def padded_count(count: int, max_images: int) -> int:
     """Return the number of images after `pad_batch` on a GPU.
 
-    Every pass has `max_images` images, except a last pass of at most 16 images: it is filled up to only 8 or
-    16 images, to save memory.
+    Every pass has `max_images` images. If there is only one pass, of at most 16 images, it is filled up to
+    only 8 or 16 images, to save memory.
 
     >>> [padded_count(count, 64) for count in (0, 3, 10, 60, 64, 65, 100)]
-    [0, 8, 16, 64, 64, 72, 128]
+    [0, 8, 16, 64, 64, 128, 128]
     """
-    last = count % max_images
-    if last == 0:
-        return count
-    small = next((size for size in _SMALL_PASSES if last <= size), max_images)
-    return count - last + min(small, max_images)
+    if 0 < count <= max_images:
+        return min(next((size for size in _SMALL_PASSES if count <= size), max_images), max_images)
+    return math.ceil(count / max_images) * max_images
 
 
 def uses_bf16(runtime: Runtime, device: torch.device) -> bool:

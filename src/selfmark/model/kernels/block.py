@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from selfmark.model.kernels import norm
+from selfmark.model.kernels.launch import Recordable
 from selfmark.model.kernels.pool import empty_channels_last, spread
 
 _conv = torch.ops.aten.convolution.default
@@ -30,6 +31,7 @@ def _load_joined(first, second, third, rows, column, live, HALF: tl.constexpr, Q
     return total
 
 
+@Recordable
 @triton.jit
 def _concatenate_add_kernel(
     first, second, third, skip, out, pixels, width, HALF: tl.constexpr, ROWS: tl.constexpr, POOL: tl.constexpr
@@ -72,7 +74,8 @@ def concatenate_add(first: Tensor, second: Tensor, third: Tensor, skip: Tensor) 
 def _conv_forward(x: Tensor, weight: Tensor) -> Tensor:
     """Convolve with stride 1 and zero padding that keeps the size of the map."""
     padding = weight.shape[-1] // 2
-    return _conv(x, weight, None, [1, 1], [padding, padding], [1, 1], False, [0, 0], 1)
+    y = _conv(x, weight, None, [1, 1], [padding, padding], [1, 1], False, [0, 0], 1)
+    return _as_channels_last(y)
 
 
 def _conv_gradients(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,9 +84,15 @@ def _conv_gradients(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tens
     dx, dweight, _ = _conv_backward(
         dy, x, weight, None, [1, 1], [padding, padding], [1, 1], False, [0, 0], 1, [True, True, False]
     )
-    return dx, dweight
+    return _as_channels_last(dx), dweight
 
 
+def _as_channels_last(x: Tensor) -> Tensor:
+    """Return x in the channels-last format, which convolutions keep on a GPU but not on the meta device."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@Recordable
 @triton.jit
 def _last_channels_kernel(x, out, pixels, stride, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     """Copy WIDTH channels of each row (pixel).

@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from selfmark.model.kernels.launch import Recordable
+
 
 @triton.jit
 def _tile(pointer, rows, last, stride, columns):
@@ -57,6 +59,7 @@ def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, WIDTH: 
     return tl.sum(total, 0), tl.sum(squares, 0)
 
 
+@Recordable
 @triton.jit
 def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Write the sum and the sum of squares of each channel over a chunk of rows."""
@@ -71,6 +74,7 @@ def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, 
     tl.store(out + channels, squares)
 
 
+@Recordable
 @triton.jit
 def forward_apply(
     x, partial, conv_bias, weight, bias, y, stats, area, channels, chunk_rows, eps, ROWS: tl.constexpr,
@@ -121,6 +125,7 @@ def _activated_tile(x, rows, last, channels, columns, scale, shift):
     return tl.maximum(value, 0.0)
 
 
+@Recordable
 @triton.jit
 def activate(
     x, stats, weight, bias, y, area, channels, chunk_rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr,
@@ -182,6 +187,7 @@ def _backward_sums(
     return tl.sum(dbias, 0), tl.sum(dweight, 0)
 
 
+@Recordable
 @triton.jit
 def backward_partial(
     x, dy, stats, weight_in, bias_in, partial, area, channels, chunk_rows, width,
@@ -206,6 +212,7 @@ def backward_partial(
     tl.store(out + channels, dweight)
 
 
+@Recordable
 @triton.jit
 def backward_apply(
     x, dy, stats, weight_in, bias_in, partial, add, dx, affine, area, channels, chunk_rows,

@@ -7,12 +7,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from selfmark.model.kernels.launch import Recordable
+
 
 def empty_channels_last(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return an uninitialized channels-last map with the type and device of `like`."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
+@Recordable
 @triton.jit
 def _pool_kernel(x, out, pixels, half_width, scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
     """Write the sum of each 2x2 square times scale; a row is one pixel of `out`, counted over all images."""
@@ -30,6 +33,7 @@ def _pool_kernel(x, out, pixels, half_width, scale, CHANNELS: tl.constexpr, ROWS
     tl.store(out + at_out, (total * scale).to(out.dtype.element_ty), mask=live)
 
 
+@Recordable
 @triton.jit
 def _spread_kernel(
     x, add, out, pixels, width, scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr

@@ -11,7 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from selfmark.model.kernels.launch import Recordable
 
+
+@Recordable
 @triton.jit
 def _sample_kernel(maps, xy, out, num_points, height, width, CHANNELS: tl.constexpr):
     """Sample all channels at one point; points outside the map are moved to its border."""
@@ -32,6 +35,7 @@ def _sample_kernel(maps, xy, out, num_points, height, width, CHANNELS: tl.conste
     tl.store(out + point * CHANNELS + channel, value)
 
 
+@Recordable
 @triton.jit
 def _gradient_kernel(
     dout, xy, dmaps, num_points, height, width, CHANNELS: tl.constexpr, TILE: tl.constexpr,

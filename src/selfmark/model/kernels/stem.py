@@ -13,7 +13,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from selfmark.model.kernels.launch import Recordable
 
+
+@Recordable
 @triton.jit
 def _space_to_depth_kernel(
     images, out, size, side, image_stride, channel_stride, row_stride, column_stride, ROWS: tl.constexpr

@@ -10,7 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from selfmark.model.kernels.launch import Recordable
 
+
+@Recordable
 @triton.jit
 def _draw_kernel(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
     """Write exp(-scale * d^2) for BLOCK cells, where d is the distance to the nearest valid point."""

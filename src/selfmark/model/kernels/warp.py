@@ -10,9 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from selfmark.model.kernels.launch import Recordable
+
 _PIXELS_PER_PROGRAM = 1024
 
 
+@Recordable
 @triton.jit
 def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr, BLOCK: tl.constexpr):
     """Warp bilinearly and multiply colors by a matrix; also write the sum of each program's pixels.
@@ -61,6 +64,7 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr
     tl.store(partial + image * tl.num_programs(1) + part, total)
 
 
+@Recordable
 @triton.jit
 def _blur_kernel(planes, mean, contrast, brightness, taps, noise, sigma, out, size, BLOCK: tl.constexpr):
     """Blur, change contrast and brightness, add noise and clamp to 0..1; write channels-last.

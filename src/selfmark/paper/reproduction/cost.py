@@ -19,7 +19,7 @@ STAGE1_16_PAIRS_STEP = 9.72e-3  # seconds per training step on 32 images
 STAGE1_64_PAIRS_STEP = 31.11e-3  # seconds per training step on 128 images
 EXTRACT = 5921.25  # images per second; points and descriptors of an image and its mirror image
 PREDICT_GPU = 6253.48  # images per second
-COLD_FIRST_STEP_S = 25.46  # seconds until the first step, from a cold start
+COLD_FIRST_STEP_S = 15.55  # seconds until the first step, from a cold start
 # Seconds to cluster the keypoints of 200,000 images twice, into K and into M clusters, with 10 restarts. Used
 # for any number of images, because K-means is fitted on a sample and fitting takes most of the time.
 RECOVERY_200K = 3.16

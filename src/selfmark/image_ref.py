@@ -9,6 +9,17 @@ Box = tuple[float, float, float, float]
 """x, y, width and height in pixels, measured from pixel corners."""
 ClipFrame = tuple[str, int]
 """Name of a video and 0-based number of one of its frames."""
+_MAX_COORDINATE = 1e6  # pixels; larger than any image that can be read
+
+
+def is_possible_box(x: float, y: float, width: float, height: float) -> bool:
+    """Return True if a box has finite numbers, an area, and a size that an image can have.
+
+    >>> is_possible_box(0, 0, 64, 48), is_possible_box(0, 0, float("inf"), 48), is_possible_box(0, 0, 0, 48)
+    (True, False, False)
+    """
+    is_near = all(abs(number) <= _MAX_COORDINATE for number in (x, y, width, height))
+    return is_near and width >= 1 and height >= 1
 
 
 @dataclass(frozen=True)

@@ -132,3 +132,53 @@ def test_the_size_of_a_bomb_is_read_without_decoding_it(tmp_path: Path) -> None:
     require_inside(views, [ImageRef(bomb)])  # unreadable files are ignored, and left out later
     with pytest.raises(InputError, match="cannot be read"):
         _read_size(bomb)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--crop", "0,0,inf,1"], "--crop takes X,Y,WIDTH,HEIGHT in pixels, not '0,0,inf,1'"),
+        (["--crop", "0,0,1e300,1e300"], "--crop takes X,Y,WIDTH,HEIGHT in pixels, not '0,0,1e300,1e300'"),
+        (["--find-animals", "9" * 30], "the number of animals must be 1 to 100, not " + "9" * 30),
+        (["--find-animals", "1000000"], "the number of animals must be 1 to 100, not 1000000"),
+        (["--device", "meta"], "unknown device 'meta': use auto, cpu or cuda"),
+        ([""], "an input is empty; give a file or folder (use . for the current folder)"),
+    ],
+)
+def test_impossible_regions_devices_and_inputs_are_refused(
+    arguments: list[str], sentence: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert selfmark("predict", TOY_DETECTOR, photos, *arguments, "-o", output) == 2
+    assert _error(capsys) == f"selfmark: {sentence}"
+    assert not output.exists()
+
+
+def test_a_number_of_landmarks_with_thousands_of_digits_is_refused(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selfmark("discover", photos, "-k", "9" * 5_000, "-o", tmp_path / "run") == 2
+    assert f"not '{'9' * 40}'" in _error(capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("WORLD_SIZE", "abc", "the environment variable WORLD_SIZE must be a number, not 'abc'"),
+        ("WORLD_SIZE", "2", "WORLD_SIZE asks for 2 processes, but RANK is not set"),
+        ("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT must be a number, not 'x'"),
+    ],
+)
+def test_variables_of_torchrun_that_make_no_sense_are_refused(
+    name: str,
+    value: str,
+    sentence: str,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert selfmark("discover", photos, "-k", 4, "-o", tmp_path / "run", "--device", "cpu") == 2
+    assert sentence in _error(capsys)
+    assert not (tmp_path / "run").exists()

@@ -112,8 +112,8 @@ def parse_landmark_count(text: str | None) -> int | Literal["auto"] | None:
         return None
     if text == "auto":
         return "auto"
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"-k takes a number of landmarks, at least 1, or 'auto', not '{text}'")
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise InputError(f"-k takes a number of landmarks, at least 1, or 'auto', not '{text[:40]}'")
     return int(text)
 
 

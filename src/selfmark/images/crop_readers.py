@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from selfmark.config import Images
 from selfmark.images.read_crops import Outcome, read_crops
 from selfmark.images.reading_process import CAPACITY, ReadingProcess, StillImage, can_start_processes
+from selfmark.run.torchrun_environment import read_count
 
 THREADS = min(8, os.cpu_count() or 1)
 PREFETCH = 4 * THREADS  # images that are read before they are needed; video frames wait in full size
@@ -155,4 +156,4 @@ class _Readers:
 def _count_cores() -> int:
     """Return the number of cores that this process may use; with torchrun, its part of them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return cores // max(1, read_count("LOCAL_WORLD_SIZE", 1))

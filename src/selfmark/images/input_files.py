@@ -35,6 +35,8 @@ def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
 
 def require_input(item: str | Path) -> Path:
     """Return the path of an input, with `~` expanded; raise unless it is a file, a folder or a pattern."""
+    if not str(item):
+        raise InputError("an input is empty; give a file or folder (use . for the current folder)")
     try:
         path = Path(item).expanduser()
     except RuntimeError as error:  # ~name of an unknown user

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from selfmark.errors import InputError
-from selfmark.image_ref import Box, ImageRef
+from selfmark.image_ref import Box, ImageRef, is_possible_box
 from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.video import probe_video
 from selfmark.run.files import FORMAT, is_view_name, read_view_list, write_json
@@ -41,7 +41,7 @@ def parse_views(texts: Sequence[str]) -> tuple[View, ...]:
             x, y, width, height = (float(word) for word in numbers.split(","))
         except ValueError:
             x = y = width = height = float("nan")
-        if not (is_view_name(name) and width >= 1 and height >= 1 and abs(x) < 1e9 and abs(y) < 1e9):
+        if not (is_view_name(name) and is_possible_box(x, y, width, height)):
             raise InputError(
                 f"--views takes NAME=X,Y,WIDTH,HEIGHT in pixels for each view, not '{text}'; a name has "
                 "letters, digits, - and _"

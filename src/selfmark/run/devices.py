@@ -11,6 +11,8 @@ from torch.nn import functional
 from selfmark.config import Runtime
 from selfmark.errors import InputError
 
+_DEVICE_TYPES = ("cpu", "cuda", "mps")  # mps was never tried
+
 
 def select_device(name: str) -> torch.device:
     """Return the device with this name.
@@ -25,8 +27,10 @@ def select_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"unknown device '{name}': use auto, cpu or cuda") from error
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in _DEVICE_TYPES:
+        raise InputError(f"unknown device '{name}': use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("this machine has no CUDA device: use --device cpu")
     return device

@@ -12,7 +12,6 @@ slice(3, 6, None)
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from selfmark.errors import InputError, TrainingError
+from selfmark.run.torchrun_environment import read_count, require_connection
 
 # Long enough for rank 0 to read images and write reports while the others wait. A dead process is detected
 # immediately, regardless of the timeout.
@@ -49,18 +49,19 @@ class ProcessGroup:
             The group; `SINGLE_PROCESS` without torchrun.
 
         Raises:
-            InputError: if the machine has fewer GPUs than processes.
+            InputError: if a variable is missing or not a number, or if there are fewer GPUs than processes.
         """
-        size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-        if size == 1:
+        size, rank = read_count("WORLD_SIZE", 1), read_count("RANK", 0)
+        if size <= 1:
             return SINGLE_PROCESS
         gpu = None
         if device.type == "cuda":
-            local_rank, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+            local_rank, num_gpus = read_count("LOCAL_RANK", 0), torch.cuda.device_count()
             if local_rank >= num_gpus:
                 raise InputError(f"--nproc-per-node must be at most {num_gpus}, the number of GPUs")
             gpu = torch.device("cuda", local_rank)
             torch.cuda.set_device(gpu)
+        require_connection(size)
         with _report_lost_peers():
             backend = "gloo" if gpu is None else "nccl"
             dist.init_process_group(backend, timeout=_TIMEOUT, device_id=gpu)
@@ -160,7 +161,7 @@ SINGLE_PROCESS = ProcessGroup(rank=0, size=1)
 
 def is_restarted() -> bool:
     """Return True if torchrun restarted this process because a process of the job had failed."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return read_count("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
 @contextmanager

@@ -10,13 +10,14 @@ import numpy as np
 
 from selfmark.config import Tracking
 from selfmark.errors import InputError
-from selfmark.image_ref import Box, ImageRef
+from selfmark.image_ref import Box, ImageRef, is_possible_box
 from selfmark.images.box_matching import attach_boxes, check_tracks
 from selfmark.images.sources import list_images
 from selfmark.images.video import probe_video
 from selfmark.tracking.animals import Progress, build_square_refs, explain_implausible_tracks, track_animals
 
 Notes = Callable[[str], None]
+MAX_ANIMALS = 100  # more animals than tracking can tell apart in one video
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,18 @@ class Regions:
     animals: int = 0
 
     def __post_init__(self) -> None:
-        """Raise if more than one field is set."""
+        """Raise if more than one field is set, or if a field has an impossible value."""
         if (self.boxes is not None) + (self.crop is not None) + (self.animals > 0) > 1:
             raise InputError(
                 "boxes (--boxes), crop (--crop) and animals (--find-animals) cannot be combined; give only "
                 "one of them"
             )
-        if self.animals < 0:
-            raise InputError(f"the number of animals must be at least 1, not {self.animals}")
+        if self.crop is not None and not is_possible_box(*self.crop):
+            raise InputError(f"the crop must be x, y, width and height in pixels, not {self.crop}")
+        if not 0 <= self.animals <= MAX_ANIMALS:
+            raise InputError(
+                f"the number of animals must be 1 to {MAX_ANIMALS}, not {str(self.animals)[:40]}"
+            )
 
 
 def locate_objects(
@@ -101,8 +106,8 @@ def parse_crop(text: str) -> Box:
         x, y, width, height = (float(word) for word in text.split(","))
     except ValueError:
         x = y = width = height = float("nan")
-    if not (width >= 1 and height >= 1 and abs(x) < 1e9 and abs(y) < 1e9):
-        raise InputError(f"--crop takes X,Y,WIDTH,HEIGHT in pixels, not '{text}'")
+    if not is_possible_box(x, y, width, height):
+        raise InputError(f"--crop takes X,Y,WIDTH,HEIGHT in pixels, not '{text[:80]}'")
     return x, y, width, height
 
 

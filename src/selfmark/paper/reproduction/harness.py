@@ -52,6 +52,7 @@ from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_text
 from selfmark.run.guarded_files import make_folders
+from selfmark.run.torchrun_environment import read_count
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, pop_license_notice
 
 Log = Callable[[str], None]
@@ -206,8 +207,9 @@ def _select_own_device(device: str) -> tuple[int, str]:
     Here, each process of torchrun works on training runs of its own. WORLD_SIZE is removed from the
     environment, because it would make all processes share one run.
     """
-    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    is_distributed = int(os.environ.pop("WORLD_SIZE", "1")) > 1
+    rank, local_rank = read_count("RANK", 0), read_count("LOCAL_RANK", 0)
+    is_distributed = read_count("WORLD_SIZE", 1) > 1
+    os.environ.pop("WORLD_SIZE", None)
     if select_device(device).type != "cuda" or not is_distributed:
         return rank, device
     if local_rank >= torch.cuda.device_count():

@@ -6,6 +6,8 @@ apart. In images of birds that face left or right, the place of a part says litt
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ from selfmark.run.folder import Run
 def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
     """If `features.places` is `auto`, replace it by `used` or `ignored`, whichever suits the images.
 
-    Zero-shot landmarks of some images are found twice, with and without places. Each set is then predicted
+    Zero-shot candidates of some images are found twice, with and without places. Each set is then predicted
     from the other one. Landmarks that jump between similar parts cannot be predicted well. So places are used
     if the landmarks with places are clearly easier to predict.
 
@@ -79,23 +81,28 @@ def measure_spread(landmarks: Tensor) -> float:
 
 @torch.no_grad()
 def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tuple[Tensor, Tensor]:
-    """Return the zero-shot landmarks [N, K, 2] without and with places, in every process."""
+    """Return the zero-shot candidates [N, C, 2] without and with places, in every process."""
     config, everything = run.config, slice(0, len(sample))
     cells = describe_cells(encoder, sample, everything, config, run.path)
     colors = describe_colors(sample, everything, config.runtime.predict_batch)
     generator = create_generator(config, "places", sample.device)
     foreground = find_foreground(cells, colors, config.features, generator)
+    num_candidates = _count_candidates(config, int(foreground.sum()))
 
     def find_landmarks(places: str) -> Tensor:
         settings = override(config, {"features.places": places}).features
         described = append_places(cells, settings)
-        centroids = find_part_centroids(described, foreground, _num_landmarks(config), settings, generator)
+        centroids = find_part_centroids(described, foreground, num_candidates, settings, generator)
         return place_parts(described, centroids, settings.sharpness).xy
 
     return find_landmarks("ignored"), find_landmarks("used")
 
 
-def _num_landmarks(config: Config) -> int:
-    """Return K, or the middle one of `auto_k.candidates` while K is not yet chosen."""
-    candidates = config.auto_k.candidates
-    return config.K or candidates[len(candidates) // 2]
+def _count_candidates(config: Config, num_foreground: int) -> int:
+    """Return the number of candidates that the run will find, see `feature_labels`.
+
+    While K is not yet chosen, the middle one of `auto_k.candidates` stands in for it.
+    """
+    tried = config.auto_k.candidates
+    planned = replace(config, K=config.K or tried[len(tried) // 2])
+    return planned.num_candidates if planned.num_candidates <= num_foreground else planned.K

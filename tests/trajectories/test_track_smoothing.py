@@ -51,9 +51,9 @@ def test_unlikely_positions_are_replaced(method: SmoothingMethod) -> None:
 
 @pytest.mark.parametrize("method", get_args(SmoothingMethod))
 def test_strides_in_high_speed_videos_are_kept(method: SmoothingMethod) -> None:
-    """A paw moves by 40 px, four times per second, at 250 frames per second, with noise of 4 px."""
+    """A paw moves by 40 px, eight times per second, at 250 frames per second, with noise of 4 px."""
     seconds = np.arange(1_000) / 250
-    stride = 40 * np.sin(2 * np.pi * 4 * seconds)
+    stride = 40 * np.sin(2 * np.pi * 8 * seconds)
     noise = np.random.default_rng(0).normal(0, 4, (1_000, 1, 2))
     xy = np.stack([stride, np.zeros(1_000)], axis=1)[:, None] + noise
     track = Track(xy, np.ones((1_000, 1)), seconds, 200.0)

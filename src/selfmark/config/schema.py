@@ -458,7 +458,7 @@ class Smoothing:
     window: float = above(0, 3_600, 0.4)  # length of the windows of medians and of savgol, seconds
     degree: int = between(0, 5, 2)  # savgol: degree of the polynomial
     # a video with more frames per second counts as slow motion: the times above shrink in proportion
-    max_rate: float = above(0, 1_000_000, 60.0)
+    max_rate: float = above(0, 1_000_000, 30.0)
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,15 @@ def scale_times(settings: Smoothing, rate: float | None) -> Smoothing:
     """Return settings with shorter times for a video of more than `settings.max_rate` frames per second.
 
     The times are shortened in proportion to the rate, because high-speed cameras film fast movements. For
-    example, a stride of a mouse takes a quarter of a second, and windows of that length would smooth it away.
+    example, a running mouse takes eight strides per second, and the times for ordinary videos would smooth
+    them away.
 
     Args:
         settings: settings of the smoothing.
         rate: frames per second of the video; None if unknown, which leaves the times as they are.
 
     >>> scale_times(Smoothing(), 240.0).time_constant, scale_times(Smoothing(), 30.0).time_constant
-    (0.015, 0.06)
+    (0.0075, 0.06)
     """
     scale = max(1.0, (rate or 0.0) / settings.max_rate)
     return replace(

@@ -7,19 +7,20 @@ import json
 import os
 import shutil
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 import torch
 
-from selfmark import discover
+from selfmark import discover, model_library
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.features.loading import load_encoder
 from selfmark.model.card import model_folder, read_card
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.network import Phi
-from selfmark.model_library import copy_model
+from selfmark.model_library import copy_model, install_model, list_models
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import read_tensors, write_tensors
 from selfmark.train.starting_weights import start_phi, start_student
@@ -49,6 +50,66 @@ def test_a_detector_is_saved_installed_and_listed(
     listed = capsys.readouterr().out
     assert "16 landmarks, efficientnet-lite0, 192 px" in listed
     assert listed.index("demo") < listed.index("toys")
+
+
+def test_two_installations_at_the_same_time_do_not_mix_their_files(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one continues when the second one has unpacked its file but not renamed its folder."""
+    demo = model_folder(Path("demo"))
+    weights, _ = read_tensors(demo / "weights.safetensors")
+    card = json.loads((demo / "model.json").read_text())
+    origins = {name: str(tmp_path / f"{name}.safetensors") for name in ("first", "second")}
+    for name, origin in origins.items():
+        text = json.dumps(card | {"names": [f"{name} {number}" for number in range(len(card["names"]))]})
+        write_tensors(weights, {"selfmark_model": text}, Path(origin))
+    digest = hashlib.sha256(Path(origins["second"]).read_bytes()).hexdigest()
+    unpack = model_library._unpack
+    is_first_started, can_first_continue = Event(), Event()
+    outcomes: dict[str, str] = {}
+
+    def install(name: str, sha256: str = "") -> None:
+        try:
+            install_model(origins[name], "x", sha256)
+            outcomes[name] = "installed"
+        except InputError as error:
+            outcomes[name] = str(error)
+
+    first = Thread(target=install, args=("first",))
+
+    def unpack_in_turn(file: Path, origin: str, folder: Path) -> None:
+        if origin == origins["first"]:
+            is_first_started.set()
+            can_first_continue.wait(60)
+            unpack(file, origin, folder)
+        else:
+            unpack(file, origin, folder)
+            can_first_continue.set()
+            first.join(60)
+
+    monkeypatch.setattr(model_library, "_unpack", unpack_in_turn)
+    first.start()
+    assert is_first_started.wait(60)
+    install("second", digest)
+    first.join(60)
+    (winner,) = [name for name, outcome in outcomes.items() if outcome == "installed"]
+    (message,) = [outcome for outcome in outcomes.values() if outcome != "installed"]
+    assert read_card(library / "x").names[0] == f"{winner} 0"
+    assert message.startswith(f"{library / 'x'} exists already")
+    assert ".part" not in message
+    assert [path.name for path in library.iterdir()] == ["x"]
+
+
+def test_an_installation_that_was_killed_is_not_listed_and_is_removed_by_the_next_one(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "toys.safetensors"
+    assert selfmark("models", "save", "demo", file) == 0
+    shutil.copytree(model_folder(Path("demo")), library / ".toys.0123abcd.part")
+    capsys.readouterr()
+    assert [model.name for model in list_models()] == ["demo"]
+    assert selfmark("models", "add", file) == 0
+    assert [path.name for path in library.iterdir()] == ["toys"]
 
 
 def test_unusable_detectors_are_refused(

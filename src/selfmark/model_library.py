@@ -60,7 +60,9 @@ def list_models() -> list[ListedModel]:
     packaged = model_folder(Path("demo")) if is_packaged(Path("demo")) else None
     folders = [] if packaged is None else [("demo", packaged)]
     if library_folder().is_dir():
-        folders += [(path.name, path) for path in sorted(library_folder().iterdir()) if path.is_dir()]
+        # Other names are those of installations that were killed or have not finished yet.
+        installed = (path for path in sorted(library_folder().iterdir()) if _NAME.fullmatch(path.name))
+        folders += [(path.name, path) for path in installed if path.is_dir()]
     models = []
     for name, folder in folders:
         try:

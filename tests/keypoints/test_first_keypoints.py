@@ -9,7 +9,13 @@ from scipy.stats import kstest
 
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints import create_detector, detect_first_keypoints, first_keypoints, mix_in_random_points
+from selfmark.keypoints import (
+    create_detector,
+    detect_first_keypoints,
+    first_keypoints,
+    mix_in_random_points,
+    pass_memory,
+)
 from selfmark.points import Keypoints
 
 from .scenes import draw_polygons, pairwise_distances, to_batch
@@ -77,6 +83,38 @@ def test_points_outside_the_bounds_of_their_image_are_dropped(monkeypatch):
     assert points.image_index.tolist() == [0]
     assert points.descriptor is not None
     assert points.descriptor.shape == (1, 1)
+
+
+@pytest.mark.parametrize(("image_size", "expected"), [(256, [20]), (2048, [13, 7])])
+def test_fewer_images_are_resized_at_a_time_if_they_become_large(monkeypatch, image_size, expected):
+    sizes, scale = [], 16  # Everything is smaller by this factor, so that the test takes little memory.
+    monkeypatch.setattr(pass_memory, "MAX_PASS_BYTES", pass_memory.MAX_PASS_BYTES // scale**2)
+
+    class RecordingDetector(BlobDetector):
+        def detect(self, images):
+            sizes.append(len(images))
+            return super().detect(images)
+
+    monkeypatch.setattr(first_keypoints, "create_detector", lambda settings, device: RecordingDetector())
+    settings = FirstKeypoints(image_size=image_size // scale)
+    blobs = draw_blobs([[30, 40]] * 20, 64)
+    points = detect_first_keypoints(blobs, make_full_bounds(20, 64), settings, CPU, batch=128)
+    assert sizes == expected
+    assert points.image_index.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("detector", ["selfmark", "sift", "orb"])
+def test_the_number_of_images_at_a_time_does_not_change_the_points(monkeypatch, detector):
+    images = to_batch(*(draw_polygons(96, seed) for seed in range(6)))
+    settings = FirstKeypoints(detector=detector, image_size=128, max_points=20)
+    together = detect_first_keypoints(images, make_full_bounds(6, 96), settings, CPU, batch=128)
+    monkeypatch.setattr(pass_memory, "MAX_PASS_BYTES", 1)
+    alone = detect_first_keypoints(images, make_full_bounds(6, 96), settings, CPU, batch=128)
+    assert len(together) > 6
+    assert torch.equal(alone.image_index, together.image_index)
+    assert torch.equal(alone.xy, together.xy)
+    torch.testing.assert_close(alone.score, together.score, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(alone.descriptor, together.descriptor, atol=1e-4, rtol=1e-4)
 
 
 def test_shrinking_does_not_alias():

@@ -91,6 +91,20 @@ def test_images_of_several_passes_keep_their_order():
     assert points.xy[:, 0].tolist() == [5 + index % 20 for index in range(count)]
 
 
+@pytest.mark.parametrize(("size", "expected"), [(64, [16, 4]), (1024, [1] * 20)])
+def test_fewer_large_images_are_processed_at_a_time(size, expected):
+    counts = []
+
+    class RecordingNetwork(nn.Module):
+        def forward(self, rgb):
+            counts.append(len(rgb))
+            return rgb[:, 0, :64, :64], torch.ones(len(rgb), 1, 8, 8)
+
+    images = torch.zeros(1, 3, 1, 1, dtype=torch.uint8).expand(20, 3, size, size)
+    create_with_network(RecordingNetwork(), threshold=0.1, max_points=5).detect(images)
+    assert counts == expected
+
+
 @pytest.mark.parametrize("channel", [0, 1, 7, 8, 35, 63])
 def test_superpoint_channels_are_the_pixels_of_a_cell_row_by_row(channel):
     network = SuperPoint().eval()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -64,6 +68,58 @@ def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
         assert all(receive_all(connection) == b"" for connection in connections)
         assert time.monotonic() - started < 4
     assert hasty_server.client.get("/api/run").status_code == 200
+
+
+def test_a_burst_beyond_the_descriptors_of_the_process(tmp_path: Path) -> None:
+    """700 half-sent requests arrive at once at a server that may open 200 files."""
+    code = """
+import resource, signal
+from starlette.responses import PlainTextResponse
+from selfmark.local_page.page_server import build_page_server, open_socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+with open_socket(0) as listener:
+    address, server = build_page_server(lambda token: PlainTextResponse("hello"), "selfmark name", listener)
+    print(address, flush=True)
+    server.run(sockets=[listener])
+"""
+    errors = tmp_path / "stderr"
+    with ExitStack() as stack:
+        command = [sys.executable, "-c", code]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stack.enter_context(errors.open("w")), text=True
+        )
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        url = httpx.URL(process.stdout.readline().strip())
+        client = stack.enter_context(httpx.Client(base_url=url.copy_with(query=None), timeout=20))
+        assert client.get(url, follow_redirects=True).text == "hello"  # sets the cookie
+        os.kill(process.pid, signal.SIGSTOP)  # All connections wait, so that they are accepted at once.
+        for _ in range(700):
+            connection = stack.enter_context(socket.create_connection((url.host, url.port or 0), timeout=5))
+            connection.sendall(b"GET / HT")
+        os.kill(process.pid, signal.SIGCONT)
+        started = time.monotonic()
+        for _ in range(2):  # a connection from before the burst, then a new one
+            assert client.get("/", headers={"connection": "close"}).text == "hello"
+            descriptors = len(os.listdir(f"/proc/{process.pid}/fd"))
+            assert descriptors < 64 + 40  # 64 connections, about 10 other files, and what is being closed
+        assert time.monotonic() - started < 5  # The headers of the others may take 10 seconds.
+    assert errors.read_text().count("\n") <= 1
+
+
+def test_connections_without_a_token_do_not_lock_the_owner_out(hasty_server: ToyServer) -> None:
+    """Their requests were answered (403), but they stay open, some of them with an unfinished body."""
+    host = hasty_server.origin.removeprefix("http://")
+    with ExitStack() as stack:
+        for number in range(timed_protocol.MAX_CONNECTIONS + 5):
+            connection = stack.enter_context(connect(hasty_server))
+            method = "POST" if number % 2 else "GET"
+            length = "content-length: 100\r\n" if number % 2 else ""
+            connection.sendall(f"{method} / HTTP/1.1\r\nhost: {host}\r\n{length}\r\n".encode())
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 403")
+        with httpx.Client(base_url=hasty_server.origin, cookies=hasty_server.client.cookies) as owner:
+            assert owner.get("/api/run").status_code == 200
 
 
 def test_a_second_request_on_a_connection_must_arrive_in_time_too(hasty_server: ToyServer) -> None:

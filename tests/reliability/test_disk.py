@@ -118,6 +118,7 @@ def test_a_run_can_be_created_after_an_interrupted_start(photos: Path, tmp_path:
     for part in ("points", "checkpoints"):
         (output / part).mkdir(parents=True)
     (output / "config.yaml.part").write_text("K: ")
+    (output / ".start.0123abcd.part").mkdir()  # the detector of --start-from
     with pytest.raises(InputError, match="is not a run folder"):
         Run.open(output)
     Run.create(output, preset("tiny"), ["x"], [])

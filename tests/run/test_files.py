@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from selfmark.errors import InputError
+from selfmark.run import files
 from selfmark.run.files import atomic_folder, atomic_open, atomic_write, write_json
 
 
@@ -76,15 +81,127 @@ def test_a_failed_writer_leaves_the_temporary_file_of_another_writer(tmp_path: P
     assert path.read_text() == "second"
 
 
-def test_the_first_of_two_processes_that_write_a_folder_fails(tmp_path: Path) -> None:
-    first = atomic_folder(tmp_path / "frames")
-    first.__enter__()
-    second = atomic_folder(tmp_path / "frames")
-    (second.__enter__() / "0.png").touch()
+def test_a_writer_never_writes_into_the_file_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second writer replaces the temporary file when the first one opens a file by its path."""
+    path, second, open_file = (
+        tmp_path / "landmarks.csv",
+        atomic_open(tmp_path / "landmarks.csv"),
+        files.open_file,
+    )
+    handles = []
+
+    def start_second_writer(*arguments: Any) -> int:
+        if not handles:
+            monkeypatch.setattr(files, "open_file", open_file)
+            handles.append(second.__enter__())
+        return open_file(*arguments)
+
+    monkeypatch.setattr(files, "open_file", start_second_writer)
+
+    def write_first() -> None:
+        with atomic_open(path) as first:
+            first.write("the first file")
+
     with pytest.raises(InputError, match="another process is writing"):
-        first.__exit__(None, None, None)
+        write_first()
+    handles[0].write("second")
     second.__exit__(None, None, None)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("landmarks.csv", "second")]
+
+
+@pytest.mark.parametrize("finished_first", [0, 1])
+def test_concurrent_writers_of_a_folder_do_not_mix_their_files(finished_first: int, tmp_path: Path) -> None:
+    writers = [atomic_folder(tmp_path / "frames") for _ in range(2)]
+    folders = [writer.__enter__() for writer in writers]
+    for number, folder in enumerate(folders):
+        (folder / "0.png").write_text(str(number))
+        (folder / f"{number}.txt").touch()
+    writers[finished_first].__exit__(None, None, None)
+    with pytest.raises(InputError, match=r"/frames exists already, perhaps because another process"):
+        writers[1 - finished_first].__exit__(None, None, None)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["0.png", f"{finished_first}.txt", "frames"]
+    assert (tmp_path / "frames" / "0.png").read_text() == str(finished_first)
+
+
+def test_only_folders_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    code = """
+import sys, time
+from pathlib import Path
+from selfmark.run.files import atomic_folder
+with atomic_folder(Path(sys.argv[1])) as temporary:
+    (temporary / "0.png").touch()
+    print(temporary, flush=True)
+    time.sleep(60)
+"""
+    arguments = [sys.executable, "-c", code, str(tmp_path / "frames")]
+    with ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True))
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        leftover = Path(process.stdout.readline().strip())
+        os.kill(process.pid, signal.SIGSTOP)  # It still runs, but does nothing for now.
+        with atomic_folder(tmp_path / "frames") as temporary:
+            assert (leftover / "0.png").exists()
+            assert temporary != leftover
+        (tmp_path / "frames").rmdir()
+    assert leftover.is_dir()
+    assert not (tmp_path / "frames").exists()
+    similar = [
+        tmp_path / ".frames2.0123abcd.part",
+        tmp_path / "frames.part",
+        tmp_path / "frames.0123abcd.part",
+    ]
+    for folder in similar:
+        folder.mkdir()
+    with atomic_folder(tmp_path / "frames"):
+        pass
+    assert sorted(tmp_path.iterdir()) == sorted([*similar, tmp_path / "frames"])
+
+
+def test_a_new_folder_that_is_taken_for_a_leftover_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process cleans up right before the new folder is opened, and once before it is locked."""
+    open_subfolder, flock, removed = files.open_subfolder, files.fcntl.flock, []
+
+    def remove_before_opening(name: str, folder: int, path: Path) -> int:
+        if not removed:
+            removed.append(path)
+            path.rmdir()
+        return open_subfolder(name, folder, path)
+
+    def remove_before_locking(descriptor: int, operation: int) -> None:
+        if len(removed) == 1:
+            (folder,) = tmp_path.iterdir()
+            removed.append(folder)
+            folder.rmdir()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(files, "open_subfolder", remove_before_opening)
+    monkeypatch.setattr(files.fcntl, "flock", remove_before_locking)
+    with atomic_folder(tmp_path / "frames") as temporary:
+        (temporary / "0.png").touch()
+    assert len(removed) == 2
     assert [path.name for path in tmp_path.rglob("*")] == ["frames", "0.png"]
+
+
+def test_errors_name_the_folder_that_the_user_knows(tmp_path: Path) -> None:
+    def fail(kind: str) -> None:
+        with atomic_folder(tmp_path / "frames") as temporary:
+            if kind == "disk":
+                raise OSError(errno.ENOSPC, "No space left on device", str(temporary / "0.png"))
+            if kind == "input":
+                raise InputError(f"{temporary / '0.png'} is damaged")
+            temporary.rmdir()
+            (temporary / "0.png").write_text("0")
+
+    for kind in ("disk", "input", "removed"):
+        with pytest.raises((OSError, InputError)) as caught:
+            fail(kind)
+        assert str(tmp_path / "frames" / "0.png") in str(caught.value)
+        assert ".part" not in str(caught.value)
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_suffix": True}, {"unique": True}])
@@ -103,7 +220,7 @@ def test_an_error_leaves_the_old_file_unchanged(options: dict[str, bool], tmp_pa
 
 
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
-    leftover = tmp_path / "frames.part"
+    leftover = tmp_path / ".frames.0123abcd.part"
     leftover.mkdir()
     (leftover / "old.png").touch()
     with atomic_folder(tmp_path / "frames") as temporary:

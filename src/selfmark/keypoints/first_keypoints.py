@@ -9,7 +9,10 @@ from torch.nn import functional as F
 
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints.detectors import create_detector
+from selfmark.keypoints.pass_memory import limit_images
 from selfmark.points import FloatArray, Keypoints, concatenate_keypoints
+
+_RESIZE_PIXEL_BYTES = 39  # bytes per pixel in `resize_images`: three copies in float32 and one in uint8
 
 
 def detect_first_keypoints(
@@ -28,13 +31,14 @@ def detect_first_keypoints(
             dropped, because they are in the padding or outside the object's box.
         settings: detector, its image size and its thresholds.
         device: device of the computation and of the result.
-        batch: images per call of the detector.
+        batch: maximum number of images per call of the detector; there are fewer if they are large.
         on_progress: called with the number of images done and their total.
     """
     detector = create_detector(settings, device)
     total, side = len(pixels), pixels.shape[-1]
     scale = side / settings.image_size
     parts = []
+    batch = limit_images(batch, settings.image_size**2 * _RESIZE_PIXEL_BYTES, device)
     for start in range(0, total, batch):
         stop = min(start + batch, total)
         detected = detector.detect(resize_images(pixels[start:stop].to(device), settings.image_size))

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from selfmark import weights_cache
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
+from selfmark.keypoints.pass_memory import limit_images
 from selfmark.keypoints.peaks import find_strongest_peaks
 from selfmark.points import Keypoints, concatenate_keypoints
 
-# R2D2 keeps 128 channels at full resolution: 16 images of 256 x 256 pixels take up to about 1.5 GB.
-IMAGES_PER_PASS = 16
+IMAGES_PER_PASS = 16  # Larger images are processed fewer at a time.
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -53,6 +53,8 @@ class LearnedDetector:
     threshold:  minimum score; -inf if the score is not a probability
     nms_radius: radius of the non-maximum suppression, in pixels
     max_points: maximum number of points per image
+    pixel_bytes: memory that the network takes per image pixel, measured; the default is that of the networks
+                which keep all their channels at full resolution (R2D2 and ALIKE)
     """
 
     name: str
@@ -63,13 +65,16 @@ class LearnedDetector:
     nms_radius: int
     max_points: int
     device: torch.device
+    pixel_bytes: int = 1_800
 
     @torch.no_grad()
     def detect(self, images: torch.Tensor) -> Keypoints:
         """Find keypoints in images [B, 3, H, W] uint8; the result is on the detector's device."""
         parts = []
-        for start in range(0, len(images), IMAGES_PER_PASS):
-            part = self._detect_in_one_pass(images[start : start + IMAGES_PER_PASS])
+        height, width = images.shape[-2:]
+        batch = limit_images(IMAGES_PER_PASS, height * width * self.pixel_bytes, self.device)
+        for start in range(0, len(images), batch):
+            part = self._detect_in_one_pass(images[start : start + batch])
             parts.append(Keypoints(part.xy, part.image_index + start, part.score, part.descriptor))
         return concatenate_keypoints(parts)
 

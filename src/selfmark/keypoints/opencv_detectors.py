@@ -23,11 +23,13 @@ import torch
 
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints.anms import suppress_non_maxima
+from selfmark.keypoints.pass_memory import limit_images
 from selfmark.points import FloatArray, Keypoints
 
 Bytes = npt.NDArray[np.uint8]
 
 THREADS = min(16, os.cpu_count() or 1)
+_PIXEL_BYTES = 240  # memory of SIFT per image pixel, measured; it doubles the size of the image first
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class OpenCVDetector:
     def detect(self, images: torch.Tensor) -> Keypoints:
         """Find keypoints in images [B, 3, H, W] uint8; the result is on the detector's device."""
         pixels = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        with ThreadPoolExecutor(max_workers=THREADS) as pool:  # OpenCV releases the GIL
+        height, width = images.shape[-2:]
+        threads = limit_images(THREADS, height * width * _PIXEL_BYTES, torch.device("cpu"))
+        with ThreadPoolExecutor(max_workers=threads) as pool:  # OpenCV releases the GIL
             detections = list(pool.map(self._detect_one, pixels))
         counts = [len(score) for _, score, _ in detections]
         xy, score, descriptor = (

@@ -64,4 +64,5 @@ def create_superpoint(settings: FirstKeypoints, device: torch.device) -> Learned
         nms_radius=settings.nms_radius,
         max_points=settings.max_points,
         device=device,
+        pixel_bytes=540,
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from selfmark.errors import InputError
 from selfmark.local_page.access_guard import MAX_HEADER_BYTES, AccessGuard
-from selfmark.local_page.timed_protocol import TimedProtocol
+from selfmark.local_page.timed_protocol import MAX_ACCEPTED, TimedProtocol
 
 HOST = "127.0.0.1"
+_MAX_WAITING = 2_048  # connections that wait to be accepted
 
 
 def open_socket(port: int) -> socket.socket:
@@ -35,6 +39,31 @@ def open_socket(port: int) -> socket.socket:
             f"cannot listen on port {port} ({error.strerror}): choose another with --port"
         ) from error
     return listener
+
+
+class PageServer(uvicorn.Server):
+    """A server that survives bursts of connections without filling the terminal with tracebacks."""
+
+    _has_warned = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        asyncio.get_running_loop().set_exception_handler(self._report_error)
+        await super().startup(sockets)
+        for listener in sockets or ():
+            # asyncio has set the length of the queue to the number of connections that it accepts at once.
+            listener.listen(_MAX_WAITING)
+
+    def _report_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report an error of the event loop; if no connection can be accepted, in one line and only once."""
+        if "socket.accept() out of system resource" not in context["message"]:
+            loop.default_exception_handler(context)
+        elif not self._has_warned:
+            self._has_warned = True
+            reason = getattr(context.get("exception"), "strerror", None) or "out of resources"
+            logging.getLogger("uvicorn.error").warning(
+                "cannot accept a connection (%s); trying again every second", reason
+            )
 
 
 def build_page_server(
@@ -59,8 +88,9 @@ def build_page_server(
         lifespan="off",
         loop="asyncio",
         http=TimedProtocol,
+        backlog=MAX_ACCEPTED,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",
         timeout_graceful_shutdown=2,
     )
-    return f"http://{HOST}:{port}/?token={token}", uvicorn.Server(config)
+    return f"http://{HOST}:{port}/?token={token}", PageServer(config)

@@ -18,29 +18,38 @@ their first byte.
 MAX_CONNECTIONS = 64
 """Maximum number of open connections; a browser uses about six."""
 
+MAX_ACCEPTED = 8
+"""Maximum number of connections that are accepted at once, before other events are processed.
+
+Because it is small, few connections are open in addition to `MAX_CONNECTIONS` during a burst, and the request
+of a new connection is read before so many others are accepted that the connection is closed.
+"""
+
 
 class TimedProtocol(H11Protocol):
     """A connection that is closed if the headers of a request do not arrive in time.
 
     uvicorn closes connections that are idle after a response, but waits forever for the rest of a request. If
-    there are too many connections, the connection that has waited longest for its request is closed.
+    there are too many connections, one is closed that has no request to answer. Those that have not sent any
+    request yet are closed first, so that the browser of the user keeps its connections.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._deadline: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0  # when the connection was opened or its last request was answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first request, and close a connection if there are too many."""
         super().connection_made(transport)
+        self._idle_since = self.loop.time()
         self._start_timer()
         if len(self.connections) > MAX_CONNECTIONS:
-            waiting = {
-                item: item._deadline.when()
-                for item in self.connections
-                if isinstance(item, TimedProtocol) and item._deadline is not None
-            }
-            min(waiting, key=lambda item: waiting[item]).transport.abort()
+            others = (
+                item for item in self.connections if isinstance(item, TimedProtocol) and item is not self
+            )
+            idle = (item for item in others if item.cycle is None or item.cycle.response_complete)
+            min(idle, key=TimedProtocol._closing_order, default=self)._abort()
 
     def data_received(self, data: bytes) -> None:
         """Process bytes. If the headers are complete, stop the timer; otherwise make sure that it runs."""
@@ -50,10 +59,23 @@ class TimedProtocol(H11Protocol):
         elif self._deadline is None:
             self._start_timer()
 
+    def on_response_complete(self) -> None:
+        """Remember since when there is no request to answer."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
         self._stop_timer()
         super().connection_lost(exc)
+
+    def _closing_order(self) -> tuple[bool, float]:
+        return self.cycle is not None, self._idle_since
+
+    def _abort(self) -> None:
+        # asyncio closes the connection later. Until then, a burst of new ones must not choose it again.
+        self.connections.discard(self)
+        self.transport.abort()
 
     def _start_timer(self) -> None:
         self._stop_timer()

@@ -76,7 +76,12 @@ def _predict(
 
 
 def _remove_old_frames(cache: Path) -> None:
-    """Delete all folders of frames except the newest, which another server of the same run may be showing."""
+    """Delete all folders of frames except the newest, which another server of the same run may be showing.
+
+    The caller holds the lock of the cache, so temporary folders were left behind by killed processes.
+    """
+    for folder in cache.glob(f".{FRAMES_FOLDER}*.part"):
+        remove_folder(folder)
     folders = sorted(cache.glob(f"{FRAMES_FOLDER}*"), key=lambda path: path.lstat().st_mtime)
     for folder in folders[:-1]:
         remove_folder(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -22,6 +24,7 @@ from selfmark.run.guarded_files import (
     create_file,
     open_file,
     open_folder,
+    open_subfolder,
     open_to_read,
     read_bytes,
     remove_folder,
@@ -33,6 +36,8 @@ FORMAT = 1  # version of run folders and models; increased by changes that older
 
 _MAX_VIEWS = 100
 _VIEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the name of a view is the name of its folder
+
+_TEMPORARY_FOLDER = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part", re.DOTALL)  # see `atomic_folder`
 
 
 # --- atomic writes -----------------------------------------------------------------------------------
@@ -69,6 +74,19 @@ def atomic_write(
     Raises:
         InputError: Another process has written the file at the same time.
     """
+    with _create_temporary_file(path, previous, keep_suffix, unique, verify) as (temporary, _):
+        yield temporary
+
+
+@contextmanager
+def _create_temporary_file(
+    path: Path,
+    previous: Path | None,
+    keep_suffix: bool,
+    unique: bool,
+    verify: Callable[[Path], None] | None,
+) -> Iterator[tuple[Path, int]]:
+    """Yield the path and the descriptor of the temporary file of `atomic_write`."""
     temporary = _temporary_path(path, keep_suffix, unique)
     # `create_file` first removes what a killed process left behind, or a link that someone put there. The
     # file stays open, so that no other file gets its inode number.
@@ -82,7 +100,7 @@ def atomic_write(
         try:
             if keep_suffix:
                 _remove_leftovers(path, folder)
-            yield temporary
+            yield temporary, created.fileno()
             _require(is_own(), temporary)
             _sync_file(temporary, folder)
             if verify is not None:
@@ -176,11 +194,12 @@ def atomic_open(
     options: dict[str, Any] = {}
     if "b" not in mode:
         options = {"encoding": "utf-8", "newline": newline, "errors": errors}
-    with atomic_write(path, previous, unique=unique, verify=verify) as temporary:
-        with open_folder(path.parent) as folder:
-            descriptor = open_file(temporary, folder, os.O_RDWR)
-        with open(descriptor, mode, **options) as handle:
-            yield handle
+    # The file is not opened by its path: there may already be a file of another process.
+    with (
+        _create_temporary_file(path, previous, False, unique, verify) as (_, created),
+        open(os.dup(created), mode, **options) as handle,
+    ):
+        yield handle
 
 
 def write_text(text: str, path: Path, errors: str = "strict") -> None:
@@ -199,27 +218,93 @@ def write_bytes(content: bytes, path: Path) -> None:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that is renamed to `path` when the block ends without an error.
 
-    An error removes the temporary folder; the next call removes one left behind by a killed process. `path`
-    must not exist, or it must be an empty folder. The new files are synced before the folder is renamed. As
-    with `atomic_write`, the first of two processes that write `path` at the same time fails.
+    `path` must not exist, or it must be an empty folder. The new files are synced before the folder is
+    renamed. Of two processes that write `path` at the same time, each has its own temporary folder. The first
+    one to finish succeeds, and the other one fails.
+
+    An error removes the temporary folder. The next call removes one that a killed process left behind: the
+    process that writes a temporary folder holds its lock. On file systems without locks, it stays behind.
+    Errors inside the block name `path` instead of the temporary folder.
 
     Raises:
-        InputError: Another process has written the folder at the same time.
+        InputError: `path` is a folder with files, perhaps because another process has written it meanwhile.
     """
-    temporary = _temporary_path(path)
-    remove_folder(temporary)
     with open_folder(path.parent) as folder:
+        _remove_leftover_folders(path, folder)
+        temporary, created = _create_locked_folder(path, folder)
+        try:
+            yield temporary
+            _sync_tree(temporary)
+            _require(_is_same_entry(temporary.name, created, folder), temporary)
+            _rename_folder(temporary, path, folder)
+            sync(folder)
+        except (OSError, InputError) as error:
+            _name_final_path(error, temporary, path)
+            raise
+        finally:
+            if _is_same_entry(temporary.name, created, folder):
+                shutil.rmtree(temporary.name, ignore_errors=True, dir_fd=folder)
+            os.close(created)
+
+
+def _create_locked_folder(path: Path, folder: int) -> tuple[Path, int]:
+    """Create a temporary folder for `path` and lock it; return its path and its descriptor."""
+    while True:
+        # The names of detectors and of most other folders do not begin with a dot, so no temporary folder is
+        # taken for one of them, and none of them is deleted as a leftover.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         os.mkdir(temporary.name, dir_fd=folder)
-        with open_folder(temporary) as created:
-            try:
-                yield temporary
-                _sync_tree(temporary)
-                _require(_is_same_entry(temporary.name, created, folder), temporary)
-                os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-                sync(folder)
-            finally:
-                if _is_same_entry(temporary.name, created, folder):
-                    shutil.rmtree(temporary.name, ignore_errors=True, dir_fd=folder)
+        with suppress(FileNotFoundError):
+            created = open_subfolder(temporary.name, folder, temporary)
+            with suppress(OSError):  # raised by file systems without locks
+                fcntl.flock(created, fcntl.LOCK_EX)
+            # Until it is locked, another process may take the folder for a leftover and delete it.
+            if _is_same_entry(temporary.name, created, folder):
+                return temporary, created
+            os.close(created)
+
+
+def _remove_leftover_folders(path: Path, folder: int) -> None:
+    """Remove the temporary folders of `path` that no process has locked."""
+    for entry in os.listdir(folder):
+        if entry.startswith(".") and entry.endswith(".part") and strip_temporary(entry) == path.name:
+            leftover = path.with_name(entry)
+            with suppress(OSError, InputError), open_folder(leftover) as descriptor:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_folder(leftover)
+
+
+def _rename_folder(temporary: Path, path: Path, folder: int) -> None:
+    try:
+        os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise InputError(
+            f"{path} exists already, perhaps because another process has written it in the meantime: use it, "
+            "or remove it and repeat the command"
+        ) from error
+
+
+def _name_final_path(error: OSError | InputError, temporary: Path, path: Path) -> None:
+    """Replace the name of the temporary folder in an error by the name that the user knows."""
+
+    def rename(value: Any) -> Any:
+        return value.replace(temporary.name, path.name) if isinstance(value, str) else value
+
+    error.args = tuple(map(rename, error.args))
+    if isinstance(error, OSError):
+        error.filename, error.filename2 = rename(error.filename), rename(error.filename2)
+
+
+def strip_temporary(name: str) -> str:
+    """Return the final name of a temporary file or folder; any other name is returned as it is.
+
+    >>> [strip_temporary(name) for name in ("run.json.part", ".start.0123abcd.part", "run.json")]
+    ['run.json', 'start', 'run.json']
+    """
+    found = _TEMPORARY_FOLDER.fullmatch(name)
+    return found[1] if found else name.removesuffix(".part")
 
 
 def _sync_tree(root: Path) -> None:
@@ -360,6 +445,12 @@ def read_view_list(folder: Path) -> list[dict[str, Any]]:
 def view_folders(folder: Path) -> list[Path]:
     """Return the run folder of each view that views.json lists; empty if there is no such file."""
     return [folder / str(view["name"]) for view in read_view_list(folder)]
+
+
+def whole_run(folder: Path) -> Path:
+    """Return the run that a folder belongs to: for the folder of one view, the run with all views."""
+    is_view = any(view.resolve() == folder.resolve() for view in view_folders(folder.parent))
+    return folder.parent if is_view else folder
 
 
 def _is_view(value: Any) -> bool:

@@ -43,6 +43,7 @@ from selfmark.run.files import (
     read_text,
     require_format,
     require_run,
+    strip_temporary,
     to_json,
     write_json,
 )
@@ -573,7 +574,7 @@ def _is_unused(folder: Path) -> bool:
     """Return True if a folder is empty or contains only what a killed `create` left behind."""
     if not folder.is_dir() or any(path.is_symlink() for path in folder.iterdir()):
         return False
-    names = {path.name.removesuffix(".part") for path in folder.iterdir()}
+    names = {strip_temporary(path.name) for path in folder.iterdir()}
     return names <= _UNFINISHED_NAMES and not any(any((folder / name).glob("*")) for name in _SUBFOLDERS)
 
 

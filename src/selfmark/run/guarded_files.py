@@ -50,7 +50,7 @@ def open_folder(folder: Path) -> Iterator[int]:
     descriptor = os.open(root, _FOLDER_FLAGS)
     try:
         for depth, name in enumerate(names, start=1):
-            deeper = _open_subfolder(name, descriptor, root.joinpath(*names[:depth]))
+            deeper = open_subfolder(name, descriptor, root.joinpath(*names[:depth]))
             os.close(descriptor)
             descriptor = deeper
         yield descriptor
@@ -82,7 +82,18 @@ def _has_marker(folder: Path) -> bool:
     return any(os.path.lexists(folder / marker) for marker in _MARKERS)
 
 
-def _open_subfolder(name: str, folder: int, path: Path) -> int:
+def open_subfolder(name: str, folder: int, path: Path) -> int:
+    """Open a folder that is not a link and return its descriptor.
+
+    Args:
+        name: its name.
+        folder: descriptor of its parent.
+        path: the whole path, for messages.
+
+    Raises:
+        UnsafeFile: if it is a link.
+        OSError: if it does not exist or cannot be opened.
+    """
     try:
         return os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
     except OSError:
@@ -121,7 +132,7 @@ def _make_subfolder(name: str, parent: int, path: Path) -> None:
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
-        os.close(_open_subfolder(name, parent, path))
+        os.close(open_subfolder(name, parent, path))
     else:
         sync(parent)  # Otherwise, a power failure could lose the new folder and its files.
 

@@ -117,6 +117,10 @@ def test_flip_test_averages_with_the_mirror_partner() -> None:
         best = expected_map.flatten(1).argmax(dim=1)
         cell_centers = 4 * torch.stack([best % side, best // side], dim=-1) + 1.5
         assert (unpaired.locate(images).xy[:, landmark] - cell_centers).abs().max() <= 2
+    # A user separates partners that the network has learned: it still swaps them in mirrored images.
+    separated = replace(card, mirror=(0, 1), trained_mirror=(1, 0), flip_test=True)
+    without_flip = Detector(flipping.psi, replace(card, flip_test=False)).locate(images)
+    assert torch.equal(Detector(flipping.psi, separated).locate(images).xy, without_flip.xy)
     # The mirrored image gives the mirrored landmarks, with partners swapped.
     mirrored_xy = flipping.locate(images.flip(-1)).xy
     partner_xy = flipping.locate(images).xy[:, [1, 0]]

@@ -174,6 +174,7 @@ def build_card(run: Run, partners: LandmarkPartners, num_images: int) -> ModelCa
         names=tuple(f"landmark_{index}" for index in range(config.K)),
         mirror=partners.mirror,
         unpaired=partners.unpaired,
+        trained_mirror=partners.mirror,
         skeleton=(),
         images=config.images,
         network=config.network,

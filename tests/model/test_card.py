@@ -31,7 +31,7 @@ CARD = ModelCard(("a", "b", "c"), (1, 0, 2), ((0, 1),), Images(size=64), NETWORK
 EDITED = replace(
     CARD, names=("x", "y", "z"), skeleton=((1, 2),), colors=("", "#102030", ""), hidden=(2,), confirmed=(0, 1)
 )
-JUDGED = replace(EDITED, trust=(0.9, 0.25, 0.0), verdict="usable", unpaired=(1,))
+JUDGED = replace(EDITED, trust=(0.9, 0.25, 0.0), verdict="usable", unpaired=(1,), trained_mirror=(1, 0, 2))
 
 
 @pytest.mark.parametrize("card", [EDITED, JUDGED])
@@ -51,6 +51,15 @@ def test_a_user_can_give_a_partner_to_a_landmark_without_one() -> None:
     assert landmarks_without_partner(replace(card, mirror=(1, 0, 2))) == [2]
     assert landmarks_without_partner(replace(card, confirmed=(0, 2))) == [], "they are on the midline"
     assert visible_card(replace(card, hidden=(0,))).unpaired == (1,)
+
+
+def test_landmarks_are_not_averaged_with_a_partner_that_the_detector_has_not_learned() -> None:
+    card = replace(CARD, trained_mirror=CARD.mirror)
+    assert landmarks_without_partner(card) == []
+    separated = replace(card, mirror=(0, 1, 2), confirmed=(0,))
+    assert landmarks_without_partner(separated) == [0, 1]
+    assert landmarks_without_partner(replace(separated, trained_mirror=())) == [], "cards of older versions"
+    assert visible_card(replace(separated, hidden=(2,))).trained_mirror == (1, 0)
 
 
 def test_landmarks_below_the_limit_are_untrusted() -> None:
@@ -86,6 +95,8 @@ def test_a_card_of_an_older_version_with_fewer_fields_is_read(tmp_path: Path) ->
         ({"hidden": [0, 1, 2]}, "all landmarks are hidden"),
         ({"confirmed": ["a"]}, "'confirmed' must be a list of landmarks"),
         ({"mirror": [1, 2, 0]}, "are not mutual"),
+        ({"mirror": []}, "there are no mirror partners"),
+        ({"trained_mirror": [0, 1]}, "are not a permutation"),
         ({"unpaired": [3]}, "'unpaired' must be a list of landmarks"),
         ({"skeleton": [[0, 3]]}, "connects landmarks that do not exist"),
         ({"skeleton": [[-1, 0]]}, "connects landmarks that do not exist"),

@@ -124,7 +124,7 @@ def test_notes_list_outdated_files_when_mirror_partners_change(toy: ToyServer) -
     notes = toy.edit({"kind": "pair", "landmark": 2, "partner": 5}).json()["notes"]
     assert any(f"selfmark map {toy.folder} --labels FILE" in note for note in notes)
     assert not any("ONNX" in note for note in notes)
-    assert any("Landmarks move a little" in note for note in notes), "the toy uses flip_test"
+    assert any("to see the landmarks that moved" in note for note in notes), "the toy uses flip_test"
     assert toy.edit({"kind": "pair", "landmark": 2, "partner": 2}).json()["notes"] == []
 
 

@@ -285,6 +285,7 @@ def test_points_are_corrected_by_dragging(browser: Any, tmp_path: Path) -> None:
         page = wait_until_ready(visited)
         assert page.get_attribute("[data-tool=correct]", "aria-pressed") == "true"
         start, scale = get_center(page, 0), page.locator(".overlay").bounding_box()["width"] / 120
+        page.keyboard.press("Control+a")  # Selected text must not be dragged instead of the point.
         page.mouse.move(start[0] + 4, start[1] - 3)  # anywhere on the mark
         page.mouse.down()
         page.mouse.move(start[0] + 4 + 10 * scale, start[1] - 3 + 5 * scale, steps=4)
@@ -404,7 +405,7 @@ def test_gallery_opens_images_and_mirror_view_confirms_pairs(browser: Any, toy: 
         assert read_card_of(toy).confirmed == (3, 4)
         act_and_wait(page, lambda: page.select_option("#partner-0", "0"))
         assert read_card_of(toy).mirror[:2] == (0, 1)
-        assert "Landmarks move a little" in page.inner_text("#view-mirror .note")
+        assert "to see the landmarks that moved" in page.inner_text("#view-mirror .note")
         assert find_problems(visited) == []
 
 

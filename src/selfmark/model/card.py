@@ -98,6 +98,7 @@ class ModelCard:
     verdict: Verdict | None = None  # None if it was not measured
     unpaired: tuple[int, ...] = ()  # landmarks for which training found no mirror partner, ascending
     softmax: Softmax = "space"  # how the maps of a soft-argmax network become distributions
+    trained_mirror: tuple[int, ...] = ()  # `mirror` as the detector has learned it; () if unknown
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -154,13 +155,18 @@ def untrusted_landmarks(card: ModelCard, min_trust: float = MIN_TRUST) -> list[i
 
 
 def landmarks_without_partner(card: ModelCard) -> list[int]:
-    """Return the landmarks without a mirror partner, ascending.
+    """Return the landmarks without a mirror partner that the detector knows, ascending.
 
-    Training found no partner for these landmarks. The user has neither chosen a partner nor confirmed that
-    the landmark is its own partner.
+    There are two kinds. For some landmarks, training found no partner, and the user has neither chosen a
+    partner nor confirmed that the landmark is its own partner. For others, training found a partner, but the
+    user has chosen another one: in mirrored images, the detector still finds the partner that it has learned.
     """
+    unpaired, confirmed = set(card.unpaired), set(card.confirmed)
+    learned = card.trained_mirror or card.mirror
     return [
-        index for index in card.unpaired if card.mirror[index] == index and index not in set(card.confirmed)
+        index
+        for index, partner in enumerate(card.mirror)
+        if (partner == index and index not in confirmed if index in unpaired else partner != learned[index])
     ]
 
 
@@ -189,6 +195,9 @@ def visible_card(card: ModelCard) -> ModelCard:
         confirmed=tuple(new_index[old] for old in card.confirmed if old in new_index),
         trust=tuple(card.trust[old] for old in kept) if card.trust else (),
         unpaired=tuple(new_index[old] for old in card.unpaired if old in new_index),
+        trained_mirror=tuple(
+            new_index.get(card.trained_mirror[old], new_index[old]) for old in kept if card.trained_mirror
+        ),
     )
 
 
@@ -197,15 +206,13 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
     require_format(values, path)
     try:
         names = _parse_names(values["names"])
-        mirror = tuple(int(partner) for partner in values["mirror"])
         if not 1 <= len(names) <= _MAX_LANDMARKS:
             raise ValueError(f"{len(names)} landmark names; 1 to {_MAX_LANDMARKS:,} are allowed")
         if values["K"] != len(names):
             raise ValueError(f"K is {reprlib.repr(values['K'])}, but there are {len(names)} names")
-        if sorted(mirror) != list(range(len(names))):
-            raise ValueError("the mirror partners are not a permutation of the landmarks")
-        if any(mirror[partner] != index for index, partner in enumerate(mirror)):
-            raise ValueError("the mirror partners are not mutual")
+        mirror = _parse_partners(values["mirror"], len(names))
+        if not mirror:
+            raise ValueError("there are no mirror partners")
         if values["refine"] not in get_args(PeakMethod):
             raise ValueError(f"unknown value {reprlib.repr(values['refine'])} of 'refine'")
         images = section_from_dict(Images, values["images"], str(path))
@@ -243,9 +250,19 @@ def _card_from_json(values: Any, path: Path) -> ModelCard:
             verdict=_parse_verdict(values.get("verdict")),
             unpaired=_parse_indices("unpaired", values.get("unpaired", ()), len(names)),
             softmax=softmax,
+            trained_mirror=_parse_partners(values.get("trained_mirror", ()), len(names)),
         )
     except (KeyError, TypeError, ValueError, OverflowError, InputError) as error:
         raise InputError(f"{path} is not a valid model description: {error}") from error
+
+
+def _parse_partners(values: Any, landmarks: int) -> tuple[int, ...]:
+    mirror = tuple(int(partner) for partner in values)
+    if mirror and sorted(mirror) != list(range(landmarks)):
+        raise ValueError("the mirror partners are not a permutation of the landmarks")
+    if any(mirror[partner] != index for index, partner in enumerate(mirror)):
+        raise ValueError("the mirror partners are not mutual")
+    return mirror
 
 
 def _parse_provenance(values: Any) -> dict[str, Any]:

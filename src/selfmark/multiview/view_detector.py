@@ -172,6 +172,9 @@ def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
         hidden=tuple(index + offset for _, card, offset in placed for index in card.hidden),
         confirmed=tuple(index + offset for _, card, offset in placed for index in card.confirmed),
         unpaired=tuple(index + offset for _, card, offset in placed for index in card.unpaired),
+        trained_mirror=tuple(
+            partner + offset for _, card, offset in placed for partner in card.trained_mirror or card.mirror
+        ),
         trust=trust if all(card.trust for card in cards) else (),
         verdict=None if None in verdicts else worst,
     )

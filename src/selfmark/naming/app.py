@@ -113,7 +113,9 @@ def _add_card_routes(
             "corrections": corrections.to_json(len(card.names)),
             "names": card.names,
             "mirror": card.mirror,
-            "without_partner": landmarks_without_partner(card),
+            "without_partner": [
+                index for index in landmarks_without_partner(card) if index not in card.confirmed
+            ],
             "skeleton": card.skeleton,
             "colors": landmark_colors(card),
             "hidden": card.hidden,

@@ -32,6 +32,7 @@ from selfmark.naming.shown_images import (
     load_cached_landmarks,
     select_images,
 )
+from selfmark.run.files import whole_run
 from selfmark.run.guarded_files import make_folder
 from selfmark.run.locks import exclusive
 
@@ -251,10 +252,10 @@ def describe_outdated_files(folder: Path, before: ModelCard, now: ModelCard) -> 
         model / "model.onnx": f"the ONNX file with: selfmark export {folder} --onnx",
         model / "model-int8.onnx": f"the 8-bit ONNX file with: selfmark export {folder} --onnx --int8",
         model / "map.json": f"the map to your own points with: selfmark map {folder} --labels FILE",
-        folder / "metrics.json": f"the evaluation with: selfmark evaluate {folder} IMAGES",
+        folder / "metrics.json": f"the evaluation with: selfmark evaluate {whole_run(folder)} IMAGES",
     }
     changed = "Mirror partners have changed."
     notes = [f"{changed} Redo {command}" for path, command in commands.items() if path.exists()]
     if now.flip_test:  # Predictions average each landmark with its partner in the mirrored image.
-        notes.append(f"{changed} Landmarks move a little: stop this command and start it again to see them")
+        notes.append(f"{changed} Stop this command and start it again to see the landmarks that moved")
     return notes

@@ -48,7 +48,7 @@ from selfmark.refinement.head_training import (
     train_head,
 )
 from selfmark.run.devices import select_device
-from selfmark.run.files import atomic_folder
+from selfmark.run.files import atomic_folder, whole_run
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import copy_file, remove_folder
 from selfmark.run.locks import exclusive
@@ -440,7 +440,7 @@ def _list_outdated_files(folder: Path, target: Path) -> list[str]:
         target / "model.onnx": f"selfmark export {folder} --onnx",
         target / "model-int8.onnx": f"selfmark export {folder} --onnx --int8",
         target / "map.json": f"selfmark map {folder} --labels FILE",
-        folder / "metrics.json": f"selfmark evaluate {folder} IMAGES",
+        folder / "metrics.json": f"selfmark evaluate {whole_run(folder)} IMAGES",
     }
     return [
         f"{path.name} is outdated; redo it with: {command}"

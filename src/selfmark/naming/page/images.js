@@ -24,10 +24,10 @@ const NEXT_HINTS = {
 const imageCache = new Map(); // image data by row
 let marks = []; // [x, y] where each landmark is drawn, in pixels of the image; null for hidden landmarks
 let photo, overlay, caption, strip, rowInput, toolButtons, hint;
-// While the pointer is pressed: `x` and `y` on the screen where it was pressed, `landmark` there (null if none is close), and
-// the place `to` in the image that the pointer was dragged to (null before it moves). With the tool Correct, `to` is the
-// place that the landmark was dragged to, and `from` its place before.
+// While the pointer is pressed: `x` and `y` on the screen, the `landmark` there (null if none is close), and the place `to` in the
+// image that pointer or landmark (tool Correct) were dragged to, null before they move. `from`: the landmark's place before.
 let press = null;
+const INTERRUPTED = "The browser interrupted the drag, so nothing was moved. Drag the point again.";
 
 export function startImages() {
   build(document.getElementById("view-images"));
@@ -49,7 +49,8 @@ function build(view) {
   overlay.addEventListener("pointerdown", onPointerDown);
   overlay.addEventListener("pointermove", onPointerMove);
   overlay.addEventListener("pointerup", onPointerUp);
-  overlay.addEventListener("pointercancel", () => { press = null; draw(); });
+  overlay.addEventListener("pointercancel", () => { if (press?.to) update({ message: INTERRUPTED }); press = null; draw(); });
+  overlay.addEventListener("dragstart", (event) => event.preventDefault()); // Otherwise the browser may drag selected text.
   caption = element("span", { class: "file" });
   rowInput = element("input", { type: "number", id: "row", min: 1, "aria-label": "Image number",
     onchange: (event) => update({ row: clampRow(Number(event.target.value) - 1) }) });
@@ -92,10 +93,8 @@ async function showImage() {
   photo.alt = `Image ${row + 1}, ${image.name}`;
   photo.style.setProperty("--ratio", `${image.view[2]} / ${image.view[3]}`);
   for (const part of [photo, overlay]) part.style.setProperty("--shape", String(image.view[2] / image.view[3]));
-  caption.textContent = image.name.split("/").slice(-2).join("/");
-  caption.title = image.name;
-  rowInput.value = row + 1;
-  rowInput.max = state.run.images;
+  Object.assign(caption, { textContent: image.name.split("/").slice(-2).join("/"), title: image.name });
+  Object.assign(rowInput, { value: row + 1, max: state.run.images });
   document.getElementById("total").textContent = `of ${state.run.images.toLocaleString("en")}`;
   renderStrip(start);
   draw();

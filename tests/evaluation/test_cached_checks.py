@@ -1,4 +1,7 @@
-"""Label-free checks and the placements of a report are cached until something they use changes."""
+"""Tests of two caches: the label-free checks of a run, and the landmarks and plot positions of a report.
+
+Both are used until something that they depend on changes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def _count_calls(result: Any) -> tuple[Callable[[], Any], list[None]]:
     return compute, calls
 
 
-def test_checks_are_made_again_if_settings_second_run_images_or_file_change(
+def test_cached_checks_are_used_until_settings_second_run_images_or_cache_file_change(
     models: RunModels, photos: Path
 ) -> None:
     refs, settings = list_images([photos]), Evaluation()
@@ -69,7 +72,7 @@ def test_checks_without_pretrained_features_are_not_cached(models: RunModels, ph
     assert len(calls) == 2
 
 
-def test_placements_of_a_report_are_computed_again_if_weights_or_file_change(
+def test_cached_landmarks_and_plot_positions_are_used_until_weights_or_cache_file_change(
     models: RunModels, photos: Path
 ) -> None:
     refs, num_landmarks = list_images([photos]), len(models.card.names)

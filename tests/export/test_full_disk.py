@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
-import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,8 +21,8 @@ from selfmark.draw import labeled_video, video_writer
 from selfmark.draw.labeled_video import draw_videos
 from selfmark.errors import InputError
 from selfmark.export import FORMATS, hdf5_files, nwb, sleap
-from selfmark.export.frame_files import save_image
 from selfmark.export.hdf5_files import save_hdf5
+from selfmark.export.output_files import output_file
 from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, make_predictions
 
@@ -128,29 +127,43 @@ def test_an_error_of_the_system_that_hdf5_wraps_in_another_error_is_reported(tmp
         save_hdf5(tmp_path / "a.h5", fail)
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a.png"])
-def test_no_picture_is_cut_off_without_an_error(name: str, tmp_path: Path) -> None:
-    """Write it in a child process in which files may have at most 2,000 bytes."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
-            save_image(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8), tmp_path / name)
-            code = 0
-        except OSError as error:
-            code = error.errno or 1
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == errno.EFBIG
+_SAVE_IMAGES = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from selfmark.export.frame_files import save_image
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+for path in sys.argv[1:]:
+    try:
+        save_image(pixels, Path(path))
+        print("saved")
+    except OSError as error:
+        print(error.errno)
+"""
 
 
-def test_a_silent_child_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_picture_is_cut_off_without_an_error(tmp_path: Path) -> None:
+    """Write pictures in a process in which files may have at most 2,000 bytes."""
+    paths = [str(tmp_path / name) for name in ("a.jpg", "a.png")]
+    command = [sys.executable, "-c", _SAVE_IMAGES, *paths]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert finished.stdout.split() == [str(errno.EFBIG)] * 2
+
+
+def test_a_silent_child_process_is_stopped_and_not_reported_as_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hdf5_files, "_MAX_SILENT_SECONDS", 0.1)
-    with pytest.raises(OSError, match="crashed"):
-        save_hdf5(tmp_path / "a.h5", lambda path: time.sleep(60))
+    target = tmp_path / "a.h5"
+    with pytest.raises(InputError) as caught, output_file(target) as temporary:
+        save_hdf5(temporary, lambda path: time.sleep(60))
+    assert str(caught.value) == (
+        f"cannot write {target}: writing made no progress for 0.1 seconds and was stopped"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the CPU times of processes")

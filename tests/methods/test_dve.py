@@ -27,7 +27,7 @@ def _apply_softmax(values: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def test_exchange_and_matching_are_those_of_loops() -> None:
+def test_exchange_and_matching_loss_agree_with_loops_over_cells() -> None:
     source, auxiliary, target = (
         _draw_unit_vectors(seed, 2, cells, 5) for seed, cells in ((0, 4), (1, 6), (2, 6))
     )
@@ -95,7 +95,9 @@ def test_views_larger_than_the_limit_are_matched_at_fewer_cells() -> None:
     changes = RandomChanges(config, BatchSlice(0, 3, 3), torch.Generator().manual_seed(1))
     loss = method.compute_losses(images, images, changes)["total"]
     loss.backward()  # type: ignore[no-untyped-call]
-    assert 0 < float(loss.detach()) < 2**0.75  # no two places are further apart than the diagonal
+    # The loss is a mean of distance**0.5. No distance exceeds the diagonal of the image from -1 to 1, whose
+    # length is 2**1.5.
+    assert 0 < float(loss.detach()) < 2**0.75
     gradient = method.psi.head.last.weight.grad
     assert gradient is not None
     assert float(gradient.abs().max()) > 0

@@ -61,16 +61,16 @@ def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tm
 def test_identity_survives_a_short_contact(tmp_path: Path) -> None:
     """Two animals approach each other, touch for half a second, and each returns to its own side."""
     time = np.linspace(-1, 1, 150)
-    gap = 1.7 * BODY[0] + 60 * np.abs(time) ** 1.5
+    center_distance = 1.7 * BODY[0] + 60 * np.abs(time) ** 1.5
     middle = np.array(SIZE) / 2
     paths = np.stack(
         [
-            np.stack([middle[0] - gap / 2, middle[1] + 25 * time], axis=1),
-            np.stack([middle[0] + gap / 2, middle[1] + 25 * time], axis=1),
+            np.stack([middle[0] - center_distance / 2, middle[1] + 25 * time], axis=1),
+            np.stack([middle[0] + center_distance / 2, middle[1] + 25 * time], axis=1),
         ],
         axis=1,
     )
-    assert (gap < 2 * BODY[0]).sum() > 12, "the animals touch"
+    assert (center_distance < 2 * BODY[0]).sum() > 12, "the animals touch"
     error = measure_errors(
         track_animals(write_arena_video(paths, tmp_path / "touch.mp4"), 2, SETTINGS), paths
     )
@@ -85,9 +85,9 @@ def test_an_animal_that_leaves_has_no_box_until_it_returns(tmp_path: Path) -> No
     visible[120:125] = np.nan  # shorter than the maximum gap of half a second
     path = write_arena_video(visible, tmp_path / "arena.mp4")
     tracks = track_animals(path, 1, SETTINGS)
-    is_visible = np.isfinite(tracks.center[:, 0, 0])
-    assert not is_visible[60:100].any()
-    assert is_visible[[*range(60), *range(100, 150)]].all()
+    has_position = np.isfinite(tracks.center[:, 0, 0])
+    assert not has_position[60:100].any()
+    assert has_position[[*range(60), *range(100, 150)]].all()
     assert np.linalg.norm(tracks.center[120:125, 0] - paths[120:125, 0], axis=1).max() < 4, "filled in"
     refs = build_square_refs(path, tracks, every=5)
     assert [ref.frame for ref in refs] == [*range(0, 60, 5), *range(100, 150, 5)]

@@ -87,11 +87,21 @@ def test_images_are_matched_by_the_end_of_their_paths(folder: Path) -> None:
         ("left", (5, 6, 7, 8)),
         ("right", (1, 2, 3, 4)),
     ]
-    path.write_text("image,x,y,w,h\na.png,1,2,3,4\n")
-    with pytest.raises(
-        InputError, match=r"'a\.png' matches both .*left/a\.png and .*right/a\.png; add its folder"
+
+
+def test_a_box_that_matches_two_images_is_rejected_with_advice(folder: Path) -> None:
+    folders = [folder / "left" / "day", folder / "right" / "day"]
+    for parent in folders:
+        parent.mkdir(parents=True)
+        shutil.copy(folder / "a.png", parent)
+    for name, text, message in (
+        ("boxes.csv", "image,x,y,w,h\nday/a.png,1,2,3,4\n", "for example left/day/a.png"),
+        ("a.txt", "0 0.5 0.5 0.5 1\n", "YOLO files are matched by name only, .* different names"),
     ):
-        locate_objects([folder / "left", folder / "right"], regions=Regions(boxes=path))
+        path = folder / name
+        path.write_text(text)
+        with pytest.raises(InputError, match=rf"matches both .*left/.* and .*right/.*; .*{message}$"):
+            locate_objects(folders, regions=Regions(boxes=path))
 
 
 def test_yolo_boxes_are_fractions_of_the_upright_image(folder: Path) -> None:

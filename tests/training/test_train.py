@@ -48,23 +48,23 @@ def test_twenty_steps_lower_the_loss(phase):
     images, network = draw_images(16), TrainingNetwork()
     settings = replace(SMALL, views=Views(side=48, shift=0.05, roam=0.05))
 
-    def step(seed):
+    def build_step(seed):
         generator = torch.Generator().manual_seed(seed)
         if phase == "shapes":
             return build_shapes_step(network, images, settings, generator)
         return build_joint_step(network, images, images, settings, generator)
 
     def measure_losses():
-        fixed_step = step(1)
+        same_batches_step = build_step(1)  # the same seed before and after training
         with torch.no_grad():
-            sampled_losses = [fixed_step() for _ in range(6)]
+            sampled_losses = [same_batches_step() for _ in range(6)]
         return {
             name: torch.stack([loss[name] for loss in sampled_losses]).mean() for name in sampled_losses[0]
         }
 
     before = measure_losses()
     generator = torch.Generator()
-    optimize(network, step(2), 20, 2e-3, settings.training, generator, phase, Log())
+    optimize(network, build_step(2), 20, 2e-3, settings.training, generator, phase, Log())
     after = measure_losses()
     assert set(after) == ({"detector"} if phase == "shapes" else {"detector", "descriptor"})
     for name in after:

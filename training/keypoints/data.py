@@ -1,4 +1,4 @@
-"""Draw many training images in parallel, with one process per core."""
+"""Draw many training images in several processes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class Drawing:
 def open_drawing_pool() -> Iterator[Executor]:
     """Open a pool with one process per core, except for one core, which trains.
 
-    Processes are spawned, because a forked process cannot use CUDA.
+    Processes are spawned, because this process may already run threads of CUDA or OpenCV. A forked process
+    would inherit locks that these threads hold, and could wait for them forever.
     """
     context = multiprocessing.get_context("spawn")
     cores = max(1, (os.cpu_count() or 1) - 1)

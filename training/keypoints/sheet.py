@@ -1,4 +1,7 @@
-"""Score a trained network on images that training did not use, and draw a contact sheet of them."""
+"""Score a trained network on images that training did not use, and draw a contact sheet.
+
+The sheet shows other unused images than the scored ones, and some training images.
+"""
 
 from __future__ import annotations
 

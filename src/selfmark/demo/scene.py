@@ -33,7 +33,7 @@ FILL = (0.58, 0.88)  # range of the longer side of the animal's bounding box, re
 
 @dataclass(frozen=True)
 class Scene:
-    """Pictures and their exact landmarks.
+    """A whole generated data set: N unrelated pictures and their exact landmarks.
 
     Attributes:
         images: [N, S, S, 3] uint8, RGB.
@@ -61,7 +61,7 @@ class Subject:
 
 
 def generate_scene(count: int, size: int = 128, seed: int = 0) -> Scene:
-    """Generate `count` pictures of `size` x `size` pixels.
+    """Generate a data set of `count` unrelated pictures of `size` x `size` pixels.
 
     Args:
         count: Number of pictures, at least 1.
@@ -198,7 +198,11 @@ def _draw_pose(rng: np.random.Generator) -> Pose:
 
 
 def _draw_palette(rng: np.random.Generator) -> Array:
-    """Draw the six colors of `paint`, [6, 3]. Hues vary little; each color is always light or always dark."""
+    """Draw a palette [6, 3] in the order of the colors in `paint.py`: fur, pale, dark, accent, white, black.
+
+    Hue and brightness of each color vary only within limits, so that a mark looks similar on all animals. The
+    hue of the accent is about opposite to that of the fur; all other hues are close to that of the fur.
+    """
     hue = rng.uniform(*COAT_HUES)
     accent = hue + rng.uniform(0.45, 0.60)
     contrast = rng.uniform(0.75, 1.0)

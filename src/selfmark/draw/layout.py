@@ -24,7 +24,7 @@ _MIN_ROW, _MAX_ROW = 14, 30  # limits of the height of a row of the legend, pixe
 _BAR = 50  # length of a full bar in the legend, pixels
 _BACKGROUND = 30  # gray level of the legend
 _TITLE = 18  # font size of titles, pixels
-_BAR_COLOR = (150, 150, 150)
+_BAR_TRACK_COLOR = (150, 150, 150)  # thin line behind a bar, as long as a full bar
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyl
         text_left = left + row_height
         draw_label(canvas, label, (text_left, round(middle + font_height * 0.36)), font_height)
         bar_start, bar_length = np.array([text_left + text_width + 10, middle]), np.array([_BAR, 0])
-        draw_line(canvas, bar_start, bar_start + bar_length, 1, _BAR_COLOR)
+        draw_line(canvas, bar_start, bar_start + bar_length, 1, _BAR_TRACK_COLOR)
         if confidence[index] > 0:
             bar_end = bar_start + confidence[index] * bar_length
             draw_line(canvas, bar_start, bar_end, max(2, row_height // 5), WHITE)

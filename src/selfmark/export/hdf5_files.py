@@ -48,7 +48,7 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     if child == 0:
         _run_child(lambda: save(path), sender)
     os.close(sender)
-    _kill_if_silent(child, receiver, path)
+    was_stopped = _kill_if_silent(child, receiver, path)
     with open(receiver, encoding="utf-8", errors="replace") as pipe:
         message = pipe.read()
     _, status = os.waitpid(child, 0)
@@ -58,7 +58,7 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
     if message.startswith(_UNEXPECTED) and not is_write_error:
         raise RuntimeError(message.removeprefix(_UNEXPECTED))
     if status:
-        raise OSError(0, _describe_failure(message, status, path))
+        raise OSError(0, _describe_failure(message, status, path, was_stopped))
     _read_back(path)
 
 
@@ -81,10 +81,13 @@ def _fork() -> int:
     return child
 
 
-def _kill_if_silent(child: int, receiver: int, path: Path) -> None:
+def _kill_if_silent(child: int, receiver: int, path: Path) -> bool:
     """Wait until the child sends something or exits; kill it if it neither computes nor writes any more.
 
     A child may inherit a lock that another thread of the parent held. It would then wait forever.
+
+    Returns:
+        True if the child was killed.
     """
     last_state, changed_at = None, time.monotonic()
     while not select.select([receiver], [], [], min(1.0, _MAX_SILENT_SECONDS))[0]:
@@ -93,7 +96,8 @@ def _kill_if_silent(child: int, receiver: int, path: Path) -> None:
             last_state, changed_at = state, time.monotonic()
         elif time.monotonic() - changed_at > _MAX_SILENT_SECONDS:
             os.kill(child, signal.SIGKILL)
-            return
+            return True
+    return False
 
 
 def _read_cpu_time(process: int) -> int:
@@ -137,9 +141,11 @@ def _find_write_error(message: str, path: Path) -> str:
     return os.strerror(int(numbers[-1])) if numbers else ""
 
 
-def _describe_failure(message: str, status: int, path: Path) -> str:
+def _describe_failure(message: str, status: int, path: Path, was_stopped: bool) -> str:
     if write_error := _find_write_error(message, path):
         return write_error
+    if was_stopped:  # The callers add the name of the file to the message.
+        return f"writing made no progress for {_MAX_SILENT_SECONDS:g} seconds and was stopped"
     if os.WIFSIGNALED(status):
         return f"the HDF5 library crashed ({signal.Signals(os.WTERMSIG(status)).name})"
     return message.splitlines()[0] if message else "the HDF5 library failed"

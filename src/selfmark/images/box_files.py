@@ -29,12 +29,12 @@ _COLUMNS = {  # accepted column names of a CSV file
 class FileBox:
     """One box read from a file.
 
-    where:       location of the box in the file, for messages
-    image:       name of the image or video; empty if the file does not give it
-    frame:       0-based frame number; None if the file does not give it
-    box:         x, y, w, h measured from pixel corners; pixels, or fractions of width and height
-    track:       number of the object in its video; None if the file does not give it
-    is_relative: whether `box` is in fractions of the image's width and height
+    where:         location of the box in the file, for messages
+    image:         name of the image or video; empty if the file does not give it
+    frame:         0-based frame number; None if the file does not give it
+    box:           x, y, w, h measured from pixel corners; pixels, or fractions of width and height
+    track:         number of the object in its video; None if the file does not give it
+    is_fractional: whether `box` is in fractions of the image's width and height, as in YOLO files
     """
 
     where: str
@@ -42,7 +42,7 @@ class FileBox:
     frame: int | None
     box: Box
     track: int | None
-    is_relative: bool = False
+    is_fractional: bool = False
 
 
 def read_boxes(path: Path) -> list[FileBox]:
@@ -164,6 +164,6 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
         track = words[-1] if has_track else ""
         box = parse_box([cx - width / 2, cy - height / 2, width, height], f"{where}: the box")
         boxes.append(
-            FileBox(where, file.stem, None, box, _parse_index(track, "track", where), is_relative=True)
+            FileBox(where, file.stem, None, box, _parse_index(track, "track", where), is_fractional=True)
         )
     return boxes

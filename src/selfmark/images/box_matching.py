@@ -112,7 +112,7 @@ class _Matcher:
                     "column 'image'"
                 )
             return next(iter(self._is_video)), file_box.frame
-        if not file_box.is_relative:
+        if not file_box.is_fractional:  # The box is from a table or a COCO file, which may name folders.
             return self._best_match(file_box, self._by_name[PurePath(file_box.image).name]), file_box.frame
         # YOLO files have the name of the image, or of the video followed by the frame number, counted from 1.
         numbered = re.fullmatch(r"(.+)_(\d+)", file_box.image)
@@ -131,9 +131,22 @@ class _Matcher:
         best = [path for path in agreement if agreement[path] == max(agreement.values())]
         if len(best) > 1:
             raise InputError(
-                f"{file_box.where}: '{file_box.image}' matches both {best[0]} and {best[1]}; add its folder"
+                f"{file_box.where}: '{file_box.image}' matches both {best[0]} and {best[1]}; "
+                + _advise_on_ambiguity(file_box, best)
             )
         return best[0] if best else None
+
+
+def _advise_on_ambiguity(file_box: FileBox, matches: Sequence[Path]) -> str:
+    if file_box.is_fractional:  # The box is from a YOLO file.
+        return (
+            "YOLO files are matched by name only, without folder and suffix, so give the images different "
+            "names"
+        )
+    first, *others = (Path(os.path.abspath(path)).parts for path in matches)
+    num_common = max(_count_common_suffix(first, other) for other in others)
+    example = PurePath(*first[-num_common - 1 :])  # as many folders as tell it from the other matches
+    return f"write the name in the box file with its folder, for example {example}"
 
 
 def _count_common_suffix(parts: Sequence[str], other_parts: Sequence[str]) -> int:
@@ -143,7 +156,7 @@ def _count_common_suffix(parts: Sequence[str], other_parts: Sequence[str]) -> in
 
 
 def _to_pixels(file_box: FileBox, path: Path) -> Box:
-    if not file_box.is_relative:
+    if not file_box.is_fractional:
         return file_box.box
     width, height = _read_size(path)
     x, y, w, h = file_box.box
@@ -152,10 +165,16 @@ def _to_pixels(file_box: FileBox, path: Path) -> Box:
 
 @lru_cache(maxsize=1024)
 def _read_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an upright image or video frame, in pixels, from the file's header."""
+    """Return width and height of an image or video frame, in pixels.
+
+    They are those after the rotation that the file asks for (EXIF in images).
+    """
     try:
         return read_image_size(path)
     except UnreadableImage as error:
         if path.suffix.lower() in VIDEO_SUFFIXES:
             return probe_video(path).size
-        raise InputError(f"{path} cannot be read, so its relative box has no size: {error}") from error
+        raise InputError(
+            f"{path} cannot be read, so its box, given in fractions of the image, cannot be converted to "
+            f"pixels: {error}"
+        ) from error

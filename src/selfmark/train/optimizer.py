@@ -210,8 +210,9 @@ def _flatten_part(
     if copy_dtype is None:
         return [_flatten(list(part.parameters()), lr_scale, None, moments)]
     conv_parameters = [p for m in part.modules() if isinstance(m, nn.Conv2d) for p in m.parameters()]
-    # Weights come before biases, and large tensors before small ones. Each weight then starts at a 16-byte
-    # boundary, as cudnn's fast kernels require.
+    # cudnn's fast kernels need each weight at a 16-byte boundary, i.e. at a multiple of 8 values of 2 bytes.
+    # Large weights have a multiple of 8 values, so they come first and keep the next weight at a boundary.
+    # Small weights and biases may have any number of values, so they come last.
     conv_parameters.sort(key=lambda p: (-p.ndim, -p.numel()))
     in_convs = set(conv_parameters)
     others = [p for p in part.parameters() if p not in in_convs]

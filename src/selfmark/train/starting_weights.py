@@ -41,10 +41,15 @@ def check_start(card: ModelCard, config: Config, name: str) -> None:
         is_suitable = card.architecture == "hourglass" and card.network == config.network
     if is_suitable:
         return
+    if card.architecture in ("soft-argmax", "embedding"):
+        raise InputError(
+            f"this run cannot start from {name}, which is a network of another method: choose a detector "
+            "that was trained with the method self-training"
+        )
     found = "a network without trained weights"
     if card.architecture == "encoder":
         found = _describe_head(card.features, card.student)
-    elif card.architecture != "zero-shot":
+    elif card.architecture == "hourglass":
         found = _describe_hourglass(card.network)
     raise InputError(
         f"this run trains {wanted}, but {name} has {found}: choose another detector, or select the same "
@@ -57,7 +62,10 @@ def _describe_head(features: Features, student: Student) -> str:
 
 
 def _describe_hourglass(network: Network) -> str:
-    return f"an hourglass of {network.channels} channels and depth {network.depth} without features"
+    return (
+        f"an hourglass without features ({network.channels} channels, depth {network.depth}, descriptors of "
+        f"length {network.descriptor}, {network.norm_groups} normalization groups)"
+    )
 
 
 def start_student(psi: FeaturePsi, run_folder: Path) -> int:

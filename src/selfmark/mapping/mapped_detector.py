@@ -178,6 +178,9 @@ class MappedDetector(Detector):
             colors=(),
             hidden=(),
             confirmed=(),
+            # Training found mirror partners of the landmarks. Those of the points come from the labels.
+            unpaired=(),
+            trained_mirror=(),
             # Trust and verdict were measured for the landmarks, not for the points.
             trust=(),
             verdict=None,

@@ -402,7 +402,7 @@ def test_readme_shows_the_results_of_the_default_command(summaries: ModuleType) 
     assert (
         f"a run took {birds[0]} minutes on the birds (error {birds[1]} %), {faces[0]} minutes on the "
         f"3,095 faces with 10 landmarks ({faces[1]} %), and {flies[0]} minutes on the 60 flies ({flies[1]} "
-        f"%). In the last two, other programs also used the processor. The demo's 750 generated animals take "
+        f"%, while other programs also used the processor). The demo's 750 generated animals take "
         f"{demo['minutes']:.0f} minutes ({demo['forward']} %, guessing {demo['mean_shape']} %)." in text
     )
     names = ("yt68-selfmark", "aflw-selfmark", "birds-side-30", "flies", "mouse")

@@ -62,6 +62,7 @@ NUM_LANDMARKS = {
 }
 MIRROR_MOUSE = Dataset(("images/train",), ("images",))  # not one of the data sets of benchmarks/quality
 TURNED = {"flies-dpk", "flies-pair-video", "mouse-openfield"}  # data sets whose objects face any direction
+OTHER_METHODS = ("mallis2020", "zhang2018", "jakab2018", "autolink")
 SHORT = {"warmup.iterations": 20, "rounds.count": 1, "rounds.iterations": 10, "stage2.iterations": 20}
 
 
@@ -105,6 +106,7 @@ def build_variants(name: str) -> dict[str, Variant]:
         "shuffled-labels": Variant({"features.labels": "cells"}, shuffles_labels=True),
         "mixed": Variant(is_mixed=True),
         "full": Variant(preset="fast"),
+        **{method: Variant(features="none", method=method) for method in OTHER_METHODS},
     }
 
 

@@ -201,8 +201,11 @@ def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
 
     Args:
         runs: runs that `gather_runs` returned.
-        is_verified: whether the second run is part of the evidence.
+        is_verified: whether the second run is part of the evidence. Runs whose second training collapsed are
+            then left out.
     """
+    if is_verified:
+        runs = [run for run in runs if run["second_run_error"] is not None]
     inputs = [_build_columns(run, is_verified) for run in runs]
     targets = [np.clip(np.array(run["landmark_shares"]), 0, MAX_ERROR) for run in runs]
     weight = np.concatenate([np.full(len(target), 1 / len(target)) for target in targets])
@@ -239,7 +242,8 @@ def _build_columns(run: dict[str, Any], is_verified: bool) -> FloatArray:
 
 def _build_evidence(run: dict[str, Any], is_verified: bool) -> TrustEvidence:
     as_array = partial(np.array, dtype=np.float64)
-    second = as_array(run["second_run_error"]) if is_verified else None
+    has_second = is_verified and run["second_run_error"] is not None
+    second = as_array(run["second_run_error"]) if has_second else None
     return TrustEvidence(**{name: as_array(run[name]) for name in CHECKS}, second_run_error=second)
 
 

@@ -19,6 +19,7 @@ from selfmark.config import (
     resolve_preset,
     settings_of_method,
 )
+from selfmark.config.schedule import fit_schedule, schedule_settings
 from selfmark.errors import InputError
 from selfmark.features.loading import check_features, resolve_features
 from selfmark.tracking.regions import Regions
@@ -121,6 +122,7 @@ def resolve_config(
     implied = settings_of_method(config.method if method is None else str(method))
     # The recipe overrides the settings of the method, and the user's own settings override both.
     config = override(config, {**implied, **recipe_settings(options.recipe), **settings})
+    config, why = _fit_schedule(config, why, settings, num_images)
     check_features(config.features.name)
     if options.verify is not None:
         config = override(config, {"verification.enabled": options.verify})
@@ -128,3 +130,17 @@ def resolve_config(
         has_enough_images = num_images >= config.verification.min_images
         config = override(config, {"verification.enabled": device.type == "cuda" and has_enough_images})
     return config, why
+
+
+def _fit_schedule(
+    config: Config, why: str, settings: Mapping[str, Any], num_images: int
+) -> tuple[Config, str]:
+    """Fit the iterations of self-training to the number of images; keep those that the user has set."""
+    if config.method != "self-training":
+        return config, why
+    given = {name: settings[name] for name in schedule_settings(config) if name in settings}
+    fitted = override(fit_schedule(config, num_images), given)
+    if fitted == config:
+        return config, why
+    percent = round(100 * config.schedule.factor(num_images))
+    return fitted, f"{why}; {percent} % of its iterations, for {num_images:,} images"

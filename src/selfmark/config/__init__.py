@@ -31,6 +31,7 @@ from selfmark.config.presets import (
 )
 from selfmark.config.recipes import AUTO_RECIPE, RECIPES, recipe_settings
 from selfmark.config.renamed import current_name, original_setting_names
+from selfmark.config.schedule_settings import Schedule
 from selfmark.config.schema import (
     STRIDE,
     Augment,
@@ -52,11 +53,8 @@ from selfmark.config.schema import (
     Refinement,
     Rounds,
     Runtime,
-    Smoothing,
-    SmoothingMethod,
     Stage2,
     Temporal,
-    Tracking,
     Verification,
     Warmup,
     check_model,
@@ -71,6 +69,7 @@ from selfmark.config.serialization import (
     used_image_settings,
     used_settings,
 )
+from selfmark.config.video_settings import Smoothing, SmoothingMethod, Tracking
 
 __all__ = [
     "AUTO_RECIPE",
@@ -106,6 +105,7 @@ __all__ = [
     "Refinement",
     "Rounds",
     "Runtime",
+    "Schedule",
     "Smoothing",
     "SmoothingMethod",
     "Softmax",

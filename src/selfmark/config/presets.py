@@ -7,6 +7,7 @@ from typing import Literal
 
 from selfmark.config.feature_settings import Features, Student
 from selfmark.config.method_settings import AutoLink, Equivariance, Jakab2018, Methods
+from selfmark.config.schedule_settings import Schedule
 from selfmark.config.schema import (
     Augment,
     Config,
@@ -46,6 +47,7 @@ PRESETS: dict[str, Config] = {
         loss=Loss(average="apart", negative_weight=10.0),
         correspondence=Correspondence(restarts=4),
         optimizer=Optimizer(clip_norm=1.0),
+        schedule=Schedule(growth=0.2),
         warmup=Warmup(iterations=1_500),
         rounds=Rounds(count=4, iterations=1_200, lr_drops=(0.81,)),
         stage2=Stage2(iterations=1_800, batch=32, lr_drops=(0.75,), sigma=2.0, refine="centroid"),

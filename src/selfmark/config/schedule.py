@@ -7,6 +7,19 @@ from dataclasses import replace
 from selfmark.config.schema import Config
 
 
+def fit_schedule(config: Config, num_images: int) -> Config:
+    """Return the settings with the iterations that `config.schedule` gives for a number of images.
+
+    >>> from selfmark.config import preset
+    >>> [fit_schedule(preset("fast"), num_images).student.iterations for num_images in (60, 3_000, 20_000)]
+    [183, 400, 585]
+    >>> fit_schedule(preset("paper"), 60) == preset("paper")
+    True
+    """
+    factor = config.schedule.factor(num_images)
+    return config if factor == 1 else scale_schedule(config, factor)
+
+
 def scale_schedule(config: Config, factor: float) -> Config:
     """Return the same settings with all iterations multiplied by a factor and unchanged numbers of rounds.
 

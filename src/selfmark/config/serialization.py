@@ -78,10 +78,11 @@ def used_settings(config: Config) -> dict[str, Any]:
 
     Digests are computed from these settings. The following are left out: `_ONLY_WITH_FEATURES` if the run
     uses no features (with two exceptions), settings of `_ADDED_LATER` that have their defaults, and the
-    settings of verification, smoothing, refinement and of methods other than the run's own.
+    settings of the schedule (the iterations that follow from it are used), verification, smoothing,
+    refinement and of methods other than the run's own.
     """
     values = _omit_later_defaults(to_dict(config))
-    unused = {"verification", "smoothing", "refinement", *_METHOD_SECTIONS}
+    unused = {"schedule", "verification", "smoothing", "refinement", *_METHOD_SECTIONS}
     if config.is_from_another_paper:
         unused -= {"methods", config.method}
     if not config.uses_features:

@@ -1,0 +1,47 @@
+"""Settings that follow from the options of a discovery and the number of images."""
+
+import pytest
+import torch
+
+from selfmark.config import Config
+from selfmark.run_plan import RunInputs, RunOptions, resolve_config
+
+ITERATIONS = ("warmup", "rounds", "stage2")
+
+
+def resolve(preset: str, num_images: int, **settings: object) -> tuple[Config, str]:
+    options = RunOptions(
+        10, preset=preset, settings={key.replace("__", "."): settings[key] for key in settings}
+    )
+    return resolve_config(RunInputs([]), options, num_images, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("num_images", "factor"), [(60, 0.457), (3_000, 1.0), (40_000, 1.679), (10**6, 2.0)])
+def test_fast_trains_longer_on_more_images(num_images: int, factor: float) -> None:
+    reference, _ = resolve("fast", 3_000)
+    config, why = resolve("fast", num_images)
+    for section in ITERATIONS:
+        expected = factor * getattr(reference, section).iterations
+        assert getattr(config, section).iterations == pytest.approx(expected, abs=1)
+    assert config.rounds.count == reference.rounds.count
+    assert (f"for {num_images:,} images" in why) == (factor != 1)
+
+
+@pytest.mark.parametrize("preset", ["paper", "tiny"])
+def test_other_presets_have_a_fixed_schedule(preset: str) -> None:
+    few, many = (resolve(preset, num_images)[0] for num_images in (60, 40_000))
+    assert few == many
+
+
+def test_a_fixed_schedule_and_iterations_of_the_user_are_kept() -> None:
+    fixed, why = resolve("fast", 60, schedule__growth=0)
+    assert fixed.stage2.iterations == resolve("fast", 3_000)[0].stage2.iterations
+    assert "images" not in why
+    own, _ = resolve("fast", 60, stage2__iterations=77)
+    assert own.stage2.iterations == 77
+    assert own.warmup.iterations == resolve("fast", 60)[0].warmup.iterations
+
+
+def test_methods_of_other_papers_have_a_fixed_schedule() -> None:
+    few, many = (resolve("fast", num_images, method="zhang2018")[0] for num_images in (60, 3_000))
+    assert few == many

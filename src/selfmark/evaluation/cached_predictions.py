@@ -196,6 +196,7 @@ def _digest_file(path: Path) -> str:
 
 @lru_cache(maxsize=64)  # an evaluation needs the digest of the same weights several times
 def _file_state_digest(path: Path, size: int, modified: int) -> str:
+    """Return the SHA-256 of a file, from the cache unless its size or time of modification has changed."""
     try:
         # A sparse file of a stranger's run may claim terabytes.
         with open_to_read(path, physical_memory()) as handle:

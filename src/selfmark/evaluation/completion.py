@@ -55,7 +55,8 @@ def threshold_singular_values(
 ) -> tuple[FloatArray, FloatArray]:
     """Minimize tau |X|_* + |X|_F^2 / 2 over all matrices X that equal `matrix` at its observed entries.
 
-    |X|_* is the nuclear norm, the sum of the singular values, and |X|_F the Frobenius norm.
+    |X|_* is the nuclear norm, the sum of the singular values, and |X|_F the Frobenius norm. tau is
+    `TAU` * sqrt(A * B).
 
     Args:
         matrix: [A, B], entries of the order of one; A should be the smaller dimension.
@@ -102,6 +103,9 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
 
     Args:
         landmarks: [N, K, 2], NaN where missing.
+
+    Raises:
+        InputError: If no landmark was found in any image.
     """
     is_found = mask_found_landmarks(landmarks)
     if not is_found.any():

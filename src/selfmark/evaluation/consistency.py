@@ -166,7 +166,10 @@ def _compute_fraction(agrees: npt.NDArray[np.bool_], is_counted: npt.NDArray[np.
 
 
 def nan_median(values: FloatArray) -> FloatArray:
-    """Compute the median [K] of each column, ignoring NaN; unlike `np.nanmedian`, without warnings."""
+    """Compute the median [K] of each column of values [N, K], ignoring NaN.
+
+    A column without values gets NaN. Unlike with `np.nanmedian`, there is no warning.
+    """
     is_known = np.isfinite(values).any(axis=0)
     filled = np.where(is_known, values, 0.0)
     median: FloatArray = np.where(is_known, np.nanmedian(filled, axis=0), np.nan)

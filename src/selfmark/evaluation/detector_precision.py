@@ -38,10 +38,10 @@ def measure_detector_precisions(
         detectors: Names of detectors, see the setting `keypoints.detector`.
         config: Settings of images, keypoints and evaluation.
         device: Device for detection.
-        folder: Folder for the decoded images if they do not fit in memory.
+        folder: Folder for the decoded images if they do not fit in memory; None if they are known to fit.
 
     Returns:
-        The percentage for each name.
+        The percentage for each name of a detector.
     """
     labeled = load_labeled_images(truth, config, folder)
     store = labeled.store

@@ -28,9 +28,9 @@ FILE = "familiarity.safetensors"
 """File of a model folder with the statistics of the training images, see `Familiarity`."""
 
 _QUANTILE = 0.95  # fraction of training images within the limit; the others count as outliers
-_BATCH = 16  # images per forward pass on the CPU
-# Images per forward pass on a GPU. The other passes of an encoder have as many images, so that cuDNN can use
-# its plans of the convolutions again.
+_BATCH = 16  # images that are decoded at a time, and images per forward pass on the CPU
+# Images per forward pass on a GPU: as many as in the other passes of an encoder, so that cuDNN can reuse its
+# plans for the convolutions.
 _GPU_BATCH = 64
 
 

@@ -39,7 +39,7 @@ from selfmark.sampling import evenly_spaced
 _MIN_DESCRIBED, _MAX_DESCRIBED = 8, 100  # number of images for the checks of appearance
 _MIN_UPRIGHT_IMAGES, _MAX_UPRIGHT_IMAGES = 16, 60  # number of images for measuring uprightness
 _MIN_SIDE = 256  # pixels; smaller images are enlarged, because they give too few features
-_SIDE_UNIT = 32  # pixels; the side of an encoder's input must be a multiple of this
+_SIDE_UNIT = 32  # pixels; every encoder accepts images whose side is a multiple of this
 
 
 @dataclass(frozen=True)

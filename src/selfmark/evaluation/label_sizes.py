@@ -31,10 +31,11 @@ class _Mismatch(NamedTuple):
 def require_matching_sizes(
     truth: AnnotatedObjects, images: Sequence[CocoImage], refs: Sequence[ImageRef]
 ) -> tuple[str, ...]:
-    """Raise if labels do not fit the images that they were matched to, without decoding any image.
+    """Raise if labels do not fit the images that they were matched to.
 
     An image fits if it has the size that the label file states, possibly with width and height exchanged. If
     the file states no size, an image fits if at least half of its points lie inside it or near its border.
+    Still images are not decoded, because their headers give their sizes.
 
     Args:
         truth: N annotated objects.

@@ -63,7 +63,7 @@ def load_labeled_images(truth: AnnotatedObjects, config: Config, folder: Path | 
     Args:
         truth: The annotated objects.
         config: Settings of images and of the memory that they may take.
-        folder: Folder for the decoded images if they do not fit in memory.
+        folder: Folder for the decoded images if they do not fit in memory; None if they are known to fit.
     """
     store = load_store(truth.refs, config.images, config.runtime.store_gigabytes, folder)
     readable = set(store.refs)
@@ -76,8 +76,8 @@ def compute_precision_radius(
 ) -> FloatArray:
     """Return the radius [N] within which a keypoint counts as correct, in network pixels.
 
-    The radius is a fraction of the inter-ocular distance. If this distance cannot be measured for all
-    objects, the radius is a fraction of the normalizer `spec` instead.
+    The radius is a fraction of the inter-ocular distance. If this distance cannot be measured for one of the
+    objects, the radius of every object is a fraction of the normalizer `spec` instead.
 
     Args:
         truth: N annotated objects.

@@ -267,8 +267,8 @@ def measure_over_draws(
         measure: Takes ascending rows of training images, and returns the error of a regressor that is fitted
             on these images.
         num_images: Number of training images to draw from.
-        images_per_draw: Images per draw, without replacement. If there are not more images than this, a
-            single draw of all images is made.
+        images_per_draw: Images per draw, without replacement. If it is at least `num_images`, a single draw
+            of all images is made.
         draws: Number of draws.
         rng: Random number generator.
 

@@ -359,7 +359,10 @@ def _compute_object_areas(test: LabeledRun, test_examples: Examples, size: int) 
 
 
 def _group_images(test: LabeledRun, name: str) -> list[str]:
-    """Return the group of each test image: its value of a field, or the quartile if there are many values."""
+    """Return the group of each test image: its value of a field, or the quartile of a number.
+
+    Quartiles are used if all values are numbers and more than `_MAX_GROUPS` of them are different.
+    """
     _require_field(test.truth, name)
     values = test.truth.fields[name]
     numeric = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]

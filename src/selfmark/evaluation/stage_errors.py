@@ -53,7 +53,7 @@ class StageExamples:
         }
 
     def with_normalizer(self, rows: IntArray, lengths: FloatArray) -> StageExamples:
-        """Keep only these rows [T] of the test images, and divide their errors by these lengths [T]."""
+        """Keep only these rows [T'] of the test images, and divide their errors by these lengths [T']."""
         test, stage1_test = (
             replace(examples.select(rows), normalizer=lengths) for examples in (self.test, self.stage1_test)
         )
@@ -102,8 +102,8 @@ def measure_inter_ocular(
     is_chosen = spec in list_inter_ocular_specs(truth.names).values()
     settings = config.evaluation if is_chosen else replace(config.evaluation, fit_images=())
 
-    def measure(definition: str, rows: IntArray, lengths: FloatArray) -> Metrics:
-        if definition == spec and len(rows) == len(stages.test):
+    def measure(definition_spec: str, rows: IntArray, lengths: FloatArray) -> Metrics:
+        if definition_spec == spec and len(rows) == len(stages.test):
             return errors
         rescaled = tables.rescale(rows, stages.test.normalizer[rows] / lengths)
         return stages.with_normalizer(rows, lengths).measure(settings, rescaled)

@@ -60,7 +60,7 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
                         tables[animal].writerows(_build_header(card))
                     image = ref.path if ref.frame is None else frames.add(ref, ref.frame)
                     xy = landmarks.xy[row].ravel().tolist()
-                    cells = ["" if isnan(number) else f"{number:.3f}" for number in xy]
+                    cells = ["" if isnan(value) else f"{value:.3f}" for value in xy]
                     tables[animal].writerow([image, *cells])
         frames.save()
         is_single = len(tables) == 1

@@ -149,7 +149,7 @@ def _compute_times(table: PoseTable) -> tuple[FloatArray, float]:
 
 
 def _to_hdf5_name(name: str) -> str:
-    """Replace the two characters that separate names in HDF5.
+    """Replace the two characters that names of objects in an NWB file must not contain.
 
     >>> _to_hdf5_name("tail/tip")
     'tail_tip'

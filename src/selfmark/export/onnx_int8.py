@@ -72,7 +72,8 @@ Ranges = dict[nn.Module, ValueRange]
 def fold_scales(psi: Psi) -> None:
     """Move the scale of each norm into the convolution after it, without changing the output of psi.
 
-    relu(s z + t) = s relu(z + t / s) for s > 0, so the norm only has to add its bias.
+    relu(s z + t) = s relu(z + t / s) for s > 0, so the norm only has to add its bias. A norm keeps its scale
+    if the smallest scale of its channels is too small or negative, see `_MIN_NORM_RATIO`.
     """
     for norm, conv in [*_norm_conv_pairs(psi), (psi.head.norm, psi.head.last)]:
         _fold(norm, conv)

@@ -1,6 +1,6 @@
 """A record of the model that made the results in a folder.
 
-It prevents that results of another model are overwritten by accident.
+It prevents results of another model from being overwritten by accident.
 """
 
 from __future__ import annotations

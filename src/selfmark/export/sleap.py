@@ -26,8 +26,8 @@ def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     """Write `folder`/landmarks.slp, a SLEAP project.
 
     Still images of the same size form one video of the project. The objects of a video belong to tracks. If
-    tracks are unknown, the n-th object of every frame belongs to track n. Objects in still images have no
-    track.
+    tracks are unknown, the first object of every frame belongs to `track_0`, the second to `track_1`, and so
+    on. Objects in still images have no track.
     """
     sio = require_package("sleap_io", "sleap-io")
     require_unique_names(card.names, "SLEAP")

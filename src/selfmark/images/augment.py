@@ -216,7 +216,7 @@ def random_cutout(count: int, size: int, side: int, fraction: float, generator: 
     chosen = _bernoulli(count, fraction, generator)
     corner = torch.stack([_uniform(count, 0, max(size - side, 1), generator) for _ in range(2)], dim=-1)
     line = torch.arange(size, device=generator.device)
-    within = (line >= corner[..., None]) & (line < corner[..., None] + side)  # [B, 2, S]
+    within = (line >= corner[..., None]) & (line < corner[..., None] + side)  # [count, 2, size]
     return within[:, 1, :, None] & within[:, 0, None, :] & chosen[:, None, None]
 
 

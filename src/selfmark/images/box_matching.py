@@ -145,7 +145,7 @@ def _advise_on_ambiguity(file_box: FileBox, matches: Sequence[Path]) -> str:
         )
     first, *others = (Path(os.path.abspath(path)).parts for path in matches)
     num_common = max(_count_common_suffix(first, other) for other in others)
-    example = PurePath(*first[-num_common - 1 :])  # as many folders as tell it from the other matches
+    example = PurePath(*first[-num_common - 1 :])  # enough folders to differ from the other matches
     return f"write the name in the box file with its folder, for example {example}"
 
 

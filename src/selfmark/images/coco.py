@@ -243,7 +243,7 @@ class CocoFile:
         path: Path of the file.
         images: Entries of "images".
         annotations: Entries of "annotations".
-        content: The parsed JSON.
+        content: The parsed JSON; for other label formats, only the names of the points under "categories".
     """
 
     path: Path

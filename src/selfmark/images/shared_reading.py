@@ -89,7 +89,7 @@ class _SharedViews:
         return replace(store.select(refs), skipped=chosen)
 
     def _can_share(self, refs: Sequence[ImageRef], images: Images, store_gigabytes: float) -> bool:
-        """Return True if all images are frames of videos, and the crops of all views fit into memory.
+        """Return True if more views follow, all images are video frames, and the crops fit into memory.
 
         Still images are not shared: how far a large JPEG is reduced while it is decoded depends on the crops.
         """

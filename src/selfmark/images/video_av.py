@@ -51,7 +51,8 @@ class _Index:
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
     """Return the fields of `video.VideoInfo`; the count includes frames missing at the end of the file."""
     index = _load_index(path)
-    # Decode a frame to get the upright size, because the header does not say how frames are rotated.
+    # Decode a frame to get the upright size, because the header does not say how frames are rotated. The
+    # first frames may be damaged, so up to 1,000 frames are tried.
     first = next(read_frames(path, range(min(index.frames, 1000))), None)
     if first is None:
         return 0, index.rate, index.size, np.zeros(0)

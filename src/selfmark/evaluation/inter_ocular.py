@@ -31,8 +31,8 @@ def measure_by_definition(
         truth: N test objects.
         regions: [N, 4] x, y, w, h of the network images in the originals.
         size: Side of the network image.
-        measure: Returns the metrics for the spec of a definition, the rows [T] of the images, and their
-            inter-ocular distances [T] in network pixels.
+        measure: Takes the spec of a definition, the rows [T] of the images to measure, and the inter-ocular
+            distances [T] in these images in network pixels; returns the metrics.
 
     Returns:
         One entry for each definition (see `list_inter_ocular_specs`): its `normaliser`, the number of images,

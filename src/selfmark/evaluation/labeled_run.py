@@ -28,7 +28,7 @@ class LabeledInputs:
     """Inputs as the user gave them, and their label file.
 
     Attributes:
-        images: Files, folders, globs and videos.
+        images: Folders, globs, image files, videos, text lists and COCO files.
         labels: The label file.
         every: Use every n-th frame of each video.
         regions: Where the objects are in the images; None if each object fills its image.

@@ -344,7 +344,7 @@ def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], sett
         settings: Penalty of the regressor.
 
     Returns:
-        For each group: the number of images, the errors and the errors of guessing.
+        For each group: the number of images, the errors and the errors of guessing; None for unknown errors.
     """
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
     names = [str(value) for value in values]

@@ -81,7 +81,7 @@ class EvaluationInputs:
     """Images to evaluate on and their labels.
 
     Attributes:
-        images: Folders, globs, image files, COCO files or videos to test on.
+        images: Folders, globs, image files, videos, text lists or COCO files to test on.
         labels: Label file of these images; None runs only the label-free checks.
         train_images: Images of `train_labels`; None means `images`.
         train_labels: Label file to fit regressors on; None fits on a random half of `labels` and tests on the

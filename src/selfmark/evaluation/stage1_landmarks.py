@@ -266,8 +266,8 @@ class Stage1:
         centroids: [K, D] centroids of the landmarks.
         config: Settings of the run.
         device: Device of the network and the centroids.
-        left_out: [C, D] centroids of clusters that were not chosen as landmarks. Their keypoints belong to no
-            landmark.
+        left_out: [C, D] centroids of clusters that were not chosen as landmarks; None if all were chosen.
+            Keypoints of these clusters belong to no landmark.
     """
 
     phi: Phi

@@ -329,7 +329,7 @@ class CocoFile:
         return used or with_points[0]
 
     def image_folder(self, image: CocoImage) -> Path:
-        """Return the folder that file names are relative to: the first usual one that contains the image."""
+        """Return the folder that file names are relative to: the first usual folder that has this image."""
         folders = (
             self.path.parent,
             self.path.parent / "images",

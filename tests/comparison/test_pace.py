@@ -37,7 +37,7 @@ _SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that advances only in iterations, and more the more parameters an iteration trains."""
+    """A clock that advances only during iterations, and further if an iteration trains more parameters."""
     now = [0.0]
     take_step = engine._Step.__call__
 

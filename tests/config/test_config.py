@@ -104,7 +104,7 @@ def test_unknown_settings_suggest_the_most_similar_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_names_of_selfmark_0_1_are_accepted(old: str, new: str, tmp_path: Path) -> None:
+def test_names_of_selfmark_0_1_are_accepted(old: str, new: str) -> None:
     tiny = config.preset("tiny")
     value = _flatten(tiny)[new]
     # Only booleans are changed; a changed number might be out of range.

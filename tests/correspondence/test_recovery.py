@@ -196,7 +196,7 @@ def test_gpu_memory_stays_within_the_documented_bound_and_labels_are_the_same() 
 
     host_labels, peak_bytes = recover(DescribedPoints(points, views[1]))
     block = kmeans_module._block_size(torch.device("cuda"))
-    # Bytes; the formula is that of docs/performance.md.
+    # Bytes. The formula is that of docs/performance.md; a block has at most as many vectors as the sample.
     fit = settings.sample * (12 * length + 32 * settings.restarts) + 8 * min(block, settings.sample) * length
     assignment = 8 * block * (length + M) + 100 * images * per_image
     cublas_workspace = 128 * 2**20

@@ -30,7 +30,7 @@ def test_shapes_types_and_finite_values(scene: Scene) -> None:
     assert scene.visible.shape == (COUNT, landmarks)
     assert scene.visible.dtype == bool
     assert np.isfinite(scene.xy).all()
-    assert np.all((scene.xy > -0.5) & (scene.xy < SIZE - 0.5))  # the whole animal is in the picture
+    assert np.all((scene.xy > -0.5) & (scene.xy < SIZE - 0.5))  # inside the picture
 
 
 def test_a_picture_depends_only_on_the_seed_and_its_number(scene: Scene) -> None:

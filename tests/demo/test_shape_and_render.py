@@ -80,7 +80,8 @@ def test_landmarks_lie_on_the_surface_and_are_visible_if_nothing_is_in_front_of_
     by_hand = [(focal * x / z + cx, focal * y / z + cy) for x, y, z in points]
     np.testing.assert_allclose(xy, by_hand, rtol=1e-12)
 
-    # March from the camera to each landmark in small steps, up to just before the landmark's own surface.
+    # Walk along the ray from the camera to each landmark in small steps, from 0.6 of the distance to just
+    # before the landmark's own surface.
     steps = np.linspace(0.6, 0.9995, 3000)
     for point, is_visible in zip(points, visible, strict=True):
         clearance = compute_implicit_values(subject.body, steps[:, None] * point).min()

@@ -108,7 +108,7 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         lambda *args: drawn.append(list(args[1])) or original(*args),
     )
     list(draw_videos(_make_predictions(refs, np.array(xy)), refs, CARD, tmp_path, every=1, trail=0.2))
-    del drawn[0]  # which only measured the size of the video
+    del drawn[0]  # the first call only measures the size of the video
     assert len(drawn) == 12
     by_tag = {animal.tag: animal for animal in drawn[11]}
     assert {animal.tag for animal in drawn[3]} == {"1", "2"}
@@ -136,7 +136,7 @@ def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path)
     assert green[1] > 150 > green[[0, 2]].max()
 
 
-def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path) -> None:
     source = encode_video(
         tmp_path / "large.mp4", "libx264", frames=3, size=(320, 240), noise=1, options={"crf": "5"}
     )
@@ -154,7 +154,7 @@ def test_untrusted_landmarks_are_drawn_as_rings(tmp_path: Path, monkeypatch: pyt
         x, y = np.round((points[1, landmark] + 0.5) * zoom - 0.5 + (offset, 0)).astype(int)
         return frames[name][y, x].astype(int)
 
-    radius = 9
+    radius = 9  # pixels of the labeled video; the largest radius of a disc or ring
     assert get_pixel("without", 1, 0)[1] > 150, "without trust, all landmarks are discs"
     assert get_pixel("with", 1, 0).max() < 60, "the middle shows the dark frame"
     assert get_pixel("with", 1, radius - 1.5)[1] > 120, "the ring has the color of the landmark"

@@ -15,8 +15,8 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 
 SIZE = 64
-# Two good landmarks, three broken ones, and RARE, which finds the same blob as GREEN.
-RED, GREEN, CENTER, RANDOM, LEFTMOST, RARE = range(6)
+# Two good landmarks, three broken ones, and DUPLICATE, which finds the same blob as GREEN.
+RED, GREEN, CENTER, RANDOM, LEFTMOST, DUPLICATE = range(6)
 
 
 class BlobImages(NamedTuple):
@@ -28,9 +28,10 @@ class BlobImages(NamedTuple):
 
 
 def draw_blobs(count: int, seed: int = 0) -> BlobImages:
+    """Draw images with blobs at random positions; each half of an image has one blue blob."""
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0.2, 0.8, (4, count, 2)) * (SIZE - 1)
-    centers[2, :, 0], centers[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE  # one blue blob in each half
+    centers[2, :, 0], centers[3, :, 0] = 0.3 * SIZE, 0.7 * SIZE
     sigma, grid = 3.0, np.arange(SIZE)  # pixels
     profiles = np.exp(-((grid - centers[..., None]) ** 2) / (2 * sigma**2))  # [4, N, 2, S], along x and y
     blobs = profiles[:, :, 1, :, None] * profiles[:, :, 0, None, :]
@@ -56,7 +57,7 @@ class BlobNetwork(Psi):
 def build_blob_detector(**changes: Any) -> Detector:
     network = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
     settings: dict[str, Any] = {
-        "names": ("red", "green", "center", "random", "leftmost", "rare"),
+        "names": ("red", "green", "center", "random", "leftmost", "duplicate"),
         "mirror": tuple(range(6)),
         "skeleton": (),
         "images": Images(size=SIZE),

@@ -14,7 +14,7 @@ FRAMES, SIDE = 30, 64
 
 
 def test_a_landmark_that_follows_the_animal_is_not_on_the_background() -> None:
-    """A white square moves over a scene; one landmark follows the square, one stays, one slides."""
+    """A white square moves over a scene. One landmark follows it, one stays, and one slides along the top."""
     rng = np.random.default_rng(0)
     scene = rng.integers(0, 120, (SIDE, SIDE, 3))
     pixels = np.repeat(scene[None], FRAMES, axis=0)

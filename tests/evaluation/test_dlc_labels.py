@@ -137,7 +137,7 @@ def test_an_unusable_table_is_a_one_line_error(text: str, message: str, tmp_path
 
 
 def test_hdf5_is_not_opened(tmp_path: Path) -> None:
-    """The header of an HDF5 label file is a pickle, and opening a pickle can run any code."""
+    """An HDF5 label file contains pickles, and opening a pickle can run any code."""
     path = tmp_path / "CollectedData_Ann.h5"
     path.write_bytes(b"whatever is in it")
     with pytest.raises(InputError, match="give the CSV file"):

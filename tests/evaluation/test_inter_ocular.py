@@ -62,5 +62,5 @@ def test_only_images_with_both_distances_are_used() -> None:
     [FIVE, SIXTY_EIGHT[:67], (*SIXTY_EIGHT[1:], "jaw_0"), tuple(f"point_{n}" for n in range(68))],
     ids=["five points", "67 points", "another order", "no names"],
 )
-def test_other_point_sets_have_no_second_definition(names: tuple[str, ...]) -> None:
+def test_other_point_sets_have_neither_definition(names: tuple[str, ...]) -> None:
     assert list_inter_ocular_specs(names) == {}

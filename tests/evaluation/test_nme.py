@@ -268,7 +268,7 @@ def test_box_normalizer_is_the_root_of_the_area_around_visible_points() -> None:
     assert box_normalizer(truth, visible).tolist() == [4.0, 0.0]
 
 
-def test_inputs_that_cannot_be_evaluated_are_errors(scene: dict[str, np.ndarray]) -> None:
+def test_inputs_that_cannot_be_evaluated_are_errors() -> None:
     truth = np.zeros((2, 3, 2))
     with pytest.raises(InputError, match="no image has a visible annotated point"):
         nme(truth, truth, np.zeros((2, 3), bool), np.ones(2))

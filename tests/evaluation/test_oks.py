@@ -224,8 +224,8 @@ def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
         area=np.full(2, 100.0),
     )
     sigmas, thresholds = np.array([0.05]), np.array([0.5])
-    # The hidden object accepts one detection of image 1, which is ignored. The other is wrong, so precision
-    # is 0/1, then 1/2.
+    # The hidden object accepts one of the two detections of image 1, so this detection does not count. The
+    # other one is wrong, so precision is 0/1, then 1/2.
     without_box = average_precision(detections, targets, sigmas, thresholds)
     assert without_box.ap.tolist() == pytest.approx([0.5])
     boxed_targets = replace(targets, box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))

@@ -180,10 +180,10 @@ def test_margins_agree_with_a_naive_loop(seed: int, points: int, clusters: int) 
     np.testing.assert_allclose(compute_silhouette_margins(vectors, label, centroids), expected, atol=1e-9)
 
 
-def test_margins_without_a_rival_are_unknown_and_of_equal_centroids_zero() -> None:
+def test_the_margin_of_a_single_centroid_is_unknown_and_that_of_equal_centroids_is_zero() -> None:
     point = np.zeros((1, 2))
     assert np.isnan(compute_silhouette_margins(point, np.array([0]), point)).all(), (
-        "a single centroid has no rival"
+        "there is no other centroid"
     )
     assert compute_silhouette_margins(point, np.array([0]), np.zeros((2, 2))).tolist() == [0.0], (
         "two centroids at one position"

@@ -78,7 +78,7 @@ def test_landmarks_that_slide_along_a_wheel_are_not_trusted(monkeypatch: pytest.
     angle = rng.uniform(0, 2 * np.pi, (IMAGES, 2))
     sliding = 63.5 + 56 * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     _, trust = _judge(monkeypatch, np.concatenate([parts, sliding], axis=1), pixels)
-    assert trust.trust[4:].max() < 0.3  # the expected error is more than 0.7 of that of guessing
+    assert trust.trust[4:].max() < 0.3  # the expected error is more than 0.7 times that of guessing
     assert trust.trust[:4].min() > 0.8
 
 

@@ -109,6 +109,8 @@ def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -
     videos = ["a/day.mp4", "b/day.mp4", "b/day.avi", "b/images.mp4", "images.mov"]
     objects = [(ImageRef(Path(video), frame), (64, 48)) for video in videos for frame in range(2)]
     assert write(make_predictions([*objects, *STILLS], batch=3), tmp_path) == tmp_path
+    # A name keeps its extension if it would otherwise be that of another table: b/day occurs twice, and the
+    # table of still images is called images.
     stems = {"a/day", "b/day.mp4", "b/day.avi", "b/images", "images.mov", "images"}
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {name.split(SCORER)[0] for name in files} == stems

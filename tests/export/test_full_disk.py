@@ -31,7 +31,7 @@ OBJECTS = 1500
 
 @pytest.fixture(scope="module")
 def full_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Mount a file system of 64 KiB."""
+    """Mount a file system of 64 KiB, which is too small for what the tests write."""
     folder = tmp_path_factory.mktemp("disk")
     command = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=100", "tmpfs", str(folder)]
     if subprocess.run(command, capture_output=True).returncode != 0:

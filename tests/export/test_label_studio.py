@@ -170,7 +170,7 @@ def test_landmarks_come_before_rectangles(tmp_path: Path) -> None:
     for task in tasks:
         kinds = [region["type"] for region in task["predictions"][0]["result"]]
         assert set(kinds) == {"keypointlabels", "rectanglelabels"}
-        assert kinds == sorted(kinds)
+        assert kinds == sorted(kinds)  # "keypointlabels" comes before "rectanglelabels" in the alphabet
 
 
 def test_rectangles_are_not_filled(tmp_path: Path) -> None:

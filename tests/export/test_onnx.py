@@ -68,6 +68,7 @@ def _export(detector: Detector, folder: Path) -> OnnxDetector:
 @pytest.mark.parametrize("refine", get_args(PeakMethod))
 @pytest.mark.parametrize("flip", [True, False])
 def test_the_graph_agrees_with_torch(refine: PeakMethod, flip: bool, scene: Scene, tmp_path: Path) -> None:
+    # With one of the methods, also test a landmark that has no mirror partner, which is not averaged.
     unpaired = (0,) if refine == "cell" else ()
     card = replace(CARD, refine=refine, flip_test=flip, unpaired=unpaired)
     detector = Detector(_build_network(NETWORK, 3), card)
@@ -96,7 +97,7 @@ def test_the_network_of_the_tiny_preset_is_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refine", get_args(PeakMethod))
-def test_peaks_at_borders_and_between_cells_agree_with_torch(refine: PeakMethod, tmp_path: Path) -> None:
+def test_peaks_at_borders_and_between_cells_agree_with_torch(refine: PeakMethod) -> None:
     side = 16
     cells = [(0.0, 0.0), (15.0, 0.0), (0.3, 15.0), (15.0, 14.6), (7.25, 3.8), (8.5, 8.4), (0.0, 7.7)]
     maps = torch.stack([draw_gaussians(torch.tensor(cell), side, 1.0) for cell in cells])[None]

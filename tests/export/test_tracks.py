@@ -1,4 +1,6 @@
-"""Tracks in every format, read back without selfmark, and of COCO by selfmark: animals keep their identity.
+"""Tracks in every format: animals keep their identity if a file is read back without selfmark.
+
+COCO files are also read back by selfmark.
 
 Animal 7 is missing in one frame, animal 3 in another, and their order changes between frames.
 """

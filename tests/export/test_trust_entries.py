@@ -27,7 +27,7 @@ from tests.export.eared_animal import CARD, make_random_prediction
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 JUDGED = replace(CARD, trust=(0.91234567, 0.15, 0.5, 0.0), verdict="usable", hidden=(2,))
-TRUST = [0.9123, 0.15, 0.0]  # without the hidden landmark
+TRUST = [0.9123, 0.15, 0.0]  # rounded to four decimals, without the hidden landmark
 Content = tuple[Any, Any]  # trust and verdict; None where the file does not contain it
 
 

@@ -35,7 +35,7 @@ OFFICIAL_NAMES = {
 
 @pytest.fixture
 def reference() -> Any:
-    """Return a small model of transformers with random weights in all layers."""
+    """Build a small DINOv2 of the package transformers with random weights in all layers."""
     transformers = pytest.importorskip("transformers", reason="installed by 'make readers'")
     config = transformers.Dinov2Config(
         hidden_size=SMALL.channels,
@@ -119,9 +119,7 @@ def test_the_published_networks_have_the_official_shapes() -> None:
     assert sum(value.numel() for value in base.values()) + mask_token_base == 86_580_480
 
 
-def test_weights_come_from_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path))
     with pytest.raises(InputError, match="Run 'selfmark weights dinov2-s' to download them"):
         load_encoder("dinov2-s")

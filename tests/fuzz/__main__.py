@@ -1,7 +1,7 @@
-"""Fuzz every file reader, and every writer that a reader reads back.
+"""Fuzz every reader of files, and every writer whose files a reader reads back.
 
     python -m tests.fuzz --minutes 10 --processes 2 --seed 1 --out fuzz.json
-    python -m tests.fuzz --readers video --add fuzz.json --out fuzz.json   # more, added to the counts
+    python -m tests.fuzz --readers video --add fuzz.json --out fuzz.json   # add to the counts of fuzz.json
 
 Valid files are corrupted and read for the given time; slow readers get fewer files. Files that a reader
 accepts are corrupted further. Readers may only raise errors of selfmark, and what is written must be read

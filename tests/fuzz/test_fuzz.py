@@ -70,7 +70,7 @@ def test_readers_only_raise_errors_of_selfmark(kind: str, tmp_path: Path) -> Non
 
 
 def test_failures_found_by_fuzzing_stay_fixed(tmp_path: Path) -> None:
-    """Fuzzing once found a Label Studio rectangle whose id is not text, and settings that are not YAML."""
+    """Read what once crashed a reader: a rectangle of Label Studio whose id is not text, and invalid YAML."""
     make_pictures(tmp_path)
     studio = build_readers(tmp_path)["label studio"]
     (tmp_path / studio.file).write_bytes(studio.seeds[0].replace(b'"id": "r"', b'"id": {"id": {}}'))
@@ -105,7 +105,7 @@ def test_counts_of_several_runs_are_added_and_dead_processes_are_failures(
     assert [path.read_bytes() for path in (tmp_path / "corpus").rglob("*.csv")] == [b"deadly"]
 
 
-def test_readers_without_their_library_are_left_out(tmp_path: Path) -> None:
+def test_a_reader_without_its_library_is_not_available() -> None:
     reader = Reader("file", lambda path: None, (b"",), (), requires="a_package_that_does_not_exist")
     assert not reader.is_available()
     assert Reader("file", lambda path: None, (b"",), ()).is_available()

@@ -12,7 +12,10 @@ import pytest
 
 @pytest.fixture
 def write_video() -> Callable[[Path, int, str], Path]:
-    """Write a 64 x 48 video: green is 8 + 6 i in frame i, red fills the left half, blue the right one."""
+    """Return a function that writes a video of 64 x 48 pixels.
+
+    In frame i, green is 8 + 6 i. Red fills the left half and blue the right half.
+    """
 
     def write(path: Path, frames: int, codec: str) -> Path:
         writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 25.0, (64, 48))

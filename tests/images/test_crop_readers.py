@@ -1,4 +1,4 @@
-"""Processes give the same crops, messages and order as threads, also if a process ends."""
+"""Processes give the same crops, messages and order as threads, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_images_of_a_killed_process_are_read_in_threads(
 
 @needs_processes
 def test_processes_end_if_reading_stops_early_or_the_main_process_dies(
-    refs: list[ImageRef], processes: Processes, monkeypatch: pytest.MonkeyPatch
+    refs: list[ImageRef], processes: Processes
 ) -> None:
     parts = iterate_crops(refs, IMAGES, 1)
     for _ in range(12):

@@ -99,7 +99,7 @@ def test_an_absent_animal_is_not_paired_with_another() -> None:
     near = sample_nearby_frames(
         np.zeros(5, np.int64), frame, track, center, settings, np.random.default_rng(0)
     )
-    assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only one near enough"
+    assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only frame that is near enough"
     assert set(near[[0, 2, 3]].ravel().tolist()) <= {0, 2, 3}
 
 

@@ -11,9 +11,10 @@ from selfmark.images import video_av, video_opencv
 from selfmark.images.video import VideoInfo
 from tests.images.videos import encode_video, read_frame_number
 
-HIGH_QUALITY = {"crf": "10"}
+HIGH_QUALITY = {"crf": "10"}  # options of the encoder
 # Display times in milliseconds, with gaps between 10 and 90.
 UNEVEN = np.cumsum(np.random.default_rng(0).integers(10, 90, 40)).tolist()
+# File name -> (codec, other arguments of `encode_video`).
 FORMATS = {
     "b-frames.mp4": ("libx264", {"options": {"bf": "3", "b_strategy": "0", **HIGH_QUALITY}}),
     "hevc.mp4": ("libx265", {"options": {"x265-params": "log-level=none:crf=10"}}),

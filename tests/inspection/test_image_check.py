@@ -84,7 +84,7 @@ def test_boxes_are_drawn_where_the_regions_are(tmp_path: Path) -> None:
     assert (columns.min(), columns.max()) == pytest.approx((200, 300), abs=3)
 
 
-def test_the_rulers_have_a_mark_for_every_pixel_position(tmp_path: Path) -> None:
+def test_the_rulers_have_a_mark_every_hundred_pixels(tmp_path: Path) -> None:
     path = tmp_path / "gray.png"
     cv2.imwrite(str(path), np.full((130, 3200, 3), 90, np.uint8))
     store = load_store([ImageRef(path)], Config().images, 1.0, None)
@@ -92,7 +92,8 @@ def test_the_rulers_have_a_mark_for_every_pixel_position(tmp_path: Path) -> None
     assert ruler is not None
     assert ruler.shape == (40 + 65, 40 + 1600, 3)  # half the size, because it is wide
     marks = np.flatnonzero((ruler[36, 36:] < 128).all(axis=1)) + 36
-    np.testing.assert_array_equal(marks, 40 + np.arange(32) * 50)  # the last one is beside the picture
+    # The marks are at 0, 100, ... 3,100; that of 3,200 is beyond the border of the ruler.
+    np.testing.assert_array_equal(marks, 40 + np.arange(32) * 50)
     assert draw_ruler(store, 0.1) is None
 
 

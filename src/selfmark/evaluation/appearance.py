@@ -82,27 +82,27 @@ def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, bat
     return torch.cat([part.cpu() for part in parts])
 
 
-def describe_landmarks(cells: Tensor, xy: FloatArray) -> FloatArray:
+def describe_landmarks(features: Tensor, xy: FloatArray) -> FloatArray:
     """Describe each landmark of each image by the features at its position.
 
     Args:
-        cells: [N, D, S/8, S/8], see `compute_features`.
-        xy: [N, K, 2] landmarks, pixels of the images [S, S] that `cells` describe.
+        features: [N, D, S/8, S/8], see `compute_features`.
+        xy: [N, K, 2] landmarks, pixels of the images [S, S] that `features` describe.
 
     Returns:
         [N, K, D] unit vectors.
     """
     position = torch.from_numpy((xy + 0.5) / CELL - 0.5)
-    features = sample_maps(cells.float(), position)
-    described: FloatArray = F.normalize(features, dim=-1).numpy().astype(np.float64)
+    sampled = sample_maps(features.float(), position)
+    described: FloatArray = F.normalize(sampled, dim=-1).numpy().astype(np.float64)
     return described
 
 
-def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) -> FloatArray:
+def find_by_appearance(features: Tensor, descriptor: FloatArray, sharpness: float) -> FloatArray:
     """Find each landmark of an image by its appearance in all other images.
 
     Args:
-        cells: [N, D, S/8, S/8], see `compute_features`.
+        features: [N, D, S/8, S/8], see `compute_features`.
         descriptor: [N, K, D], see `describe_landmarks`.
         sharpness: inverse temperature of the soft-argmax over similarities.
 
@@ -112,7 +112,9 @@ def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) 
     others = descriptor.sum(axis=0) - descriptor  # sum over all images but the image itself
     mean_of_others = torch.from_numpy(others / _compute_lengths(others)).float()
     places = []
-    for expected, block in zip(torch.split(mean_of_others, _BLOCK), torch.split(cells, _BLOCK), strict=True):
+    for expected, block in zip(
+        torch.split(mean_of_others, _BLOCK), torch.split(features, _BLOCK), strict=True
+    ):
         similarity = torch.einsum("nkd,ndhw->nkhw", expected, block.float())
         maps = enlarge_maps(sharpen_similarity(similarity, sharpness))
         places.append(to_pixels(heat_centroids(maps).cells))
@@ -121,7 +123,7 @@ def find_by_appearance(cells: Tensor, descriptor: FloatArray, sharpness: float) 
 
 
 def measure_unexplained_by_appearance(
-    images: AlignedImages, cells: Tensor, descriptor: FloatArray, xy: FloatArray, sharpness: float
+    images: AlignedImages, features: Tensor, descriptor: FloatArray, xy: FloatArray, sharpness: float
 ) -> FloatArray:
     """Return the error [K] of predicting each landmark from the places that `find_by_appearance` finds.
 
@@ -129,12 +131,12 @@ def measure_unexplained_by_appearance(
 
     Args:
         images: aligned images.
-        cells: features of the aligned images, see `compute_features`.
+        features: [N, D, S/8, S/8] features of the aligned images, see `compute_features`.
         descriptor: [N, K, D], see `describe_landmarks`.
         xy: [N, K, 2] landmarks, pixels of the original images.
         sharpness: see `find_by_appearance`.
     """
-    found = torch.from_numpy(find_by_appearance(cells, descriptor, sharpness)).float()
+    found = torch.from_numpy(find_by_appearance(features, descriptor, sharpness)).float()
     in_originals = move_points(found, invert_affine(images.matrix)).double().numpy()
     present = np.ones((len(xy), 1), dtype=bool)
     landmarks = range(xy.shape[1])

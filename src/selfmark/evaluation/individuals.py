@@ -140,12 +140,12 @@ def _check_appearance(
     batch = config.runtime.predict_batch
     shapes = fit_constellations(xy) if xy.shape[1] > 1 else None
     images = align_images(pixels.cpu(), xy, shapes)
-    cells = compute_features(encoder, images.pixels, device, batch)
-    descriptor = describe_landmarks(cells, images.xy)
+    features = compute_features(encoder, images.pixels, device, batch)
+    descriptor = describe_landmarks(features, images.xy)
     sharpness = config.features.sharpness
     return _AppearanceChecks(
         purity=measure_purity(descriptor, duplicates),
-        error=measure_unexplained_by_appearance(images, cells, descriptor, xy, sharpness),
+        error=measure_unexplained_by_appearance(images, features, descriptor, xy, sharpness),
         kind_separation=measure_kind_separation(descriptor),
         upright_accuracy=_measure_uprightness(encoder, pixels, config, device),
     )

@@ -109,7 +109,7 @@ def forward_prediction(
         fit: Function that fits a regressor, see `regression`.
     """
     predicted: FloatArray = forward_predictions(
-        train_landmarks, train_truth, train_visible, test_landmarks, _only(fit)
+        train_landmarks, train_truth, train_visible, test_landmarks, _wrap_single_fit(fit)
     )[0]
     return predicted
 
@@ -176,7 +176,7 @@ def backward_prediction(
         fit: Function that fits a regressor, see `regression`.
     """
     predicted: FloatArray = backward_predictions(
-        train_landmarks, train_truth, train_visible, test_truth, test_visible, _only(fit)
+        train_landmarks, train_truth, train_visible, test_truth, test_visible, _wrap_single_fit(fit)
     )[0]
     return predicted
 
@@ -331,7 +331,7 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
     return {group: (float(np.mean(values)), len(values)) for group, values in members.items()}
 
 
-def _only(fit: Fit) -> FitSeveral:
+def _wrap_single_fit(fit: Fit) -> FitSeveral:
     """Wrap a function that fits a single regressor as `FitSeveral`."""
     return FitSeveral(lambda inputs, targets: [fit(inputs, targets)], 1)
 

@@ -97,7 +97,7 @@ class _Readers:
         self._images = images
         self._pool = ThreadPoolExecutor(THREADS)
         self._process_pool: ThreadPoolExecutor | None = None
-        self._own = threading.local()
+        self._thread_local = threading.local()  # the process of each thread, or that it has failed
         self._started: list[ReadingProcess] = []
         self.max_pending = PREFETCH
 
@@ -133,16 +133,16 @@ class _Readers:
         try:
             return self._process_of_thread().read(stills)
         except (EOFError, OSError):  # For example, the system has too little memory for another process.
-            self._own.has_failed = True
+            self._thread_local.has_failed = True
             return self._read_here(jobs)
 
     def _process_of_thread(self) -> ReadingProcess:
-        if getattr(self._own, "has_failed", False):
+        if getattr(self._thread_local, "has_failed", False):
             raise EOFError
-        if not hasattr(self._own, "process"):
-            self._own.process = ReadingProcess(self._images)
-            self._started.append(self._own.process)
-        process: ReadingProcess = self._own.process
+        if not hasattr(self._thread_local, "process"):
+            self._thread_local.process = ReadingProcess(self._images)
+            self._started.append(self._thread_local.process)
+        process: ReadingProcess = self._thread_local.process
         return process
 
     def close(self) -> None:

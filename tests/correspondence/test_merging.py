@@ -52,7 +52,7 @@ def test_clusters_join_the_largest_one_that_they_share_a_place_with() -> None:
     counts = PlaceCounts(np.diag(together).copy(), together)
     sizes = np.array([5, 7, 9, 3, 0])
     assert find_leaders(counts, sizes, overlap=0.7).tolist() == [1, 1, 2, 3, 4]
-    # With a smaller overlap, 1 joins the larger 2; 0 shares no place with 2 and stays apart.
+    # If a smaller overlap is enough, 1 joins the larger 2; 0 shares no place with 2 and stays apart.
     assert find_leaders(counts, sizes, overlap=0.4).tolist() == [0, 2, 2, 3, 4]
 
 

@@ -148,7 +148,7 @@ def test_too_few_keypoints_raise_with_advice() -> None:
         recover_correspondence(described, 3, 100, SETTINGS, _make_generator())
 
 
-def test_rows_are_counted_point_by_point_through_all_views() -> None:
+def test_rows_of_several_views_are_numbered_point_by_point() -> None:
     views = [torch.randn(7, 3), torch.randn(7, 3)]
     in_order = [view[point] for point in range(7) for view in views]
     rows = torch.tensor([0, 3, 4, 5, 13])

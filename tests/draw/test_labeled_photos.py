@@ -30,7 +30,7 @@ COLORS = np.array([to_rgb(color) for color in landmark_colors(CARD)], int)
 
 
 def make_predictions(refs: list[ImageRef], xy: np.ndarray) -> list[Prediction]:
-    """Return one batch per object with the given points [N, K, 2]."""
+    """Return a batch for each of the N objects, with the given points [N, K, 2]."""
     score = np.ones((1, len(NAMES)), np.float32)
     return [
         Prediction((ref,), np.array([[500, 500]]), Landmarks(points[None], score, NAMES))

@@ -194,3 +194,17 @@ def test_labeled_videos_keep_the_folders_of_their_sources(tmp_path: Path) -> Non
     paths = list_labeled_video_paths(refs, tmp_path)
     assert sorted(paths.values()) == [tmp_path / f"day{n}" / "a_landmarks.mp4" for n in (1, 2)]
     assert list_labeled_video_paths(refs[2:], tmp_path) == {}
+
+
+def test_a_frame_in_which_only_hidden_landmarks_are_known_is_written_without_drawings(tmp_path: Path) -> None:
+    """Smoothing keeps an object if it knows one of its landmarks, which may be a hidden one."""
+    source = _write_dark_clip(tmp_path / "clip.mp4")
+    refs = [ImageRef(source, frame) for frame in range(12)]
+    xy = np.repeat(POINTS[None], len(refs), axis=0)
+    xy[4:7, 1:] = np.nan
+    card = replace(CARD, hidden=(0,))
+    list(draw_videos(_make_predictions(refs, xy), refs, card, tmp_path, every=1, trail=1.0))
+    path = tmp_path / "clip_landmarks.mp4"
+    assert probe_video(path).frames == 12
+    spread = [float(frame.max() - frame.min()) for _, frame in read_frames(path, range(12))]
+    assert max(spread[4:7]) < 100 < min(spread[:4] + spread[7:])

@@ -62,7 +62,8 @@ def test_more_iterations_reduce_the_error() -> None:
 def test_the_first_dual_exceeds_the_threshold() -> None:
     matrix = np.random.default_rng(0).normal(size=(8, 30))
     low_rank, _ = threshold_singular_values(matrix, np.ones(matrix.shape, bool), 0)
-    # The result is zero unless a singular value of the dual exceeds tau.
+    # Without iterations, the result is that of the first dual: zero unless one of its singular values exceeds
+    # tau.
     assert np.linalg.norm(low_rank) > 0.0
 
 

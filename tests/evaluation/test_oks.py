@@ -76,7 +76,7 @@ def make_single_object_scene(seed: int, images: int = 40) -> Scene:
 
 
 def make_many_detections(seed: int) -> Scene:
-    """Draw 30 detections per image; COCO counts only 20."""
+    """Draw 30 detections per image; COCO uses only the 20 with the highest scores."""
     scene = make_single_object_scene(seed, images=3)
     rng = np.random.default_rng(seed)
     det_image = np.repeat(np.arange(3), 30)

@@ -181,7 +181,7 @@ def test_a_child_process_that_computes_is_not_ended(tmp_path: Path, monkeypatch:
 def test_a_child_process_frees_no_object_of_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An object may wait for its threads when it is freed, and a child has none of them."""
+    """An object may wait for its threads when it is freed, but a child process lacks these threads."""
     parent = os.getpid()
 
     class Decoder:

@@ -44,7 +44,7 @@ PAIRS = {frozenset({"left ear", "right ear"})}  # the partner of right foot is h
 
 @pytest.fixture
 def predictions(tmp_path: Path) -> list[Prediction]:
-    """Two frames of a video and two still images of different sizes; landmarks differ in position."""
+    """Predictions for two frames of a video, and for two still images of different sizes."""
     video = tmp_path / "clip.mp4"
     writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 48))
     for level in (30, 90):

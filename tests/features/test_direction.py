@@ -86,7 +86,7 @@ def test_a_template_does_not_depend_on_features_that_all_rotations_share() -> No
     ]
     torch.testing.assert_close(results[0].template, results[1].template, atol=1e-5, rtol=0)
     assert results[0].template.norm() == pytest.approx(1)
-    assert (results[0].template[:, 0, 0] == 0).all(), "corners are not in all rotations"
+    assert (results[0].template[:, 0, 0] == 0).all(), "corners are not visible in all rotations"
 
 
 def test_rotated_copies_are_described_one_by_one() -> None:

@@ -13,7 +13,8 @@ class TinyEncoder(Encoder):
 
     Args:
         channels: number of features.
-        is_symmetric: whether features depend only on the mean color of a cell, and not on its orientation.
+        is_symmetric: whether features depend only on the mean color of a cell, so that turning or mirroring
+            the cell does not change them.
     """
 
     def __init__(self, channels: int = 8, is_symmetric: bool = False) -> None:

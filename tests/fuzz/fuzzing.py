@@ -25,7 +25,7 @@ from tests.fuzz.readers import Reader, build_readers, make_pictures
 CORPUS = Path(__file__).parent / "corpus"
 _ROUND = 200  # files that a reader reads before the next reader's turn
 _MAX_ACCEPTED = 200  # accepted files of a reader that are corrupted further
-_COUNTS = "counts.json"  # what a process has done so far
+_COUNTS = "counts.json"  # file with the counts of a process so far
 
 Counts = dict[str, Any]
 
@@ -38,9 +38,9 @@ class FuzzResult:
     read:            how many of them the reader read without an error
     refused:         how many it refused with an error of selfmark
     slowest_seconds: longest time for one file
-    failures:        all other errors
-    failing_inputs:  the files that caused them
-    accepted:        some of the files that were read; they are corrupted further
+    failures:        messages of all other errors
+    failing_inputs:  contents of the files that caused them
+    accepted:        contents of some of the files that were read; they are corrupted further
     """
 
     inputs: int = 0
@@ -57,7 +57,7 @@ def fuzz(
 ) -> FuzzResult:
     """Let a reader read `count` corrupted files.
 
-    In the first round, it first reads its valid files, which must succeed.
+    In the first round, the reader first reads its valid files; an error in one of them is raised.
 
     Args:
         reader: the reader.

@@ -13,8 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from selfmark.config import override, preset
+from selfmark.run_plan import RunInputs, RunOptions, resolve_config
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -290,6 +292,18 @@ def test_commands_on_the_page_have_the_settings_of_the_experiments(scripts: None
         expected = override(preset(experiment.preset), experiment.settings)
         assert replace(parsed, evaluation=expected.evaluation) == expected, experiment.name
         assert options["seed"] == experiment.seeds[0]
+
+
+def test_iterations_of_experiments_do_not_depend_on_the_number_of_images(scripts: None) -> None:
+    """Runs must have the iterations that their digest describes, whatever the size of the data set."""
+    experiments = (
+        *import_module("experiments").EXPERIMENTS,
+        *import_module("claim_experiments").CLAIM_EXPERIMENTS,
+    )
+    for experiment in experiments:
+        options = RunOptions(preset=experiment.preset, settings=dict(experiment.settings))
+        config, _ = resolve_config(RunInputs([]), options, 10_000, torch.device("cpu"))
+        assert config == override(preset(experiment.preset), experiment.settings), experiment.name
 
 
 def test_backward_errors_stand_beside_their_guesses(summaries: ModuleType) -> None:

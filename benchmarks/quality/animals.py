@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from selfmark.run.files import read_json, write_json
 
-Picture = npt.NDArray[np.uint8]  # [H, W, 3]
+Picture = npt.NDArray[np.uint8]  # [H, W, 3] BGR, or [H, W] gray
 Floats = npt.NDArray[np.float64]
 
 TRAIN_FRACTION = 0.8  # fraction of a video's frames for training; errors or motion are measured on the others

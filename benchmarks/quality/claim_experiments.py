@@ -15,7 +15,9 @@ from experiments import CLUSTERS, DETECTORS, REAL_PERCENT, Experiment, Settings
 
 SEEDS = (0, 1, 2)
 SCHEDULE: Settings = {"warmup.iterations": 2_000, "rounds.iterations": 600, "stage2.iterations": 1_400}
-SHARED: Settings = {  # settings of all experiments; the first keypoints are those of the preset `fast`
+# Settings of all experiments. The image size and the radius of the first keypoints are those of the preset
+# `fast`.
+SHARED: Settings = {
     "K": 30,
     "M": 100,
     "keypoints.detector": "superpoint",
@@ -32,7 +34,8 @@ DATA: Mapping[str, tuple[str, Settings]] = {
     "flies-dpk": ("dpk", {"K": 16, "M": 50, "augment.rotation": 180.0}),
 }
 FACES = "faces-yt68"
-# Values of the preset `paper` for settings that `tiny` and `fast` change. Each group is tested alone.
+# Values of the preset `paper` for settings that `tiny` changes. Each group is tested alone. The row paper-all
+# tests all groups together.
 PAPER_SETTINGS: Mapping[str, Settings] = {
     "loss": {
         "loss.descriptors": "raw",

@@ -19,14 +19,8 @@ _ABOUT = {
     "stage2": "by way of reading a heatmap: forward error, its guessing value, backward error, its guessing "
     "value, raw hits in percent, spread of the landmarks divided by that of the annotated points",
 }
-_READING = (
-    "forward",
-    "guessing_forward",
-    "backward",
-    "guessing_backward",
-    "hits",
-    "spread",
-)  # order in a record
+# Order of the values of one way of reading heatmaps in a record.
+_READING = ("forward", "guessing_forward", "backward", "guessing_backward", "hits", "spread")
 
 
 def shorten(result: Record) -> Record:

@@ -18,7 +18,6 @@ FloatArray = npt.NDArray[np.float64]
 READING = "centroid"  # how the preset `tiny` reads heatmaps of Stage 2
 CONFIDENCE = 0.95
 
-
 # Label in the tables: name of the row, without the prefix of the data set.
 NEGATIVE_ROWS = {
     "different clusters + clustering": "different-clustering",
@@ -136,7 +135,11 @@ def measure_claim(
 
 
 def judge(difference: float, half_width: float) -> str:
-    """Return the verdict on a claim from a difference, positive if the claim holds, and its interval.
+    """Return the verdict on a claim.
+
+    Args:
+        difference: Mean difference of the two rows; positive if it agrees with the claim.
+        half_width: Half-width of the confidence interval of the difference.
 
     >>> judge(1.0, 0.5), judge(0.3, 0.5), judge(-1.0, 0.5)
     ('as in the paper', 'no measurable effect', 'the opposite')

@@ -283,8 +283,9 @@ def _build_paper_settings_section(records: Sequence[Record]) -> str:
     return "\n\n".join(
         [
             "## Settings of the preset `paper`",
-            "The presets `tiny` and `fast` differ from `paper` in these settings. Each row changes one group "
-            "of them to the values of `paper`, on faces. The change is relative to the error with none of "
+            "The preset `tiny` differs from `paper` in these settings. `fast` differs in all of them except "
+            "`heatmaps.sigma`, `heatmaps.threshold` and `stage2.backbone_lr`. Each row changes one group of "
+            "them to the values of `paper`, on faces. The change is relative to the error with none of "
             f"them ({format_mean(errors['base'])}), with a 95 % confidence interval; positive means worse. "
             "The interval uses one spread over seeds for all rows, except for `all`, whose seeds differ much "
             "more.",

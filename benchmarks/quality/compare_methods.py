@@ -11,8 +11,8 @@ validation part (see `validation_split.py`) or on its test images. Methods of ot
 
 The script adds each row to docs/results/compare.json as soon as it is done. A new row replaces an old row of
 the same data set, part, method, budget and seed. An interrupted run resumes from WORK. A run is skipped if
-the file already has its row, made with the same commit and without a failure. Other values of `--set` are not
-noticed.
+the file already has its row, made with the same commit and without a failure, even if that row was made with
+other values of `--set`.
 """
 
 from __future__ import annotations

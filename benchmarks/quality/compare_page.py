@@ -43,7 +43,7 @@ Read the rows with care:
 - Each method got a budget of 2 minutes of training. The number of iterations is planned for this budget
   before the training. Several trainings shared one H200, so a training takes longer if others start after it.
   The tables show wall-clock minutes.
-- Methods of other papers used images of 128 x 128 pixels, as their papers do, and EfficientNet-Lite0
+- Methods of other papers used images of 128 x 128 pixels, as most of their papers do, and EfficientNet-Lite0
   instead of VGG16 for perceptual losses. They are new implementations of ours, trained for far less time
   than in their papers.
 - `self-training` and `zero-shot` use features that were learned from labeled ImageNet photographs. The rows

@@ -18,13 +18,12 @@ Settings = Mapping[str, Any]
 
 DETECTORS = ("selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "sift", "orb")
 CLUSTERS = (30, 50, 100, 250, 500)
-REAL_PERCENT = (
-    100,
-    60,
-    40,
-    20,
-)  # percentages of annotated points among the first keypoints; others are random
+# Percentages of annotated points among the first keypoints; the others are random.
+REAL_PERCENT = (100, 60, 40, 20)
 RIDGES = (0.1, 0.01, 0.001)
+
+# The recorded runs of the preset `fast` have its iterations for any number of images.
+FIXED_SCHEDULE: Settings = {"schedule.growth": 0}
 
 # The schedule of all ablations, about a third of the preset `fast`. As there, the learning rate drops at the
 # start of the last round, after the fraction (700 + 2 x 500) / (700 + 3 x 500) of the iterations.
@@ -34,6 +33,7 @@ SHORT: Settings = {
     "rounds.iterations": 500,
     "rounds.lr_drops": [0.7727],
     "stage2.iterations": 700,
+    **FIXED_SCHEDULE,
 }
 # 1.5 times the iterations of each round and twice those of Stage 2 in the preset `fast`.
 LONGER: Settings = {"rounds.iterations": 1_800, "rounds.lr_drops": [0.7931], "stage2.iterations": 3_600}
@@ -59,7 +59,8 @@ class Experiment:
         points: "annotated" if the first keypoints are annotated points (a synthetic initialization), or "".
         part: Images that errors are measured on: "test", or "validation" for a fifth of the training images.
         unpaired: How landmarks without a mirror partner are treated, see `treat_unpaired_landmarks`.
-        seconds: Approximate duration of one run on an H200, including evaluation.
+        seconds: Approximate duration of one run, including evaluation: on a CPU if the row is meant for one,
+            otherwise on an H200.
         test_choice: Whether settings were chosen on the test images, as a phrase for the results page.
     """
 
@@ -78,9 +79,9 @@ class Experiment:
     def compute_digest(self) -> str:
         """Return a digest of the settings that models depend on, including those of the preset.
 
-        The seed and the settings of `evaluation` and `runtime` do not enter it. Of the other settings, only
-        differences from the defaults do. If a later version adds a setting whose default changes nothing, old
-        runs therefore stay valid.
+        The digest does not depend on the seed and on the settings of `evaluation` and `runtime`. Of the other
+        settings, it contains only those that differ from the defaults. Old runs therefore stay valid if a
+        later version adds a setting whose default changes nothing.
         """
         config = _flatten(used_settings(override(preset(self.preset), self.settings)))
         reference = _flatten(to_dict(Config()))
@@ -130,7 +131,7 @@ DECLARED_FIRST = f"{NO_RECORD}; the settings were declared before the first publ
 
 
 def _declare_faces(detector: str) -> Experiment:
-    settings = {"K": 30, "M": 100, "keypoints.detector": detector}
+    settings = {"K": 30, "M": 100, "keypoints.detector": detector, **FIXED_SCHEDULE}
     choice = (
         "in part: earlier versions of the preset `fast` were measured on these test images "
         "([faces_yt68.json](faces_yt68.json)) before it got its present settings"
@@ -141,7 +142,7 @@ def _declare_faces(detector: str) -> Experiment:
 
 
 def _declare_aflw(name: str, schedule: Settings) -> Experiment:
-    settings = {"K": 10, "M": 100, "keypoints.detector": "selfmark", **schedule}
+    settings = {"K": 10, "M": 100, "keypoints.detector": "selfmark", **FIXED_SCHEDULE, **schedule}
     longer = (
         "yes: the schedule was lengthened after `aflw-selfmark` had missed its target on these test images"
     )
@@ -150,7 +151,7 @@ def _declare_aflw(name: str, schedule: Settings) -> Experiment:
 
 
 def _declare_birds(K: int) -> Experiment:
-    settings = {"K": K, "M": 100, "keypoints.detector": "selfmark"}
+    settings = {"K": K, "M": 100, "keypoints.detector": "selfmark", **FIXED_SCHEDULE}
     return Experiment(f"birds-{K}", "birds-cub", settings, seconds=160, test_choice=UNTUNED)
 
 
@@ -184,6 +185,7 @@ def _declare_birds_from_the_side(name: str, settings: Settings) -> Experiment:
         "rounds.iterations": 1_200,
         "rounds.lr_drops": [0.8125],
         "stage2.iterations": 2_400,
+        **FIXED_SCHEDULE,
     }
     return Experiment(
         name,
@@ -218,6 +220,7 @@ def _declare_video(data: str, temporal: bool) -> Experiment:
         "rounds.iterations": 700,
         "rounds.lr_drops": [0.7586],
         "stage2.iterations": 900,
+        **FIXED_SCHEDULE,
     }
     short = data.split("-")[0]
     return Experiment(

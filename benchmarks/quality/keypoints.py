@@ -63,7 +63,8 @@ DATA = ("faces-yt68", "birds-cub")
 POINTS = 60  # per image, for repeatability and matching
 MAX_DISTANCE = 3.0  # maximum distance between matching points, pixels of a 256 px image
 VIEW = {"rotation": 25.0, "zoom": 1.25, "perspective": 0.08, "shift": 0.05}  # see `sample_homography`
-LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}  # blur in pixels, others for 0..1
+# Changes of the pixels in relit views: sigma of the blur in pixels; the others are for pixel values in 0..1.
+LIGHT = {"blur": 1.0, "contrast": 0.7, "brightness": 0.1, "noise": 0.02}
 SEED = 0
 CHANCE = "random"  # name of the rows with random points
 SHEET_COLUMNS = 6  # images per data set in the contact sheet

@@ -54,18 +54,16 @@ def build_results_page(quality: Quality) -> str:
         _build_conditions_section(),
         _build_errors_section(quality),
         _build_targets_section(quality),
-    ]
-    parts += [
         _build_breakdown_section(
             quality, "yaw_bucket", "By yaw", "faces-yt68, degrees as estimated by the data set."
-        )
-    ]
-    parts += [
+        ),
         _build_breakdown_section(
             quality, "pose", "By pose", "faces-mtfl-aflw: 1 left profile, 3 frontal, 5 right profile."
-        )
+        ),
+        _build_videos_section(quality),
+        _build_notes_section(quality),
+        _build_commands_section(),
     ]
-    parts += [_build_videos_section(quality), _build_notes_section(quality), _build_commands_section()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -324,7 +322,7 @@ def _build_commands_section() -> str:
         "## Commands\n\n"
         "These commands are equivalent to `run.py` for the first seed; use `--seed 1` and so on for the "
         "others. `run.py` then runs `selfmark evaluate` with `--labels` and `--train-labels`, `--set "
-        "fit_images=[]`, `--set draws=1`. The boxes around flies and mice are in COCO files that "
+        "fit_images=[]` and `--set draws=1`. The boxes around flies and mice are in COCO files that "
         "`quality_data.py` writes next to the data.\n\n"
         "| row | command |\n| --- | --- |\n" + "\n".join(lines)
     )

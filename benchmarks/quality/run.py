@@ -118,7 +118,7 @@ def select_runs(names: Sequence[str]) -> list[Job]:
 def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
     """Return the runs that are missing in the output folder and in the published files.
 
-    A run also counts as missing if its settings have changed since.
+    A run also counts as missing if the settings of its experiment have changed since it was made.
 
     Args:
         jobs: Runs to check.

@@ -33,6 +33,7 @@ def read_output(display_console: PlainConsole) -> str:
 
 
 def make_train_event(stage: str, number: int, iteration: int, start: int, stop: int) -> dict[str, Any]:
+    """Return a log event of training; `number` is the round, or 0 if the stage has no rounds."""
     event = {"event": "train", "stage": stage, "round": number, "iteration": iteration, "start": start}
     return event | {"stop": stop, "seconds": 1.0, "loss": {"total": 0.5}}
 

@@ -230,7 +230,7 @@ def test_features_are_averaged_over_rotations_only_for_orientation_any(
     assert config.override(config.preset("tiny"), settings).features.averaged_rotations == rotations
 
 
-def test_settings_of_unused_features_are_not_used() -> None:
+def test_used_settings_exclude_those_of_unused_features_and_methods() -> None:
     tiny = config.preset("tiny")
     changes = {"features.sharpness": 5.0, "student.rounds": 7}
     used = config.used_settings(tiny)

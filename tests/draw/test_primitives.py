@@ -47,4 +47,5 @@ def test_text_is_white_with_a_black_outline() -> None:
 
 
 def test_coordinates_far_outside_do_not_overflow() -> None:
+    # Coordinates are limited to 10,000 pixels, in units of 1/16 pixel.
     assert to_fixed_point(np.array([1e30, -1e30])).tolist() == [160_000, -160_000]

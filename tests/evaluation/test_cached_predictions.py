@@ -43,13 +43,14 @@ def prediction_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def _predict(folder: Path, refs: Sequence[ImageRef]) -> CachedPredictions:
+def _load_or_predict(folder: Path, refs: Sequence[ImageRef]) -> CachedPredictions:
+    """Open a run and return its predictions, from the cache if they are in it."""
     return load_or_predict(RunModels.open(Run.open(folder), "cpu"), refs)
 
 
 def test_predictions_equal_those_of_the_detector(folder: Path, photos: Path) -> None:
     refs = list_images([photos])
-    predictions = _predict(folder, refs)
+    predictions = _load_or_predict(folder, refs)
     direct = Detector.load(folder)(photos)
     # The images have the size of the network image, so network pixels equal image pixels.
     np.testing.assert_allclose(predictions.xy, direct.xy, atol=1e-4)
@@ -63,13 +64,13 @@ def test_predictions_are_computed_once_and_then_read(
     folder: Path, photos: Path, prediction_calls: list[int]
 ) -> None:
     refs = list_images([photos])
-    first, second = _predict(folder, refs), _predict(folder, refs)
+    first, second = _load_or_predict(folder, refs), _load_or_predict(folder, refs)
     assert prediction_calls == [24]
     for name in ("rows", "xy", "score", "stage1", "regions"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    _predict(folder, refs[:5])
+    _load_or_predict(folder, refs[:5])
     assert prediction_calls == [24, 5]
-    _predict(folder, refs)
+    _load_or_predict(folder, refs)
     assert prediction_calls == [24, 5]
 
 
@@ -78,28 +79,28 @@ def test_changed_weights_settings_or_images_invalidate_the_cache(
 ) -> None:
     images = Path(shutil.copytree(photos, tmp_path / "images"))
     refs = list_images([images])
-    before = _predict(folder, refs)
+    before = _load_or_predict(folder, refs)
 
     weights = folder / "model" / "weights.safetensors"
     tensors = load_file(weights)
     save_file({name: value + 0.1 * torch.randn_like(value) for name, value in tensors.items()}, weights)
-    after = _predict(folder, refs)
+    after = _load_or_predict(folder, refs)
     assert len(prediction_calls) == 2
     assert not np.array_equal(before.xy, after.xy)
 
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("threshold: 0.0\n", "threshold: 0.05\n"))
-    _predict(folder, refs)
+    _load_or_predict(folder, refs)
     assert len(prediction_calls) == 3
 
     card = json.loads((folder / "model" / "model.json").read_text())
     card["flip_test"] = not card["flip_test"]
     (folder / "model" / "model.json").write_text(json.dumps(card))
-    _predict(folder, refs)
+    _load_or_predict(folder, refs)
     assert len(prediction_calls) == 4
 
     os.utime(refs[3].path, ns=(1, 1))  # an image with another time of modification counts as changed
-    _predict(folder, refs)
+    _load_or_predict(folder, refs)
     assert len(prediction_calls) == 5
 
 
@@ -107,22 +108,22 @@ def test_names_and_evaluation_settings_keep_the_cache(
     folder: Path, photos: Path, prediction_calls: list[int]
 ) -> None:
     refs = list_images([photos])
-    _predict(folder, refs)
+    _load_or_predict(folder, refs)
     card = json.loads((folder / "model" / "model.json").read_text())
     card["names"] = ["nose", "ear", "paw", "tail"]
     (folder / "model" / "model.json").write_text(json.dumps(card))
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("draws: 10\n", "draws: 3\n"))
-    _predict(folder, refs)
+    _load_or_predict(folder, refs)
     assert len(prediction_calls) == 1
 
 
 def test_a_damaged_cache_file_is_replaced(folder: Path, photos: Path, prediction_calls: list[int]) -> None:
     refs = list_images([photos])
-    first = _predict(folder, refs)
+    first = _load_or_predict(folder, refs)
     (file,) = (folder / "predictions").iterdir()
     file.write_bytes(file.read_bytes()[:500])
-    np.testing.assert_array_equal(_predict(folder, refs).xy, first.xy)
+    np.testing.assert_array_equal(_load_or_predict(folder, refs).xy, first.xy)
     assert len(prediction_calls) == 2
 
 
@@ -130,8 +131,8 @@ def test_unreadable_images_are_listed_as_skipped(folder: Path, photos: Path, tmp
     images = Path(shutil.copytree(photos, tmp_path / "images"))
     refs = list_images([images])
     refs[2].path.write_bytes(b"no picture")
-    predictions = _predict(folder, refs)
+    predictions = _load_or_predict(folder, refs)
     assert predictions.rows.tolist() == [0, 1, *range(3, 24)]
     assert str(refs[2].path) in predictions.skipped[0]
     with pytest.raises(InputError, match=r"none of the images could be read \(0 of 1\)"):
-        _predict(folder, refs[2:3])
+        _load_or_predict(folder, refs[2:3])

@@ -37,7 +37,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module keypoint_moseq.io without the rest of the package, which needs JAX."""
     found = importlib.util.find_spec("keypoint_moseq")
     if found is None or not found.submodule_search_locations:
-        pytest.skip("needs keypoint-moseq: make readers")
+        pytest.skip("needs keypoint-moseq, which 'make readers' installs")
     for name in _UNUSED:
         if name not in sys.modules:
             monkeypatch.setitem(sys.modules, name, MagicMock())

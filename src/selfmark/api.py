@@ -57,10 +57,10 @@ def evaluate(
     Args:
         run: run folder.
         images: folders, glob patterns, image files, COCO files or videos to test on.
-        labels: annotated points of these images; None runs only the checks that need no labels.
+        labels: file with annotated points of these images; None runs only the checks that need no labels.
         train_images: images of `train_labels`; None uses `images`.
-        train_labels: annotated points to fit the regressors on; None fits on a random half of the labeled
-            `images` and tests on the other half.
+        train_labels: file with annotated points to fit the regressors on; None fits on a random half of the
+            labeled `images` and tests on the other half.
         normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the one that the
             label file declares, or else one that is chosen by the names of the points.
         by: annotation fields; errors are also reported for each value of these fields.
@@ -94,13 +94,14 @@ def map_points(
 
     Args:
         run: run folder or model folder.
-        labels: annotated points: COCO keypoints, a DeepLabCut table or a Label Studio export.
+        labels: file with annotated points: COCO keypoints, a DeepLabCut table or a Label Studio export.
         images: the annotated images; empty uses the images listed in a COCO file.
         normalizer: the length that errors are divided by; empty chooses one from the labels.
         device: `auto`, `cpu`, `cuda`, ...
 
     Returns:
-        A detector of your points; `mapping.error` is their leave-one-out error in percent.
+        A detector of your points. Its `mapping.error` is their mean error on held-out images in percent, or
+        None if there is only one annotated image.
 
     Warns:
         UserWarning: for each note about the labels or the map, e.g. about images that could not be used.

@@ -140,7 +140,10 @@ class Detector:
 
         With `card.flip_test`, the heatmaps of each image are averaged with those of its mirror image, except
         for landmarks without a mirror partner. A forward pass processes at most `runtime.predict_batch`
-        images, fewer if memory is short.
+        images (and as many mirror images), fewer if memory is short.
+
+        Raises:
+            TrainingError: if the GPU has too little memory for a single image.
         """
         parts: list[NetworkLandmarks] = []
         done = 0
@@ -155,7 +158,7 @@ class Detector:
         return NetworkLandmarks(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _try_forward(self, pixels: Tensor) -> NetworkLandmarks | None:
-        """Run one forward pass; return None if the GPU has too little memory for these images."""
+        """Run one forward pass; return None if the GPU has too little memory for several images."""
         try:
             return self._forward(pixels)
         except torch.OutOfMemoryError as error:

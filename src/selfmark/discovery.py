@@ -288,8 +288,9 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
         listener: called with every log event.
 
     Raises:
-        InputError: if the folder already contains a run, contains no run to resume, contains a run on other
-            images, or is in use by another process.
+        InputError: if the images or settings of a new run cannot be used, or its folder already contains a
+            run; if the run to resume does not exist, has other images or options, or was refined; or if
+            another process uses the folder.
     """
     device = select_device(options.device)
     group = ProcessGroup.from_environment(device)

@@ -81,7 +81,10 @@ def measure_spread(landmarks: Tensor) -> float:
 
 @torch.no_grad()
 def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tuple[Tensor, Tensor]:
-    """Return the zero-shot candidates [N, C, 2] without and with places, in every process."""
+    """Return the zero-shot candidates [N, C, 2] without and with places.
+
+    Every process computes them for all images of the sample.
+    """
     config, everything = run.config, slice(0, len(sample))
     cells = describe_cells(encoder, sample, everything, config, run.path)
     colors = describe_colors(sample, everything, config.runtime.predict_batch)

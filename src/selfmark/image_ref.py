@@ -13,7 +13,7 @@ _MAX_COORDINATE = 1e6  # pixels; larger than any image that can be read
 
 
 def is_possible_box(x: float, y: float, width: float, height: float) -> bool:
-    """Return True if a box has finite numbers, an area, and a size that an image can have.
+    """Return True if a box is at least 1 pixel wide and high, and no number exceeds what images can have.
 
     >>> is_possible_box(0, 0, 64, 48), is_possible_box(0, 0, float("inf"), 48), is_possible_box(0, 0, 0, 48)
     (True, False, False)
@@ -28,8 +28,8 @@ class ImageRef:
 
     path:  the file, as given by the user
     frame: 0-based frame number in a video file; None for image files
-    box:   x, y, width, height in pixels of the upright image, measured from pixel corners; None if the
-           object fills the image
+    box:   x, y, width, height in pixels of the image after its EXIF rotation, measured from pixel corners;
+           None if the object fills the image
     track: number of the object in its video, the same in every frame; None if unknown
     clip:  video and frame number of an image file that was extracted from a video; None for other files
 

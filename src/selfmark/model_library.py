@@ -120,7 +120,9 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
         sha256: checksum of the file; required for an address, otherwise it may be empty.
 
     Raises:
-        InputError: if the file cannot be read, has another checksum or contains no detector.
+        InputError: if the file cannot be read, has another checksum or contains no usable detector; if an
+            address has no checksum; if the name is not allowed or already used; or if the folder of
+            installed detectors cannot be written.
     """
     is_address = origin.startswith(("https://", "http://"))
     sha256 = sha256.lower()
@@ -190,7 +192,7 @@ def compute_model_digest(folder: Path) -> str:
 
 
 def copy_model(folder: Path, target: Path) -> None:
-    """Copy the files of a detector to a folder, replacing the folder if a killed process left it behind.
+    """Copy the files of a detector to a folder; replace a folder that a killed process left behind.
 
     Raises:
         DamagedFile: if the weights do not have their checksum or are not finite.

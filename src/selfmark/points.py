@@ -152,7 +152,7 @@ class LabeledPoints:
 
     points:         P keypoints without descriptors
     label:          [P] int64, cluster of the point; -1 if it has none, mostly because another point of the
-                    image got it
+                    same image has this cluster
     mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if it has none
     clusters:       number of clusters
     centroids:      [clusters, D] float32, centers of the clusters; None if no clustering made the labels

@@ -9,6 +9,8 @@ import numpy.typing as npt
 def evenly_spaced(count: int, max_items: int, *, nearest: bool = False) -> npt.NDArray[np.int64]:
     """Return at most `max_items` of the rows 0 to `count` - 1, evenly spaced, first and last included.
 
+    If `max_items` is 1, only the first row is returned.
+
     Args:
         count: number of rows to choose from.
         max_items: maximum number of rows to return.

@@ -107,7 +107,7 @@ def find_weights(name: str, explicit_path: str = "") -> Path:
         explicit_path: a file to use instead of the one in the cache.
 
     Raises:
-        InputError: if the file does not exist.
+        InputError: if the file does not exist, or if no weights of this name are published.
     """
     if explicit_path:
         path = Path(explicit_path)

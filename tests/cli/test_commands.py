@@ -318,3 +318,15 @@ def test_interrupted_run_prints_how_to_resume(photos: Path, tmp_path: Path) -> N
     assert process.returncode == 130
     assert f"continue with: selfmark discover -o {output} --resume" in errors
     assert (output / "checkpoints" / "stage2.safetensors").is_file()
+
+
+def test_an_interrupt_before_the_run_exists_does_not_advise_to_resume_it(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(**options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("selfmark.discovery.discover", interrupt)
+    for options in ([], ["-o", tmp_path / "run"]):
+        assert selfmark("discover", photos, *options) == 130
+        assert capsys.readouterr().err == "stopped before the run was created; run the same command again\n"

@@ -48,7 +48,9 @@ def check(name: Name, root: Root) -> None:
 def write(
     name: Name,
     root: Root,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for train.json and test.json.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for one file per split: train.json, test.json, ...")
+    ],
     points: Annotated[
         Path | None,
         typer.Option(

@@ -85,7 +85,7 @@ def discover(
             "or file."
         ),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="Weights file of the detector.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights file of --detector.")] = None,
     points: Annotated[
         Path | None,
         typer.Option(help="CSV file with the first keypoints (image,x,y); implies --detector file."),
@@ -181,11 +181,13 @@ def discover(
         options = {"inputs": inputs or [], "every": every, "regions": regions, "settings": settings}
         run(observers, output, resume, **options)
     except KeyboardInterrupt:
-        # Views that were not started yet need the images and options of the whole command.
-        again = " the same command and --resume"
-        if not has_views:
-            again = f": selfmark discover -o {output or recorder.output} --resume"
-        print_note(f"stopped; continue with{again}")
+        folder = output or recorder.output
+        if has_views:  # Views that were not started yet need the images and options of the whole command.
+            print_note("stopped; continue with the same command and --resume")
+        elif folder and (Path(folder) / "run.json").exists():
+            print_note(f"stopped; continue with: selfmark discover -o {folder} --resume")
+        else:
+            print_note("stopped before the run was created; run the same command again")
         raise typer.Exit(130) from None
     if recorder.output:  # Under torchrun, only the leading process receives events that name the folder.
         print_result(f"detector: {recorder.output}")

@@ -96,7 +96,7 @@ def predict(
         float | None,
         typer.Option(help="Leave out landmarks with a lower trust than this, 0 to 1.", min=0, max=1),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images per forward pass.", min=1)] = 64,
+    batch: Annotated[int, typer.Option(help="Images read and predicted at a time.", min=1)] = 64,
     runtime: Annotated[
         str, typer.Option(help="torch, or onnx or onnx-int8 after 'selfmark export'.")
     ] = "torch",

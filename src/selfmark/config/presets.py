@@ -101,7 +101,7 @@ def resolve_preset(
 
     Args:
         preset_name: name of a preset, or `auto` for one that finishes within minutes on this machine.
-        cuda: whether a CUDA device is available.
+        cuda: whether the run uses a CUDA device.
         images: number of images.
         K: number of landmarks; "auto" lets the run choose it, None uses the preset's number.
         features: name of pretrained features, or "none"; None uses `DEFAULT_FEATURES` for the preset `auto`,
@@ -114,9 +114,9 @@ def resolve_preset(
         features = features or DEFAULT_FEATURES
         config = preset("fast" if cuda else "tiny")
         why = (
-            "a CUDA device is available, and this preset takes minutes on it"
+            "a CUDA device is used, and this preset takes minutes on it"
             if cuda
-            else "no CUDA device is available, and this preset takes minutes on a few CPU cores"
+            else "no CUDA device is used, and this preset takes minutes on a few CPU cores"
         )
     else:
         config, why = preset(preset_name), "as requested"

@@ -1,4 +1,4 @@
-"""Draw the objects of a video frame: fading trails, edges, and a disc or a ring for each landmark."""
+"""Draw the objects of a video frame or photo: fading trails, edges, and a disc or a ring per landmark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from selfmark.images.decode import Pixels
 from selfmark.points import FloatArray
 
 _RADIUS = 0.022  # radius of a landmark's disc, as a fraction of the size of its object
-_MIN_RADIUS, _MAX_RADIUS = 3.0, 9.0  # limits of this radius, pixels of the enlarged frame
+_MIN_RADIUS, _MAX_RADIUS = 3.0, 9.0  # limits of this radius, pixels of the resized picture
 _BORDER = 1.2  # width of the black border of a disc, pixels
 _RING_WIDTH = 0.3  # width of the ring of a hollow landmark, as a fraction of its radius
 _MIN_RING_WIDTH = 1.5  # pixels
@@ -41,7 +41,7 @@ _MIN_OPACITY = 0.3  # opacity of a landmark with a score of 0
 
 @dataclass(frozen=True)
 class DrawnObject:
-    """An object of a frame, in pixels of the enlarged frame.
+    """An object of a video frame or photo, in pixels of the resized picture.
 
     Attributes:
         xy: [K, 2] landmarks.
@@ -109,8 +109,8 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
         size: Size of the object in pixels.
 
     Returns:
-        [T, K, 2] positions; NaN before the last jump of a landmark. The newest position is not smoothed, so
-        that the trail ends at the landmark.
+        [T, K, 2] positions; NaN before the last jump or gap of a landmark. The newest position is not
+        smoothed, so that the trail ends at the landmark.
     """
     trail = np.stack(list(history)).astype(np.float64)
     if len(trail) < 2:
@@ -226,8 +226,8 @@ def _blend(
         low: (x, y) of the upper left corner of the rectangle; it may be outside the canvas.
         high: (x, y) of the lower right corner of the rectangle.
         opacity: Opacity, 0 to 1.
-        draw: Called with a copy of the rectangle's part of the canvas, on which it draws, and with the (x, y)
-            of the upper left corner of this part.
+        draw: Draws on its first argument, a copy of the part of the canvas inside the rectangle. The second
+            argument is the (x, y) of the upper left corner of this part.
     """
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         return

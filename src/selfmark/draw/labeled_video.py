@@ -57,11 +57,12 @@ def draw_videos(
     Hidden landmarks are not drawn. Landmarks of low trust are drawn as rings.
 
     Args:
-        predictions: Predictions of `refs`, in their order.
+        predictions: Predictions of `refs`, in the order of their frames in each video.
         refs: All objects that are predicted.
         card: Model card with colors, skeleton, trust and hidden landmarks.
         folder: Output folder.
-        every: Use every n-th frame of each video. The labeled video still plays at the original speed.
+        every: Only every n-th frame of each video was predicted, and is written. The labeled video still
+            plays at the original speed.
         trail: Length of the trails in seconds; 0 draws none.
         layout: What to show besides the landmarks.
     """
@@ -102,7 +103,7 @@ class _VideoOptions:
 
     Attributes:
         style: Style and layout of its pictures.
-        every: Use every n-th frame.
+        every: Write every n-th frame.
         trail: Length of the trails in seconds.
         show_tracks: Whether to write the number of its track beside each object.
     """
@@ -178,6 +179,8 @@ class _LabeledVideo:
             score: [K] scores.
             predicted: [K, 2] landmarks before smoothing; None if they are not smoothed.
         """
+        if not np.isfinite(xy).any():  # All landmarks that smoothing kept in this frame are hidden.
+            return
         if self._pending and self._pending[0].ref.frame != ref.frame:
             self._draw_pending()
         self._pending.append(_PendingObject(ref, xy, score, predicted))

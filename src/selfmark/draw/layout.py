@@ -112,7 +112,7 @@ def compose_picture(
 def _draw_legend(height: int, objects: Sequence[DrawnObject], style: PictureStyle) -> Pixels:
     """Draw a list of the landmarks: color, number, name, and a bar for the score.
 
-    The bar is full if the score is at least the typical score. For several objects, it shows their mean.
+    The bar is full if the score is at least the typical score. For several objects, the bar shows the mean.
     """
     count = len(style.names)
     row_height = int(np.clip((height - 4) // max(count, 1), _MIN_ROW, _MAX_ROW))

@@ -138,8 +138,6 @@ def _combine_stages(measured: dict[str, float], config: Config) -> dict[str, flo
         per_stage["student"] = frozen_fraction * frozen + (1 - frozen_fraction) * unfrozen
     if "round" in measured:
         per_stage["warm-up"] = measured["round"]
-    if "student" in measured:
-        per_stage["keypoints"] = per_stage["student"]
     return {stage: per_stage[stage] for stage in stage_iterations(config)}
 
 

@@ -53,8 +53,8 @@ class LearnedDetector:
     threshold:  minimum score; -inf if the score is not a probability
     nms_radius: radius of the non-maximum suppression, in pixels
     max_points: maximum number of points per image
-    pixel_bytes: memory that the network takes per image pixel, measured; the default is that of the networks
-                which keep all their channels at full resolution (R2D2 and ALIKE)
+    pixel_bytes: memory that the network takes per image pixel, measured; the default is that of R2D2 and
+                ALIKE, which compute a descriptor for every pixel
     """
 
     name: str

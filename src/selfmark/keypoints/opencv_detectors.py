@@ -139,6 +139,7 @@ def create_orb(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector
 
     def make() -> cv2.Feature2D:
         # Crops fit the object closely; OpenCV's border of 31 pixels would exclude paws and wing tips.
+        # `nfeatures` limits the candidates to 2,000, even if `candidates_per_point` allows more.
         return cv2.ORB.create(nfeatures=2000, fastThreshold=5, edgeThreshold=15)
 
     return OpenCVDetector("orb", make, to_signed_bits, 256, 10, settings.max_points, device)

@@ -104,7 +104,7 @@ class AccessGuard:
         """Move the token from the address into a cookie, because addresses are stored in the browser history.
 
         Returns:
-            A redirect to the address without the token; None if the address has no token.
+            A redirect to the same path without the query; None if the address has no token.
         """
         if not _read_query_token(scope):
             return None

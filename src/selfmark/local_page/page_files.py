@@ -25,7 +25,7 @@ _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascrip
 
 
 def add_error_reports(app: FastAPI) -> None:
-    """Answer with an error of the client (409) if a file of the run cannot be used, instead of 500."""
+    """Answer with status 409 and a message, instead of 500, if a file of the run cannot be used."""
 
     @app.exception_handler(InputError)
     def report_input_error(request: Request, error: InputError) -> AsciiJSONResponse:

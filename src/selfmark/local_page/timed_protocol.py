@@ -21,8 +21,9 @@ MAX_CONNECTIONS = 64
 MAX_ACCEPTED = 8
 """Maximum number of connections that are accepted at once, before other events are processed.
 
-Because it is small, few connections are open in addition to `MAX_CONNECTIONS` during a burst, and the request
-of a new connection is read before so many others are accepted that the connection is closed.
+The number is small for two reasons. During a burst, few connections are open in addition to
+`MAX_CONNECTIONS`. And the request of a new connection is read before many others are accepted, which could
+cause the connection to be closed.
 """
 
 

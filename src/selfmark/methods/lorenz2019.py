@@ -210,7 +210,7 @@ def pixel_weights(means: Tensor, size: int, radius: float, floor: float) -> Tens
         means: [B, K, 2], positions of the parts.
         size: side of the image, in pixels.
         radius: distance from a part at which its contribution is one half.
-        floor: minimum weight.
+        floor: smaller weights become 0.
 
     Returns:
         Weights [B, size, size], divided by their sum over each image.

@@ -24,8 +24,10 @@ const NEXT_HINTS = {
 const imageCache = new Map(); // image data by row
 let marks = []; // [x, y] where each landmark is drawn, in pixels of the image; null for hidden landmarks
 let photo, overlay, caption, strip, rowInput, toolButtons, hint;
-// While the pointer is pressed: `x` and `y` on the screen, the `landmark` there (null if none is close), and the place `to` in the
-// image that pointer or landmark (tool Correct) were dragged to, null before they move. `from`: the landmark's place before.
+// The current press of the pointer; null if it is not pressed.
+// `x`, `y`: where the press began, on the screen. `landmark`: the landmark there; null if none is close.
+// `to`: where the pointer has been dragged to, in the image; with the tool Correct, where the landmark has. Null before the pointer moves.
+// `from`: only with the tool Correct, the place of the landmark before the drag.
 let press = null;
 const INTERRUPTED = "The browser interrupted the drag, so nothing was moved. Drag the point again.";
 

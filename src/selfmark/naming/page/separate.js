@@ -3,8 +3,7 @@
 const MAX_STEPS = 200; // 30 marks on one spot need about 100 steps
 
 // Return places for marks, [[x, y], ...]. Any two are at least 98 % of `distance` apart, unless MAX_STEPS are not enough. A mark
-// keeps its place unless another mark overlaps it, at its own place or after it was pushed. Marks on exactly the same spot are pushed in
-// different directions.
+// keeps its place unless another mark overlaps it, or is pushed onto it. Marks on exactly the same spot are pushed in different directions.
 export function separate(places, distance) {
   const moved = places.map(([x, y]) => [x, y]);
   for (let step = 0; step < MAX_STEPS; step += 1) if (!pushApart(moved, distance)) break;

@@ -49,7 +49,7 @@ async function request(address, options = {}) {
 
 export const get = (address) => request(address);
 
-// Return the address of a rendered image. The session in it prevents that the browser shows cached images of another run.
+// Return the address of a rendered image. The session in it keeps the browser from showing cached images of another run.
 export const imageUrl = (row, kind) => `/images/${row}/${kind}?session=${state.run.session}`;
 
 export async function start() {
@@ -202,7 +202,7 @@ export function applyTool(tool, a, b) {
   return edit({ kind: "connect", landmark: a, other: b, connected: !connectedTo(a).includes(b) });
 }
 
-// Corrections of an image without any. `places` are the places of labeled landmarks, by landmark; `moved` and `absent` are the landmarks
+// The value for an image without corrections. `places` are the places of labeled landmarks, by landmark; `moved` and `absent` are the landmarks
 // that the user moved or marked as not visible; `done` is whether the user marked the image as done.
 const UNCORRECTED = { places: {}, moved: [], absent: [], done: false };
 export const correctionOf = (row) => state.card.corrections[row] ?? UNCORRECTED;

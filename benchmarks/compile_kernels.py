@@ -2,14 +2,15 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/compile_kernels.py --out compile.json   # needs a GPU
 
-Each row is the time of a new process from its start to the end of its fourth step, the first that replays a
-CUDA graph, and the number of kernels that the training itself had to compile:
+Each row comes from a new process that makes four steps; the fourth is the first that replays a CUDA graph.
+`seconds` is the time of the whole process, `steps_seconds` that of the four steps and their preparation.
+`compiled` is the number of kernels that the training itself and other threads had to compile. Rows:
 
 serial    empty compilation cache, kernels are compiled when they are first launched
 parallel  empty compilation cache, threads compile the kernels (`selfmark.train.kernel_compilation`)
 cached    a second process with the cache of `parallel`
 
-`same_code` tells whether every kernel compiled in `serial` was also compiled in `parallel`, bit for bit.
+`same_code` says whether every kernel compiled in `serial` was also compiled in `parallel`, bit for bit.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def measure(name: str, cache: Path) -> dict[str, Any]:
 
 
 def train(is_parallel: bool) -> None:
-    """Train for a few steps; print the seconds of the steps and how many kernels each thread compiled."""
+    """Train for a few steps; print their seconds and how many kernels were compiled, and where, as JSON."""
     import triton
 
     compiled = {"by_training": 0, "in_other_threads": 0}

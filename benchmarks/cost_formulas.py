@@ -25,7 +25,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Properties of the method (preset `paper`), and properties of the machines that were not measured."""
+    """Properties of the method (preset `paper`) and of the machines; only those marked so are measured."""
 
     parameters: float = 6.77e6  # values; weights of the network, one gradient each
     gradient_bytes: int = 4  # B; float32; bfloat16 would halve the traffic
@@ -137,7 +137,7 @@ class Training:
 def plan_training(
     gpus: int, num_views: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS
 ) -> Training:
-    """Plan a stage that processes `num_views` images, counting repeats.
+    """Plan a stage that processes `num_views` images, where an image counts as often as it is used.
 
     The total batch is limited by the memory of the GPUs and by the minimum number of steps. GPUs that would
     get fewer than 2 images per step stay idle.
@@ -191,7 +191,7 @@ def estimate_seconds_by_part(
         gpus: Number of GPUs.
         rates: Measured throughput of one GPU.
         on_demand: Whether a recovery labels only the images that the next round will use.
-        assumptions: Everything that was not measured.
+        assumptions: Properties of the method and of the machines.
     """
     stage1 = count_views(images, assumptions.min_views_stage1, assumptions)
     stage2 = count_views(images, assumptions.min_views_stage2, assumptions)

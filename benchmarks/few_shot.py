@@ -4,9 +4,9 @@
 
 DATA is an unzipped data set (images/train, images/test, train.json, test.json). The script draws the
 annotated images at random from the training images. Errors are measured on the test images, in percent of the
-normalizer that the label file declares. The landmarks of RUN's detector are stored in the cache folder,
-because predicting them takes much longer than everything else. `--max-images N` uses only N evenly spaced
-training images and N test images.
+normalizer that the label file declares, or that `choose_normalizer` chooses if there is none. The landmarks
+of RUN's detector are stored in the cache folder, because predicting them takes much longer than everything
+else. `--max-images N` uses only N evenly spaced training images and N test images.
 """
 
 from __future__ import annotations

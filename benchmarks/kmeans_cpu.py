@@ -39,6 +39,7 @@ from selfmark.correspondence.kmeans import kmeans
 from selfmark.run.files import write_json
 
 SEED = 0
+# Function of vectors [N, D], number of clusters, iterations and restarts that returns centroids.
 Fit = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 

@@ -77,7 +77,10 @@ def main() -> None:
 
 
 def make_run(folder: Path, photos: Path, images: int) -> None:
-    """Create a run folder as `discover` and an earlier `selfmark name` leave it, but with empty weights."""
+    """Create a run folder as `discover` and an earlier `selfmark name` leave it, except for the weights.
+
+    The weights file contains only zeros.
+    """
     (folder / "model").mkdir(parents=True)
     photos.mkdir()
     rng = np.random.default_rng(SEED)

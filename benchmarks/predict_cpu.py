@@ -7,9 +7,9 @@ r"""Measure prediction on a CPU: images per second of torch and ONNX Runtime, an
 
 The script times `Detector.locate`, from network images to landmarks, without decoding files. The networks
 have random weights, and their norm layers are scaled as after training. Each combination of runtime and batch
-size is measured several times, in random order. Before each measurement the script waits until the machine is
-idle, but for each network not longer than `--max-wait` in total, and makes a warm-up call. The rows give two
-speeds:
+size is measured several times, in random order. Before each measurement, the script waits until the machine
+is idle and makes a warm-up call. It waits at most `--max-wait` seconds in total for each network. The rows
+give two speeds:
 
 - images/s on all cores: the fastest of all calls, because other programs can only slow a call down. Trust it
   only if `_others`, the load from other programs, is small: a busy core slows torch down more than ONNX
@@ -66,9 +66,8 @@ from selfmark.model.network import Psi
 from selfmark.run.files import write_json
 
 SEED = 0
-FAR_PIXELS = (
-    4.0  # network pixels, one heatmap cell; beyond it, a different peak of the heatmap is the highest
-)
+# Network pixels, one heatmap cell. A landmark that moved farther is at a different peak of the heatmap.
+FAR_PIXELS = 4.0
 MAX_OTHER_LOAD = 0.05  # maximum fraction of the machine used by other programs before a measurement
 MIN_SECONDS = 0.5  # minimum duration of a measurement
 NETWORKS = {"tiny": "tiny", "full": "paper"}  # name in the rows: preset

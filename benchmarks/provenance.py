@@ -11,7 +11,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def read_commit() -> str:
-    """Return the git commit, with `-dirty` if it has uncommitted changes; "unknown" without a repository."""
+    """Return the git commit, with `-dirty` if files have uncommitted changes; "unknown" without git."""
     words = ["git", "describe", "--always", "--dirty"]
     try:
         result = subprocess.run(words, cwd=_HERE, capture_output=True, text=True, check=False)

@@ -90,8 +90,8 @@ def main() -> None:
 
 def train(
     truth: AnnotatedObjects, folder: Path, landmarks: int, iterations: int, seed: int = 0, start: str = ""
-) -> float:
-    """Train a detector without labels, unless the folder has one, and return the seconds of this call.
+) -> None:
+    """Train a detector without labels, unless the folder has one.
 
     Args:
         truth: images to train on; their annotations are not used.
@@ -101,14 +101,13 @@ def train(
         seed: random seed.
         start: run folder of a detector to start from; empty: random weights.
     """
-    started = time.perf_counter()
-    if not (folder / "model" / "model.json").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        settings = {"student.rounds": 1, "student.iterations": iterations, "seed": seed}
-        settings["evaluation.num_samples"] = 8  # the checks at the end are not used here
-        images = [str(path) for path in truth.paths]
-        discover(images, landmarks, folder, settings=settings, device="cpu", start_from=start)
-    return time.perf_counter() - started
+    if (folder / "model" / "model.json").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    settings = {"student.rounds": 1, "student.iterations": iterations, "seed": seed}
+    settings["evaluation.num_samples"] = 8  # the checks at the end are not used here
+    images = [str(path) for path in truth.paths]
+    discover(images, landmarks, folder, settings=settings, device="cpu", start_from=start)
 
 
 # --- corrections -------------------------------------------------------------------------------------------

@@ -3,10 +3,10 @@
     python benchmarks/scale.py --images 1000 10000 50000 200000 --out scale.json
 
 The benchmark times Stage 1 steps. The images are in host memory: copies of 500 images of random bytes, with
-30 points each. They are prefetched (`device_fraction` 0), so the GPU holds only a few batches for any number
-of images. For comparison, the smallest data set is also measured with the images on the device. Rows give
-the peak memory of the process and of the GPU, and the bytes per image of the pixels, of the points, and of
-the descriptors in a correspondence recovery.
+30 points each. `PixelFeed` with `device_fraction` 0 prefetches them, so the GPU holds only a few batches for
+any number of images. For comparison, the smallest data set is also measured with the images on the device.
+Rows give the peak memory of the process and of the GPU, and the bytes per image of the pixels, of the points,
+and of the descriptors in a correspondence recovery.
 """
 
 from __future__ import annotations

@@ -143,8 +143,9 @@ def measure_predictions(xy: Floats, track: Track) -> dict[str, float]:
     """Measure smoothed predictions [T, K, 2] whose true positions are unknown.
 
     Returns:
-        The same values as `measure_errors`, as far as they need no true positions, and `change_median`, the
-        distance from the track before smoothing in percent of the object's size.
+        `jitter` in percent of the object's size. `jumps`, the fraction of steps longer than a fifth of this
+        size. `lag_frames` behind the track before smoothing. `change_median`, the distance from that track in
+        percent of the object's size. `known`, the fraction of positions that are known.
     """
     percent = 100 / track.size
     steps = np.linalg.norm(np.diff(xy, axis=0), axis=2)

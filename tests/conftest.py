@@ -55,7 +55,7 @@ QUICK: dict[str, Any] = {
     "evaluation.num_samples": 6,  # too few for the slow checks that need pretrained features
 }
 
-# Replaces the result of the checks at the end of a run, in tests that skip these checks.
+# Result of the checks at the end of a run, in tests that skip these checks.
 SKIPPED_CHECKS: dict[str, Any] = {
     "unlabelled": {"trust": [], "verdict": "good", "expected_forward": 0.2},
     "verification": None,
@@ -77,7 +77,6 @@ QUICK_FEATURES: dict[str, Any] = QUICK | {
     "student.width": 8,
     "student.depth": 1,
     "student.encoder_lr": 0.1,
-    "evaluation.num_samples": 6,
     "evaluation.deformations": 1,
 }
 

@@ -169,7 +169,7 @@ def test_lost_frames_are_counted_with_tracking_too(
         (["--crop=900,0,5,5"], "the crop is outside"),
         (["--crop=1,2,3,4", "--find-animals=1"], "give only one of them"),
         (["--boxes=nowhere.json"], "there is no file or folder nowhere.json"),
-        (["--find-animals=1", "--set=color=red"], "unknown setting 'tracking.color'"),
+        (["--find-animals=1", "--set=color=red"], r"unknown setting '(tracking\.)?color'"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(
@@ -185,8 +185,9 @@ def test_bad_options_are_refused_in_one_line(
         errors = capsys.readouterr().err.strip()
         assert errors.startswith("selfmark: ")
         assert "\n" not in errors
-        assert message in errors or command == ["discover"], errors
+        assert re.search(message, errors), errors
         assert not (tmp_path / "out").exists()
+    # The folder is empty.
     assert selfmark("predict", quick_run, tmp_path, "-o", tmp_path / "out", "--draw") == 2
 
 

@@ -46,6 +46,7 @@ FOREGROUND_CLUSTERS = 100
 BORDER = 2  # cells, width of the image border where the background is looked for
 CLUSTER_SAMPLE = 150_000  # feature vectors that K-means is fitted on
 RIDGE = 0.01
+FEATURE_SCALE = 8.0  # the default of the setting `student.feature_scale`
 DATASETS = {"birds-cub": (30, 40.0), "flies-dpk": (16, 180.0)}  # K, rotation of the augmentation in degrees
 
 
@@ -343,7 +344,7 @@ class Student(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return heatmaps [B, K, GRID, GRID] of images [B, 3, SIZE, SIZE] in 0..1."""
-        heatmaps: Tensor = self.head(self.encoder(images) * 8)
+        heatmaps: Tensor = self.head(self.encoder(images) * FEATURE_SCALE)
         return heatmaps
 
 

@@ -99,7 +99,7 @@ def make_smooth_surface(rng: np.random.Generator, side: int, knots: int) -> Imag
 
 
 def make_clouds(rng: np.random.Generator, side: int, roughness: float) -> Image:
-    """Return fractal noise [S, S] in -1..1. Each octave has `roughness` times the strength of the last."""
+    """Return fractal noise [S, S] in -1..1. Each octave is `roughness` times as strong as the one before."""
     total, weight, knots = np.zeros((side, side), np.float32), 1.0, 3
     while knots <= side:
         total += np.float32(weight) * make_smooth_surface(rng, side, knots)

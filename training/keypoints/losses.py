@@ -36,7 +36,11 @@ def label_cells(xy: Tensor, side: int, generator: torch.Generator) -> Tensor:
 
 
 def find_full_cells(inside: Tensor) -> Tensor:
-    """Return a mask [B, H/8, W/8] of cells all of whose pixels are inside the image (mask [B, H, W])."""
+    """Return a mask [B, H/8, W/8] of the cells that lie completely inside the image.
+
+    Args:
+        inside: Mask [B, H, W] of the pixels of a view that lie inside the image.
+    """
     return F.max_pool2d((~inside).float()[:, None], CELL)[:, 0] == 0
 
 

@@ -43,9 +43,9 @@ def make_iteration(
 ) -> Iterate:
     """Return a function that does one iteration with a given learning rate.
 
-    It returns the losses before the update. On a GPU, all but the first few iterations replay a CUDA graph:
-    an iteration has about a thousand small operations, and launching them one by one takes longer than
-    executing them. `step` must draw its random numbers from `generator`.
+    The function returns the losses before the update. On a GPU, all but the first few iterations replay a
+    CUDA graph: an iteration has about a thousand small operations, and launching them one by one takes longer
+    than executing them. `step` must draw its random numbers from `generator`.
     """
     network.train()
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]

@@ -1,6 +1,6 @@
 """Score a trained network on images that training did not use, and draw a contact sheet.
 
-The sheet shows other unused images than the scored ones, and some training images.
+The sheet shows unused images that were not scored, and some training images.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ def make_points_with_outliers():
     clusters = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
         90, 64, generator=make_generator()
     )
-    outliers = torch.randn(60, 64, generator=make_generator(1))
+    noise = torch.randn(60, 64, generator=make_generator(1))
     order = torch.randperm(150, generator=make_generator(2))
-    descriptor = torch.cat((clusters, outliers))[order] * torch.rand(150, 1, generator=make_generator(3)).add(
+    descriptor = torch.cat((clusters, noise))[order] * torch.rand(150, 1, generator=make_generator(3)).add(
         0.5
     )
     is_outlier = (torch.arange(150) >= 90)[order]

@@ -17,7 +17,7 @@ from selfmark.points import FloatArray
 
 K, L = 5, 3
 SHAPE = np.array([[80.0, 90], [170, 95], [128, 140], [95, 190], [165, 185]])
-# Each annotated point is a weighted mean of the landmarks.
+# Each annotated point is a linear combination of the landmarks, with weights that add up to 1.
 BLEND = np.array([[0.5, 0.5, 0, 0, 0], [0, 0.2, 0.3, 0.5, 0], [1.5, -0.5, 0, 0, 0]])
 
 

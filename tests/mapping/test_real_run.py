@@ -83,7 +83,7 @@ def test_labels_of_other_tools_give_the_same_map(
     shutil.copytree(quick_run, run)
     content = json.loads((labeled / "labels.json").read_text())
     category = content["categories"][0]
-    # The files of the other tools have no skeleton, mirror partners and boxes, so the COCO file must not
+    # The files of the other tools have no skeleton, mirror partners or boxes, so the COCO file must not
     # have them either.
     content["categories"] = [{"id": category["id"], "keypoints": category["keypoints"]}]
     for annotation in content["annotations"]:

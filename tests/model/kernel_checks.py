@@ -66,7 +66,10 @@ def _draw_map(*shape: int, device: str) -> Tensor:
 
 
 def check_norm(device: str) -> None:
-    """Check maps for one and two kernel launches, one and many groups per program, and a bias to add."""
+    """Check maps that need one or two kernel launches, with and without the bias of a convolution.
+
+    The shapes have one or several groups in each kernel program.
+    """
     cuda_shapes = [(2, 32, 64, 32), (3, 64, 128, 32), (2, 256, 64, 32), (2, 256, 4, 32)]
     shapes = cuda_shapes if device == "cuda" else [(2, 16, 8, 8), (2, 128, 40, 8), (2, 128, 4, 8)]
     for images, channels, side, groups in shapes:

@@ -54,7 +54,7 @@ def test_psi_inherits_all_but_the_last_layer(head: Literal["detector", "descript
 
 
 def test_the_first_layers_shift_with_the_image() -> None:
-    """Shifting the image by 8 pixels shifts the output of the first block, whose stride is 2, by 4 cells."""
+    """A shift of the image by 8 pixels shifts the output of the first block, at half the size, by 4 cells."""
     torch.manual_seed(0)
     phi = Phi(preset("tiny").network).eval()
     image = torch.rand(1, 3, 256, 256)

@@ -23,7 +23,7 @@ def read_names(running: ToyServer) -> list[str]:
 
 
 def send_raw(running: ToyServer, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-    """Send a request with exactly these headers; return status and text, 0 if the connection was closed."""
+    """Send a request with exactly these headers; return status (0 if the connection was closed) and text."""
     port = int(running.origin.rsplit(":", 1)[1])
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.putrequest(method, path, skip_host="host" in headers, skip_accept_encoding=True)

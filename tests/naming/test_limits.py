@@ -56,7 +56,7 @@ def receive_all(connection: socket.socket) -> bytes:
 
 
 def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
-    """Of 300 connections, most are closed because 20 are allowed, and the rest because they are too slow."""
+    """Of 300 connections, most are closed because only 20 are allowed, the rest because they are too slow."""
     beginnings = [b"", b"GET", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-a: "]
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(hasty_server)) for _ in range(300)]

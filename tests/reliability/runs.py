@@ -27,7 +27,7 @@ WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill a process: some seconds into a phase, or right before its n-th change of a file.
+    """When to kill a process: some seconds into a phase, or right before the n-th change of a file.
 
     phase:   one of `PHASES`; "" to count changes of files from the start
     seconds: seconds after the start of the phase
@@ -63,7 +63,7 @@ def measure_phase_durations(run: Path) -> dict[str, float]:
 
 
 def find_last_phase(run: Path) -> str:
-    """Return the phase in which the log of an unfinished run ends."""
+    """Return the phase in which the log of an unfinished run ends; "start" if no phase has begun."""
     reached = "start"
     events = Run.open(run).events() if (run / "run.json").exists() else []
     for event in events:
@@ -74,7 +74,7 @@ def find_last_phase(run: Path) -> str:
 def start_or_resume(
     photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any] = TINY
 ) -> int:
-    """Start or resume the run in a process that is killed at `moment`; return the exit code."""
+    """Start or resume the run in a process; kill it at `moment`, if given; return the exit code."""
     process = FORKSERVER.Process(target=_run_in_child, args=(photos, output, moment, settings))
     process.start()
     process.join()

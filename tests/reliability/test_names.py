@@ -38,7 +38,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a hostile name that contains images with hostile names; one image is broken."""
+    """Return a folder of images; it and they have hostile names, and one image is broken."""
     folder = tmp_path_factory.mktemp("names") / ATTACK
     folder.mkdir()
     for name, image in zip(NAMES, scene.images, strict=False):

@@ -189,7 +189,7 @@ def test_inter_ocular_errors_are_listed_beside_those_of_the_box(metrics: dict[st
     titles = [table.title for table in metrics_text.build_metric_tables(faces)]
     assert titles.count("Forward error by number of annotated images") == 1
     assert "points 41" not in " ".join(text for _, _, text in metrics_text.list_headline_numbers(faces))
-    assert metrics["inter_ocular"] == {}  # the toy has other points
+    assert metrics["inter_ocular"] == {}  # the points of this run are not 68 facial points
     assert not any("inter-ocular" in table.title for table in metrics_text.build_metric_tables(metrics))
 
 

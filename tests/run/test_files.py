@@ -84,7 +84,7 @@ def test_a_failed_writer_leaves_the_temporary_file_of_another_writer(tmp_path: P
 def test_a_writer_never_writes_into_the_file_of_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second writer replaces the temporary file when the first one opens a file by its path."""
+    """The second writer replaces the temporary file just before the first one opens it by path to sync it."""
     path, second, open_file = (
         tmp_path / "landmarks.csv",
         atomic_open(tmp_path / "landmarks.csv"),
@@ -163,7 +163,7 @@ with atomic_folder(Path(sys.argv[1])) as temporary:
 def test_a_new_folder_that_is_taken_for_a_leftover_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process cleans up right before the new folder is opened, and once before it is locked."""
+    """Another process removes the new folder twice: right before it is opened, and before it is locked."""
     open_subfolder, flock, removed = files.open_subfolder, files.fcntl.flock, []
 
     def remove_before_opening(name: str, folder: int, path: Path) -> int:

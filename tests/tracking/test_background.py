@@ -25,7 +25,7 @@ ANIMAL = 20  # side, pixels
 
 @pytest.fixture
 def learn(monkeypatch: pytest.MonkeyPatch) -> Learn:
-    """Learn the background of frames in memory instead of a video file."""
+    """Return a function that learns the background of frames in memory instead of a video file."""
 
     def learn_frames(frames: Frames, animals: int = 1, settings: Tracking = SETTINGS) -> Background:
         info = VideoInfo(len(frames), 25.0, (WIDTH, HEIGHT), np.arange(len(frames)) / 25)

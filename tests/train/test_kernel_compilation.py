@@ -1,4 +1,4 @@
-"""Compilation of Triton kernels in threads: which kernels a run needs, and how failures and stops end."""
+"""Compilation of Triton kernels in threads: which kernels a run needs, and what failures and stops cause."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if find_spec("triton") is not None:
         yield
         return
-    # The meta device needs this module. Import it first, because it would take the fake for the real Triton.
+    # The meta device needs this module. If it were imported after the fake module is in place, it would take
+    # the fake for the real Triton.
     importlib.import_module("torch._dynamo")
     language = types.ModuleType("triton.language")
     fake = types.ModuleType("triton")
@@ -56,6 +57,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "triton", fake)
     monkeypatch.setitem(sys.modules, "triton.language", language)
     yield
+    # Remove the modules that were imported with the fake, so that later tests do not use them.
     for name in [name for name in sys.modules if name.startswith("selfmark.model.")]:
         if name.endswith("fused_backend") or (".kernels." in name and not name.endswith(".launch")):
             module = sys.modules.pop(name)
@@ -80,10 +82,10 @@ def test_only_launches_on_the_meta_device_are_recorded() -> None:
     [
         ((torch.zeros(9), 64, 0.5), {"WIDTH": 8, "area": 48}, True),  # another shape, other multiples of 16
         ((torch.zeros(3), 33, 0.1), {"WIDTH": 8, "area": 48}, False),  # not a multiple of 16
-        ((torch.zeros(3), 1, 0.1), {"WIDTH": 8, "area": 48}, False),
+        ((torch.zeros(3), 1, 0.1), {"WIDTH": 8, "area": 48}, False),  # Triton compiles 1 as a constant
         ((torch.zeros(3), 32, 0.1), {"WIDTH": 16, "area": 48}, False),
         ((torch.zeros(3).half(), 32, 0.1), {"WIDTH": 8, "area": 48}, False),
-        ((torch.zeros(3), 2**40, 0.1), {"WIDTH": 8, "area": 48}, False),
+        ((torch.zeros(3), 2**40, 0.1), {"WIDTH": 8, "area": 48}, False),  # needs 64 bits
     ],
 )
 def test_variants_differ_where_triton_compiles_another_kernel(

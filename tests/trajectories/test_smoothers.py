@@ -24,7 +24,7 @@ def xy(rng: np.random.Generator) -> Floats:
 
 @pytest.fixture
 def weight(rng: np.random.Generator) -> Floats:
-    """Weights with three gaps, one of them longer than the windows below."""
+    """Return weights with three gaps, of two, one and eight frames."""
     weight = rng.uniform(0.2, 1, 40)
     weight[[4, 5, 20, *range(26, 34)]] = 0
     return weight
@@ -71,7 +71,7 @@ def test_a_filter_keeps_a_position_without_neighbors(xy: Floats) -> None:
 def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: float) -> Floats:
     """Smooth one coordinate by the recursion of Rauch, Tung and Striebel, as in textbooks.
 
-    The noise of measurements is 1, and that of accelerations is `ratio`.
+    A measurement has the variance 1 / weight, and accelerations have the noise density `ratio`.
     """
     state, covariance = np.zeros(2), np.eye(2) * 1e10  # nothing is known at first
     states, covariances, predicted = [], [], []

@@ -51,12 +51,15 @@ def compute_bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
 def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
     """Annotate 20 videos: ten for training, five for validation, and five for testing.
 
-    Training videos have 25 annotated frames. Test videos have hand-marked frames. Validation videos have
-    annotations but no images.
+    Every video has 25 annotated frames. Test videos also have three hand-marked frames, except video 20,
+    which has one, so MATLAB drops a dimension. Validation videos have no images. The annotations continue
+    with two videos of Extended BBCPose, whose frames must be downloaded separately.
 
-    Without `as_videos`, three training frames or all test frames of a video exist as images, but frame 111 of
-    video 3 is missing. Video 20 has one test frame, for which MATLAB drops a dimension. The
-    annotations continue with two videos of Extended BBCPose, whose frames must be downloaded separately.
+    Args:
+        root: folder to fill.
+        as_videos: write each training and test video as one file. Otherwise, three annotated frames of each
+            training video, except frame 111 of video 3, and all hand-marked frames of each test video are
+            written as images.
     """
     rows = []
     for video in range(1, 23):

@@ -425,12 +425,12 @@ def test_cats_are_found_in_the_folders_of_the_archives(tmp_path: Path) -> None:
     assert str(archives.test.paths[-1]) == "CAT_DATASET_02/CAT_06/00001400_000.jpg"
 
 
-def test_a_cat_with_eight_points_raises(tmp_path: Path) -> None:
+def test_a_cat_without_nine_finite_points_raises(tmp_path: Path) -> None:
     file = make_cats(tmp_path) / "CAT_04" / "00001000_001.jpg.cat"
     file.write_text("8 " + " ".join(["5"] * 16))
     with pytest.raises(InputError, match=r"00001000_001.jpg.cat must contain the number 9"):
         read_dataset("cats", tmp_path)
-    file.write_text(body_miniatures.FIRST_CAT.replace("175", "1" * 400))
+    file.write_text(body_miniatures.FIRST_CAT.replace("175", "1" * 400))  # too large for a float
     with pytest.raises(InputError, match=r"00001000_001.jpg.cat must contain the number 9"):
         read_dataset("cats", tmp_path)
 

@@ -18,7 +18,7 @@ from tests.paper.datasets.test_dataset import MAKERS as FACE_MAKERS
 
 
 def _read_table_rows(text: str) -> list[list[str]]:
-    """Return the words of each line of a printed table, without the lines between its columns."""
+    """Return the words of each line of a printed table, without the vertical bars between columns."""
     return [[word for word in line.split() if word not in "│┃|"] for line in text.splitlines()]
 
 

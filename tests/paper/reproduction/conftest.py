@@ -86,7 +86,7 @@ def root(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def demo_readers(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     """Replace the readers with one that returns demo data sets.
 
-    If a table asks for 5 points, all faces have the points of MTFL.
+    A table that needs 5 points instead of 68 gets the points of MTFL.
     """
 
     def read_dataset(name: str, folder: Path) -> Any:
@@ -140,7 +140,7 @@ def copied_trainings(monkeypatch: pytest.MonkeyPatch, finished_run: Path) -> lis
 
 @pytest.fixture(scope="package")
 def official_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of all data sets in their official layouts, with 68 points for CelebA and AFLW."""
+    """Return a folder of the paper's data sets in official layouts, with 68 points for CelebA and AFLW."""
     root = tmp_path_factory.mktemp("official")
     face_miniatures.make_celeba(root / "celeba", images=8, fit_images=4)
     face_miniatures.make_aflw(root / "aflw")

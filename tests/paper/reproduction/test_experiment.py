@@ -44,7 +44,7 @@ def test_names_of_rows_and_columns_are_unique(table: Experiment) -> None:
 
 
 def _parse_numbers(lines: list[str]) -> list[list[float | None]]:
-    """Return the numbers of every line of a LaTeX table that has any; a dash is None."""
+    """Return the numbers of each line of a LaTeX table that contains numbers; a dash becomes None."""
     rows = []
     for line in lines:
         cells = re.sub(r"\\(textbf|textit)\{([^{}]*)\}", r"\2", line).replace("\\\\", "").split("&")

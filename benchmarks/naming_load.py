@@ -3,9 +3,9 @@
     python benchmarks/naming_load.py --out docs/results/naming_load.json
 
 The script creates a run folder with 50,000 file names (links to 200 JPEGs of 1280 x 960 pixels) and 30
-landmarks per image. It serves the folder with `selfmark name` in a separate process. Then it sends all kinds
-of requests that the page sends, including edits: first from one client, one request after the other, then
-from eight concurrent clients. The memory is that of the server, at the start and at its peak.
+landmarks per image. It serves the folder with `selfmark name` in a separate process. Then it sends the kinds
+of requests that the page sends while it is used, including edits: first from one client, one request after
+the other, then from eight concurrent clients. The memory is that of the server, at the start and at its peak.
 """
 
 from __future__ import annotations

@@ -124,6 +124,7 @@ def use_threads(count: int) -> Iterator[None]:
 @contextlib.contextmanager
 def use_processes(count: int) -> Iterator[None]:
     """Read with this number of processes; the first 33 images are read before they start."""
+    # Processes start only if an image has been read by then. At most 32 images are read ahead (`PREFETCH`).
     settings = {"MAX_PROCESSES": count, "_MIN_SECONDS": 0.0, "_MIN_CORES": 0, "_TRIAL_IMAGES": 33}
     with mock.patch.multiple(crop_readers, **settings, _count_cores=lambda: count):
         yield

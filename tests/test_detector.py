@@ -156,10 +156,8 @@ def _build_feature_detector(architecture: Architecture, encoder: Encoder) -> Det
 @pytest.mark.parametrize("architecture", ["encoder", "zero-shot"])
 def test_detectors_on_encoders_are_saved_and_loaded(architecture: Architecture, tmp_path: Path) -> None:
     encoder = build_encoder("efficientnet-lite0")
-    for value in encoder.state_dict().values():
-        value.add_(
-            0.01 if value.is_floating_point() else 3
-        )  # so that the weights differ from a new encoder's
+    for value in encoder.state_dict().values():  # make the weights differ from those of a new encoder
+        value.add_(0.01 if value.is_floating_point() else 3)
     detector = _build_feature_detector(architecture, encoder)
     detector.save(tmp_path / "model")
     loaded = Detector.load(tmp_path)

@@ -214,7 +214,7 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
     previews = [event["step"] for event in both.events() if event["event"] == "preview"]
     assert previews[0] == "zero-shot"
     assert len(set(previews)) == len(previews), "only one process writes a preview"
-    for round_number, count in ((1, 12), (2, 4)):  # the first round finds candidates
+    for round_number, count in ((1, 12), (2, 4)):  # the first round finds three candidates per landmark
         landmarks = load_file(both.path / "points" / f"student-{round_number}.safetensors")["xy"]
         assert landmarks.shape == (24, count, 2)
     assert (both.path / "report" / "index.html").exists()

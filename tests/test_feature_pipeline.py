@@ -313,7 +313,7 @@ AUTO_K = {name: value for name, value in QUICK_FEATURES.items() if name not in (
     "M": 12,
     "auto_k.candidates": [3, 4, 6],
     "auto_k.splits": 2,
-    "features.places": "used",  # "auto" would decide this before K is chosen
+    "features.places": "used",  # "auto" decides before K is chosen, and may decide otherwise if K is given
 }
 
 

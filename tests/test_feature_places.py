@@ -76,7 +76,7 @@ def test_the_ratio_of_the_errors_decides(ratio: float, places: str, tmp_path: Pa
 def test_landmarks_that_spread_further_need_not_be_easier_to_predict(
     min_spread: float, places: str, tmp_path: Path
 ) -> None:
-    """Without places, both eyes share a landmark between them; with places, each eye has its own landmark."""
+    """Without places, the two eyes share a landmark that lies between them. With places, each has its own."""
     changes = {"features__max_place_ratio": 0.01, "features__max_spread_ratio": 1.0}
     run = _create_run(tmp_path / "run", features__min_place_spread=min_spread, **changes)
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))

@@ -2,9 +2,9 @@
 
     python benchmarks/features/unfamiliar_images.py DATA [DATA ...] --out docs/results/unfamiliar_images.json
 
-Each DATA is a folder with images/train and images/test. The unfamiliarity is a distance between the features
-of test images and those of training images. `selfmark predict` warns if it exceeds
-`guards.max_unfamiliarity`.
+Each DATA is a folder with images/train and images/test. The unfamiliarity is the distance of the features of
+test images from the mean features of training images, relative to a limit. It is less than 1 for images that
+look like the training images. `selfmark predict` warns if it exceeds `guards.max_unfamiliarity`.
 """
 
 from __future__ import annotations

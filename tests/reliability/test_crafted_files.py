@@ -152,7 +152,7 @@ def test_most_crafted_points_are_refused(finished: Path) -> None:
                 run_report._compute_detection_rates(run)
             except InputError as error:
                 num_refused += "landmarks.safetensors" in str(error)
-    assert num_refused > 4 * len(tensors)
+    assert num_refused > 5 * len(tensors)  # of ten crafted versions of each tensor
 
 
 def test_crafted_maps_are_refused(finished: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_failure_that_may_pass_is_not_recorded(
     with pytest.raises(type(error)):
         measure.run_job(job)
     assert not job.result_file.exists()
-    error = InputError("too few images")
+    error = InputError("too few images")  # `train` raises this error now
     assert measure.run_job(job)["failure"] == "too few images"
     assert job.result_file.exists()
 

@@ -31,10 +31,11 @@ def test_the_state_is_saved_after_the_current_step(
             os.kill(os.getpid(), number)
 
     settings = QUICK | {"runtime.checkpoint_every": 1000}
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handled = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.getsignal(either) for either in handled]
     with pytest.raises(KeyboardInterrupt):
         discover(photos, output=tmp_path, preset="tiny", settings=settings, device="cpu", listener=listener)
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert handlers == [signal.getsignal(either) for either in handled]
     events = Run.open(tmp_path).events()
     last = [event for event in events if event["event"] == "train"][-1]
     assert events[-1]["event"] == "checkpoint"

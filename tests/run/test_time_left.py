@@ -52,6 +52,7 @@ def test_each_stage_has_its_own_pace() -> None:
 
 def test_the_estimate_is_used_until_a_stage_has_started() -> None:
     assert _compute_time_left(ESTIMATE, FEATURES) == 20 + 20 + 20 + 7
+    # Two iterations of the warm-up are left, at 16 s for 4 iterations.
     steps = (_make_train_event("warm-up", 0, 4, 0, 10, 30.0), _make_train_event("warm-up", 0, 8, 0, 10, 46.0))
     assert _compute_time_left(ESTIMATE, FEATURES, *steps) == 2 * 4 + 20 + 20 + 7
 
@@ -71,10 +72,12 @@ def test_rounds_on_keypoints_replace_the_planned_rounds() -> None:
         _make_train_event("keypoints", 1, 5, 0, 10, 30.0),
         _make_train_event("keypoints", 1, 10, 0, 10, 50.0),
     )
+    # One round of the 20 iterations planned for the student is done, at 20 s for 5 iterations.
     assert _compute_time_left(ESTIMATE, FEATURES, *steps) == 10 * 4 + 7
 
 
 def test_the_pace_is_measured_anew_after_resuming_and_during_the_verification() -> None:
+    # Resuming sets the seconds of the events back to 0. Afterwards, two iterations take 4 s.
     resumed = (
         _make_train_event("student", 1, 6, 0, 10, 60.0),
         _make_train_event("student", 1, 7, 0, 10, 1.0),

@@ -40,7 +40,7 @@ def _build_state(seed: int = 0, settings: Optimizer = OPTIMIZER) -> TrainState:
 
 
 def _build_task(state: TrainState) -> TrainingTask:
-    """Return a task with random inputs, drawn by the state's generator; their mean grows with the iteration."""
+    """Return a task with random inputs, from the state's generator; their mean grows with the iteration."""
 
     def losses(shift: torch.Tensor) -> Losses:
         inputs = torch.randn(16, 4, generator=state.generator) + shift

@@ -234,8 +234,8 @@ def make_pennaction(root: Path) -> Path:
 def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
     """Make sixteen images of cats, three of which cannot be used.
 
-    00000003_015 has no points, 00000003_019 has the points of another cat, and the two eyes of 00001200_000
-    are at the same point.
+    00000003_015 has no points, the points of 00000003_019 belong to another image according to the data set's
+    corrigendum, and the two eyes of 00001200_000 are at the same point.
 
     Args:
         root: folder to fill.

@@ -72,6 +72,7 @@ CELEBA_COLUMNS = " ".join(
 def make_celeba(root: Path, images: int = 8, fit_images: int = 3, folder: str = "img_align_celeba") -> Path:
     """Make images 000001.jpg and so on; the five points of image i are moved by i.
 
+    The images are in `folder`: img_align_celeba for aligned images, img_celeba for images in the wild.
     MAFL's training list has the first `fit_images` images, not in order, and its testing list the last two.
     The list of points has a count, a line of column names, columns of varying width, trailing
     spaces and CRLF.

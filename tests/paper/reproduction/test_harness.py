@@ -273,7 +273,7 @@ def test_processes_share_the_work_and_the_first_one_writes(
     assert _reproduce(["cats"], root, tmp_path) == []
     assert len(copied_trainings) == 1
     assert not (tmp_path / "cats.md").exists()
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")  # again, because `reproduce_tables` removes it
     monkeypatch.setenv("RANK", "0")
     assert {path.suffix for path in _reproduce(["cats"], root, tmp_path)} == {".md", ".csv", ".tex"}
     assert len(copied_trainings) == 1

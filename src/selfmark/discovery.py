@@ -80,7 +80,8 @@ def discover(
         preset: `paper`, `fast`, `tiny`, or `auto` for the one that suits this machine.
         settings: settings that differ from the preset, by dotted name, e.g. `{"M": 50, "flip.test": False}`.
         every: use every n-th frame of each video.
-        regions: where the objects are in the images: a file of boxes, a crop, or animals to track.
+        regions: where the objects are in the images: a file of boxes, a crop, or animals to track. None uses
+            the boxes of COCO files; an image without a box shows one object that fills it.
         resume: continue the run in `output` with the inputs and settings it was created with; `settings` may
             then only change how the run is computed (`runtime`, `optimizer`, ...).
         device: `auto`, `cpu`, `cuda`, ...

@@ -1,7 +1,8 @@
 """The errors that selfmark raises on purpose.
 
-`InputError` means that the user can fix the problem: one clear sentence, exit code 2, no partial output.
-`TrainingError` means that the run itself failed (loss not finite, landmarks collapsed): exit code 1.
+`InputError` means that the user can fix the problem; the exit code is 2. `TrainingError` means that the
+training itself failed, for example because the loss is not finite or the landmarks collapsed; the exit code
+is 1.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class RunInputs(NamedTuple):
 
     inputs:  folders, glob patterns and files; see `images.sources.list_images`
     every:   use every n-th frame of each video
-    regions: where the objects are in the images; None if each object fills its image
+    regions: where the objects are in the images; None uses the boxes of COCO files, and each image without a
+             box shows one object that fills it
     """
 
     inputs: Sequence[str | Path]

@@ -57,6 +57,14 @@ def test_lines_name_stage_round_and_loss_in_plain_words() -> None:
     ]
 
 
+def test_the_start_of_a_run_that_chooses_the_number_of_landmarks_says_so() -> None:
+    out = make_console()
+    with ProgressDisplay(out) as display:
+        start = {"event": "start", "preset": "tiny", "device": "cpu", "why": "as requested", "images": 60}
+        display(start | {"K": "auto", "output": "runs/cats"})
+    assert "60 images, an automatic number of landmarks, output runs/cats" in read_output(out)
+
+
 def test_lines_are_limited_in_rate_but_the_last_one_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

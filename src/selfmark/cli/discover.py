@@ -52,8 +52,8 @@ def discover(
     features: Annotated[
         str | None,
         typer.Option(
-            help="Pretrained features: efficientnet-lite0 (default of auto), dinov2-s, dinov2-b, onnx:FILE, "
-            "or none."
+            help="Pretrained features: efficientnet-lite0 (default of auto), -lite1 or -lite2, dinov2-s, "
+            "dinov2-b, onnx:FILE, or none."
         ),
     ] = None,
     method: Annotated[
@@ -195,7 +195,7 @@ def discover(
 
 
 class _OutputRecorder:
-    """Listener that remembers the run folder that events name."""
+    """Listener that remembers the run folder from the events."""
 
     def __init__(self) -> None:
         self.output = ""

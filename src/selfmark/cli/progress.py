@@ -80,7 +80,8 @@ class ProgressDisplay:
 
     def _on_start(self, event: Event) -> None:
         self.console.print_line(f"preset {event['preset']} on {event['device']}: {event['why']}")
-        self.console.print_line(f"{event['images']} images, {event['K']} landmarks, output {event['output']}")
+        count = "an automatic number of" if event["K"] == "auto" else event["K"]
+        self.console.print_line(f"{event['images']} images, {count} landmarks, output {event['output']}")
 
     def _on_estimate(self, event: Event) -> None:
         self.console.print_line(event["text"])

@@ -27,7 +27,7 @@ _MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the factor on the iterations 
 
 
 def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
-    """Return the iterations of all phases, by dotted name, with which training takes as long as the budget.
+    """Return the numbers of iterations, by dotted name, with which training takes as long as the budget.
 
     Self-training ends Stage 1 after its warm-up if the landmarks so far do not agree with the zero-shot
     landmarks. Training then takes less time than the budget. For the row "untrained", return the settings
@@ -90,9 +90,9 @@ def predict_seconds(
 
 
 def _settle_orientation(config: Config, refs: list[ImageRef], device: torch.device) -> Config:
-    """Replace the orientation "auto" by "upright" or "not-upright", which decides if Stage 1 runs.
+    """Replace the orientation "auto" by "upright" or "not-upright": Stage 1 runs only for upright objects.
 
-    The images and the check are those of the run (see `feature_images`), so the decision is the same.
+    The images and the check are those of the run (see `feature_images`), so the run decides the same.
     """
     features = config.features
     if not config.uses_features or features.orientation != "auto":

@@ -127,7 +127,8 @@ class Features:
 class Student:
     """Detector on a pretrained encoder, trained in rounds on its own predictions."""
 
-    # number of rounds; later ones are trained on the predictions of the round before
+    # number of rounds; after the rounds on the first labels, each round is trained on the predictions of the
+    # round before
     rounds: int = between(0, 100, 3)
     iterations: int = between(1, 10_000_000, 400)  # iterations per round
     batch: int = between(1, 4_096, 64)  # images per iteration

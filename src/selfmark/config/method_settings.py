@@ -79,7 +79,9 @@ class DVE:
     lr: float = between(0, 1, 1e-3)  # learning rate of Adam
     sharpness: float = above(0, 10_000, 400.0)  # inverse temperature at which embeddings are matched
     power: float = above(0, 4, 0.5)  # exponent of the distance between the matched and the correct place
-    matched_cells: int = between(2, 256, 32)  # maximum number of matched cells along each axis of a view
+    # number of matched cells along each axis of a view; up to twice as many if the number of cells is not a
+    # multiple of it
+    matched_cells: int = between(2, 256, 32)
     # maximum number of images whose cells are clustered into landmarks
     max_images: int = between(1, 100_000, 1_000)
     landmark_sharpness: float = above(0, 10_000, 50.0)  # inverse temperature of the soft-argmax of landmarks

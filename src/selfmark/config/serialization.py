@@ -16,8 +16,8 @@ from selfmark.errors import InputError
 
 Section = TypeVar("Section")
 
-# Settings that are left out for runs without features. Methods of other papers are such runs, but they keep
-# `method`, and dve also keeps `features`; see `used_settings`.
+# Settings that `used_settings` leaves out for runs without features. Methods of other papers use no features,
+# but keep `method`; dve also keeps `features`.
 _ONLY_WITH_FEATURES = ("method", "features", "student")
 # Settings of the methods of other papers.
 _METHOD_SECTIONS = (
@@ -76,10 +76,13 @@ def _default_settings() -> dict[str, Any]:
 def used_settings(config: Config) -> dict[str, Any]:
     """Return the settings that results depend on, in the form of `to_dict`.
 
-    Digests are computed from these settings. The following are left out: `_ONLY_WITH_FEATURES` if the run
-    uses no features (with two exceptions), settings of `_ADDED_LATER` that have their defaults, and the
-    settings of the schedule (the iterations that follow from it are used), verification, smoothing,
-    refinement and of methods other than the run's own.
+    Digests are computed from these settings. The following are left out:
+
+    - the sections `verification`, `smoothing` and `refinement`;
+    - the section `schedule`, because the iterations that follow from it are included;
+    - the sections of other methods than the run's own;
+    - `_ONLY_WITH_FEATURES` if the run uses no features, with the exceptions given there;
+    - settings of `_ADDED_LATER` that have their defaults.
     """
     values = _omit_later_defaults(to_dict(config))
     unused = {"schedule", "verification", "smoothing", "refinement", *_METHOD_SECTIONS}

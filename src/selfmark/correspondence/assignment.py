@@ -58,7 +58,7 @@ def cheapest_per_group(group: Tensor, cost: Tensor) -> Tensor:
 
 
 def _assign_hungarian(vectors: Tensor, image_index: Tensor, centroids: Tensor) -> Tensor:
-    """Solve one small assignment problem per image; a loop is fast enough for this ablation."""
+    """Solve one small assignment problem per image; a loop is fast enough for this rarely used method."""
     centroids64 = centroids.double()
     blocks = iterate_blocks(vectors, centroids.device)
     distances = [torch.cdist(block.double(), centroids64).square().cpu() for block in blocks]

@@ -43,8 +43,8 @@ def describe_images(
         group: the processes that share the images.
 
     Returns:
-        The keypoints of this process's images. Their `image_index` counts the images of all processes. They
-        are on the device, or on the host if the descriptors would take too much device memory.
+        The keypoints of this process's images. Their `image_index` counts the images of all processes. All
+        tensors are on the device, or in host memory if the descriptors would take too much device memory.
     """
     phi.eval()
     rows = group.shard(len(feed))

@@ -110,7 +110,7 @@ def measure_partner_likeness(
     mirrored_descriptor: npt.NDArray[np.float32],
     partners: LandmarkPartners,
 ) -> npt.NDArray[np.float64]:
-    """Return how often a landmark looks more like its partner than like itself in the mirror image, [K].
+    """Return the fraction of mirror images in which a landmark resembles its partner more than itself, [K].
 
     A left eye looks like a right eye in the mirror. A fore paw seen from the side looks like a fore paw, even
     if it appears where the hind paw usually is. Both landmarks of a pair get the mean of their two fractions.

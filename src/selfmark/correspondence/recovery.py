@@ -1,8 +1,9 @@
 """Correspondence recovery over the whole training set (Sec. 3.3): filter with K clusters, label with M.
 
 Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint also
-gets the label it has when its image is flipped. In a group, each process provides the keypoints of its own
-images. Centroids are fitted to the keypoints of all processes; every other step treats each image separately.
+gets the label it has when its image is flipped. If several processes share the images, each provides the
+keypoints of its own images. Centroids are fitted to the keypoints of all processes; every other step treats
+each image separately.
 
 The computation runs on the generator's device, and the labels are there too. If the descriptors are in host
 memory, the device holds only the sample for K-means and one or two blocks of descriptors, regardless of the

@@ -8,7 +8,7 @@ the centroid.
 `find_foreground` finds the cells of the object. It clusters all cells, and keeps the clusters that occur much
 more often inside the images than at their border. The other clusters are background.
 
-In a group, each process has the features of its own images.
+If several processes share the images, each has the features of its own images.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ def find_foreground(
     Features of a cell also depend on its surroundings: the floor next to an animal has other features than
     the floor elsewhere, but the same colors. So a cell must also stand out by its colors. Colors are ignored
     if too many images would keep hardly any cells. This happens for faces and birds: their colors differ from
-    image to image, so colors would select random parts of them. If less than the fraction `min_foreground` of
-    all cells remains even without colors, all cells are marked.
+    image to image, so colors would select random parts of them.
+
+    Colors are also ignored if less than the fraction `min_foreground` of all cells would remain. If less than
+    this fraction remains even without colors, all cells are marked.
 
     Args:
         cells: [N, D, h, w] features of the cells.

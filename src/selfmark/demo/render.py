@@ -118,10 +118,12 @@ def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
 
 
 def _measure_creases(depth: Array, radius: float) -> Array:
-    """Compute how far each pixel [H, W] is behind its surroundings, 0..1; creases receive less light.
+    """Compute how far each ray's hit [H, W] is behind its surroundings; creases receive less light.
+
+    The result is 0 in front of the surroundings, and 1 from a distance of 0.35 units behind them.
 
     Args:
-        depth: [H, W], infinite where nothing is hit.
+        depth: [H, W] of the rays, infinite where nothing is hit.
         radius: standard deviation of the Gaussian that averages the surroundings, in rays.
     """
     is_hit = np.isfinite(depth)

@@ -16,7 +16,7 @@ from selfmark.keypoints.pass_memory import limit_images
 from selfmark.keypoints.peaks import find_strongest_peaks
 from selfmark.points import Keypoints, concatenate_keypoints
 
-IMAGES_PER_PASS = 16  # Larger images are processed fewer at a time.
+IMAGES_PER_PASS = 16  # maximum; there are fewer if the images are large
 
 Network = TypeVar("Network", bound=nn.Module)
 

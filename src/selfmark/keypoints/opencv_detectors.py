@@ -2,10 +2,10 @@
 
 These detectors need no download and have no license restrictions.
 
-The suppression selects points that are spread over the image. From all candidates, it would select many weak
-points in the background. So it gets only the strongest candidates, `candidates_per_point` for each point
-requested. This number was tuned on faces with 68 known landmarks, so that as many landmarks as possible have
-a selected point nearby (docs/keypoints.md).
+The suppression selects points that are spread over the image. If it were given all candidates, it would
+select many weak points in the background. So it gets only the strongest candidates, `candidates_per_point`
+for each requested point. This number was tuned on faces with 68 known landmarks, so that as many landmarks as
+possible have a selected point nearby (docs/keypoints.md).
 """
 
 from __future__ import annotations

@@ -163,11 +163,13 @@ def landmarks_without_partner(card: ModelCard) -> list[int]:
     """
     unpaired, confirmed = set(card.unpaired), set(card.confirmed)
     learned = card.trained_mirror or card.mirror
-    return [
-        index
-        for index, partner in enumerate(card.mirror)
-        if (partner == index and index not in confirmed if index in unpaired else partner != learned[index])
-    ]
+
+    def lacks_partner(index: int, partner: int) -> bool:
+        if index in unpaired:
+            return partner == index and index not in confirmed
+        return partner != learned[index]
+
+    return [index for index, partner in enumerate(card.mirror) if lacks_partner(index, partner)]
 
 
 def visible_card(card: ModelCard) -> ModelCard:

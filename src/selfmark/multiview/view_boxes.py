@@ -44,7 +44,7 @@ def parse_views(texts: Sequence[str]) -> tuple[View, ...]:
         if not (is_view_name(name) and is_possible_box(x, y, width, height)):
             raise InputError(
                 f"--views takes NAME=X,Y,WIDTH,HEIGHT in pixels for each view, not '{text}'; a name has "
-                "letters, digits, - and _"
+                "letters, digits, - and _, and starts with a letter or digit"
             )
         views.append(View(name, (x, y, width, height)))
     return check_views(views)

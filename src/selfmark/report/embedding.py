@@ -1,6 +1,7 @@
 """Embed descriptors in the plane: by t-SNE if scikit-learn is installed, else by principal components.
 
-`embedding_process` runs this file in another process. It must not import torch, which takes seconds.
+`embedding_process` runs this file in another process. The file must not import torch, because that takes
+seconds.
 """
 
 from __future__ import annotations

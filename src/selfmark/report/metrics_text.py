@@ -228,7 +228,8 @@ def build_trust_table(metrics: Metrics) -> ReportTable:
     return ReportTable(
         title="Which landmarks to trust",
         note=f"From {checks['images']:,} images, without labels. Errors are fractions of the error of "
-        "guessing. Trust is 1 minus the expected error of the landmark.",
+        "guessing. Trust is 1 minus the expected error of the landmark, and less if Stage 1 found it in few "
+        "images.",
         header=(
             "landmark",
             "trust",

@@ -101,8 +101,8 @@ def build_report(
 def embed_meanwhile(models: RunModels, image_store: ImageStore) -> Iterator[None]:
     """Compute the map of the landmarks in another process while the code in the context uses the GPU.
 
-    The map is cached in the run folder, where `build_report` finds it. Without a GPU, nothing happens: the
-    code in the context needs all processors.
+    The map is cached in the run folder, where `build_report` finds it. Nothing happens without a GPU, because
+    the code in the context then needs all processors. Nothing happens without t-SNE either.
 
     Args:
         models: Finished run and its networks.

@@ -25,8 +25,9 @@ _NO_TRUSTED_LANDMARK = (
 def describe_verdict(checks: Mapping[str, Any]) -> str:
     """Describe the verdict, the number of trustworthy landmarks, and the expected error of the run.
 
-    The verdict and trust answer different questions: the verdict is "usable" up to an expected error of 0.75
-    of guessing, and a landmark is trustworthy only up to 0.5. So a usable run may have no such landmark.
+    The limits of verdict and trust differ. By default, a run is "usable" if its expected error is less than
+    0.75 times the error of guessing. A landmark is trustworthy only if its own expected error is at most 0.5
+    times that error. So a usable run may have no trustworthy landmark.
 
     Args:
         checks: results of the label-free checks, as in metrics.json.

@@ -11,7 +11,7 @@ from torch.nn import functional
 from selfmark.config import Runtime
 from selfmark.errors import InputError
 
-_DEVICE_TYPES = ("cpu", "cuda", "mps")  # mps was never tried
+_DEVICE_TYPES = ("cpu", "cuda", "mps")  # mps is accepted, but it has not been tested
 
 
 def select_device(name: str) -> torch.device:
@@ -101,7 +101,7 @@ def padded_count(count: int, max_images: int) -> int:
 
 
 def uses_bf16(runtime: Runtime, device: torch.device) -> bool:
-    """Return True if networks run under bf16 autocast on this device."""
+    """Return True if networks compute in bf16 on this device."""
     return runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
 
 

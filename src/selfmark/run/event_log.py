@@ -74,7 +74,7 @@ def parse_events(text: str) -> list[Event]:
     """Parse a log with one JSON event per line.
 
     Lines that are not valid JSON, for example because a killed process cut them off, are skipped. So are
-    events without the fields that readers rely on.
+    events in which fields that readers rely on are missing or invalid.
     """
     events: list[Event] = []
     for line in text.splitlines():

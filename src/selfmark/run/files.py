@@ -222,9 +222,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     renamed. Of two processes that write `path` at the same time, each has its own temporary folder. The first
     one to finish succeeds, and the other one fails.
 
-    An error removes the temporary folder. The next call removes one that a killed process left behind: the
-    process that writes a temporary folder holds its lock. On file systems without locks, it stays behind.
-    Errors inside the block name `path` instead of the temporary folder.
+    An error removes the temporary folder. If the process is killed, the folder stays until the next call for
+    `path`, which removes temporary folders that no process has locked. On file systems without locks, they
+    are never removed. Errors inside the block name `path` instead of the temporary folder.
 
     Raises:
         InputError: `path` is a folder with files, perhaps because another process has written it meanwhile.
@@ -250,8 +250,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def _create_locked_folder(path: Path, folder: int) -> tuple[Path, int]:
     """Create a temporary folder for `path` and lock it; return its path and its descriptor."""
     while True:
-        # The names of detectors and of most other folders do not begin with a dot, so no temporary folder is
-        # taken for one of them, and none of them is deleted as a leftover.
+        # The name begins with a dot, unlike those of detectors and of most other folders. So a temporary
+        # folder is not mistaken for one of them, and none of them is deleted as a leftover.
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         os.mkdir(temporary.name, dir_fd=folder)
         with suppress(FileNotFoundError):
@@ -417,7 +417,9 @@ def require_run(folder: Path) -> None:
 
 
 def is_view_name(value: Any) -> bool:
-    """Return True for a name of a view: letters, digits, - and _, because it is also the name of a folder.
+    """Return True for a valid name of a view, which is also the name of its folder.
+
+    It has at most 64 letters, digits, - and _, and starts with a letter or a digit.
 
     >>> is_view_name("top"), is_view_name("../top"), is_view_name("")
     (True, False, False)

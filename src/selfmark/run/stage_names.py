@@ -6,7 +6,7 @@ from __future__ import annotations
 _NAMES = {
     "applying Phi": "describing keypoints",  # in logs of selfmark 0.1
     "stage 2": "training the detector",
-    "method": "training",  # the only stage of methods of other papers but mallis2020, see methods/training.py
+    "method": "training",  # the only stage of `methods.training`
 }
 # The same for stages that consist of rounds.
 _ROUNDS = {"student": "learning landmarks", "keypoints": "learning keypoints"}

@@ -181,11 +181,11 @@ def discover(
         options = {"inputs": inputs or [], "every": every, "regions": regions, "settings": settings}
         run(observers, output, resume, **options)
     except KeyboardInterrupt:
-        folder = output or recorder.output
+        run_folder = output or recorder.output
         if has_views:  # Views that were not started yet need the images and options of the whole command.
             print_note("stopped; continue with the same command and --resume")
-        elif folder and (Path(folder) / "run.json").exists():
-            print_note(f"stopped; continue with: selfmark discover -o {folder} --resume")
+        elif run_folder and (Path(run_folder) / "run.json").exists():
+            print_note(f"stopped; continue with: selfmark discover -o {run_folder} --resume")
         else:
             print_note("stopped before the run was created; run the same command again")
         raise typer.Exit(130) from None

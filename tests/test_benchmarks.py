@@ -1,8 +1,9 @@
-"""Static checks of scripts that need a GPU or hours to run: everything they import must exist."""
+"""Scripts that need a GPU or hours to run: everything they import must exist, and some parts are tested."""
 
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,32 @@ def test_the_check_finds_imports_and_attributes(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text("a, (b, *d) = 1, (2, 3)\n\ndef c(): ...\n")
     assert _list_used_names(tmp_path / "one.py") == {("two", "a"), ("two", "b"), ("two", "c")}
     assert _list_defined_names(tmp_path / "two.py") == {"a", "b", "c", "d"}
+
+
+def test_a_run_is_copied_without_what_its_head_has_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("benchmarks", "benchmarks/quality", "benchmarks/features"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    kept = [
+        "config.yaml",
+        "points/keypoint-landmarks.safetensors",
+        "points/zero-shot.safetensors",
+        "preview/zero-shot.jpg",
+    ]
+    removed = [
+        "metrics.json",
+        "model/model.json",
+        "checkpoints/student-1.safetensors",
+        "points/keypoints-1-chosen.safetensors",
+        "points/landmarks.safetensors",
+        "preview/detector.jpg",
+        "preview/student-1.jpg",
+    ]
+    for name in kept + removed:
+        path = tmp_path / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    import_module("student_variants").copy_without_training(tmp_path / "run", tmp_path / "copy")
+    files = [path.relative_to(tmp_path / "copy") for path in (tmp_path / "copy").rglob("*.*")]
+    assert sorted(map(str, files)) == kept

@@ -33,7 +33,15 @@ from selfmark.run.config_file import read_config, write_config
 # Files of the rounds that train the head, and the final landmarks (`landmarks.*`). The landmarks of Stage 1
 # have other names (`warm-up-landmarks.*` and `keypoint-landmarks.*`) and are kept.
 _TRAINED = ("student-*", "keypoints-[0-9]*", "landmarks.*")
-_RESULTS = ("model", "report", "predictions", "metrics.json", "verification.json")  # computed with the head
+# Other files and folders that were computed with the head.
+_RESULTS = (
+    "model",
+    "report",
+    "predictions",
+    "preview/detector.jpg",
+    "metrics.json",
+    "verification.json",
+)
 
 
 def main() -> None:

@@ -99,8 +99,8 @@ def test_the_docs_show_the_main_commands() -> None:
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that documented commands use: photos/, video.mp4, points.csv and so on."""
-    # Commands run in the workspace, where the fork server would not find the modules that it imports. So start
-    # the server before.
+    # Commands run in the workspace, where the fork server would not find the modules that it imports. So it
+    # must start before.
     forkserver.ensure_running()
     folder = tmp_path_factory.mktemp("docs")
     scene = generate_scene(16, 64, seed=5)

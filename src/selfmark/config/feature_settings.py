@@ -29,7 +29,7 @@ class Features:
     # landmarks are found and trained on at most this many images
     max_images: int = between(8, 10_000_000, 100_000)
     sample: int = between(1, 10_000_000, 150_000)  # maximum number of cells that K-means is fitted on
-    iterations: int = between(1, 100_000, 40)  # iterations of K-means
+    iterations: int = between(1, 100_000, 40)  # maximum number of iterations of K-means
     restarts: int = between(1, 1_000, 3)  # runs of K-means; the best one is used
     foreground_clusters: int = between(1, 10_000, 100)  # clusters of all cells; each is object or background
     border: int = between(1, 64, 2)  # width in cells of the image border, which is mostly background

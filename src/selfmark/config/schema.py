@@ -136,7 +136,7 @@ class Correspondence:
     # if several points of an image are in one of the M clusters, one gets its label; the others are kept
     # without a label, or removed
     extra_points: Literal["kept", "removed"] = "kept"
-    iterations: int = between(0, 100_000, 100)  # iterations of K-means
+    iterations: int = between(0, 100_000, 100)  # maximum number of iterations of K-means
     restarts: int = between(1, 1_000, 10)  # runs of K-means; the best one is used
     sample: int = between(1, 10_000_000, 800_000)  # maximum number of descriptors that K-means is fitted on
     min_points: int = between(0, 10_000, 2)  # images with fewer points are left out of the round
@@ -296,7 +296,7 @@ class Guards:
     min_descriptor_spread: float = between(0, 1_000_000, 0.01)
     # minimum mean distance of an image's points from their mean, as a fraction of the image's side
     min_point_spread: float = between(0, 1_000_000, 0.01)
-    max_empty_fraction: float = between(0, 1_000_000, 0.5)  # fraction of clusters that may be empty
+    max_empty_fraction: float = between(0, 1_000_000, 0.5)  # maximum fraction of clusters without points
     # minimum of the highest landmark score in the checked images
     min_score: float = between(0, 1_000_000, 1e-3)
     num_samples: int = between(1, 100_000, 64)  # images on which the detector is checked before it is saved

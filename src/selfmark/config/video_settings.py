@@ -31,7 +31,7 @@ class Tracking:
     margin: float = between(0, 10, 0.1)
     # augment.rotation for tracked animals, which can face any direction
     rotation: float = between(0, 360, 180.0)
-    # time after a contact during which appearances are compared, seconds
+    # time after a contact during which appearances are compared with those before it, seconds
     appearance_seconds: float = between(0, 3_600, 2.0)
     # the identities of animals are exchanged after a contact only if the difference in appearance before and
     # after it is then at most this fraction of the difference without an exchange; 0: never

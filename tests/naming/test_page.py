@@ -409,6 +409,24 @@ def test_gallery_opens_images_and_mirror_view_confirms_pairs(browser: Any, toy: 
         assert find_problems(visited) == []
 
 
+def test_mirror_view_lists_an_unlearned_pair_only_once(browser: Any, tmp_path: Path) -> None:
+    """The partner of landmark 0 is not the one that the detector learned, and it is not confirmed."""
+    card = replace(CARD, mirror=(2, 1, 0, 4, 3, 5), trained_mirror=CARD.mirror)
+    shown = make_toy_folder(tmp_path / "cats", card)
+    with serve(tmp_path / "cats", shown) as running, visit(browser, running.address) as visited:
+        page = wait_until_ready(visited)
+        page.click("#tab-mirror")
+        page.wait_for_selector("#confirm-0")
+        cards = page.locator("#view-mirror .pair").evaluate_all("all => all.map(card => card.ariaLabel)")
+        assert cards == [
+            "0 · landmark_0 and 2 · landmark_2",
+            "3 · landmark_3 and 4 · landmark_4",
+            "5 · landmark_5, its own mirror partner",
+            "1 · landmark_1, its own mirror partner",
+        ]
+        assert find_problems(visited) == []
+
+
 # --- trust and verdict ------------------------------------------------------------------------------
 
 

@@ -18,7 +18,8 @@ function render(view, changed) {
   const visible = allLandmarks().filter((index) => !isHidden(index));
   // Each pair appears once: under its first landmark, or under its second if the first is hidden.
   const pairs = visible.filter((index) => partnerOf(index) > index || (partnerOf(index) < index && isHidden(partnerOf(index))));
-  const unpaired = visible.filter((index) => state.card.without_partner.includes(index));
+  // A landmark whose partner the user has chosen is among the pairs, even if the detector has not learned this partner.
+  const unpaired = visible.filter((index) => partnerOf(index) === index && state.card.without_partner.includes(index));
   const onMidline = visible.filter((index) => partnerOf(index) === index && !unpaired.includes(index));
   const total = pairs.length + onMidline.length + unpaired.length;
   const confirmed = [...pairs, ...onMidline].filter(isConfirmed).length;

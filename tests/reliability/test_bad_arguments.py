@@ -122,7 +122,7 @@ def _write_png(path: Path, side: int) -> None:
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
 
 
-def test_the_size_of_a_bomb_is_read_without_decoding_it(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_refused_without_decoding_it(tmp_path: Path) -> None:
     """Pillow decodes a PNG to find its orientation: 10,000 megapixels would take 30 GB."""
     bomb = tmp_path / "bomb.png"
     _write_png(bomb, 100_000)

@@ -22,7 +22,7 @@ from tests.reliability.runs import (
     start_or_resume,
 )
 
-CHANGES = 120  # approximate number of file changes in a tiny run
+CHANGES = 120  # kills by file change occur at one of the first 120; a tiny run makes about 270
 KILLS = 36  # minimum number of kills in the slow test
 
 

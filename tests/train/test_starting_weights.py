@@ -17,7 +17,7 @@ CARD = ModelCard(("nose",), (0,), (), CONFIG.images, CONFIG.network, "parabola",
 
 
 @pytest.mark.parametrize("setting", [field.name for field in fields(Network)])
-def test_the_message_tells_networks_apart_that_differ_in_one_setting(setting: str) -> None:
+def test_the_message_distinguishes_networks_that_differ_in_one_setting(setting: str) -> None:
     check_start(CARD, CONFIG, "cats")
     value = getattr(CONFIG.network, setting)
     card = replace(CARD, network=replace(CONFIG.network, **{setting: 2 * value}))

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 class AnimalTracks:
     """Tracks of the A animals of a video; lengths are in pixels of the video.
 
-    center:  [frames, A, 2], pixel centers at integers; NaN where an animal is not visible
+    center:  [frames, A, 2], pixel centers at integers; interpolated in short gaps, NaN in longer ones
     side:    side of the square around an animal; the same for all animals and frames
     unread:  number of frames that could not be read
     outside: fraction of the foreground pixels that are far from all animals; median over the frames
@@ -94,7 +94,7 @@ def track_animals(
 
 
 def explain_implausible_tracks(tracks: AnimalTracks, settings: Tracking) -> str:
-    """Return why the tracks may not be those of the animals; empty if they are plausible."""
+    """Return why the tracks may not be those of the animals; an empty string if they are plausible."""
     missing = float(np.isnan(tracks.center[..., 0]).mean())
     reasons = []
     if tracks.outside > settings.max_outside:

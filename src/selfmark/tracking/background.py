@@ -58,7 +58,8 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
     """Compute the background of a video, and the threshold, opening and area of its animals.
 
     Raises:
-        InputError: if no animals are found, or if more than half of the pixels change.
+        InputError: if no frame can be read, if the sampled frames differ in size, if no animals are found, or
+            if more than half of the pixels change.
     """
     video = probe_video(path)
     numbers = evenly_spaced(video.frames, settings.num_samples, nearest=True).tolist()

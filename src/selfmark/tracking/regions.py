@@ -17,7 +17,7 @@ from selfmark.images.video import probe_video
 from selfmark.tracking.animals import Progress, build_square_refs, explain_implausible_tracks, track_animals
 
 Notes = Callable[[str], None]
-MAX_ANIMALS = 100  # more animals than tracking can tell apart in one video
+MAX_ANIMALS = 100  # per video; tracking cannot tell even this many apart
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Regions:
 
     boxes:   path of a file with boxes: COCO (.json), a table (.csv), or YOLO (a .txt file or a folder)
     crop:    x, y, width and height in pixels of the part to use, the same for every image
-    animals: number of animals to find and track in videos of a fixed camera
+    animals: number of animals to find and track in videos of a fixed camera; 0 to track none
 
     Track two animals and use every fifth frame:
 

@@ -135,9 +135,9 @@ class AnimalTracker:
     def _assign(self, blobs: list[Floats]) -> dict[int, int]:
         """Assign animals to blobs; return the blob of each assigned animal.
 
-        A blob has as many slots as animals fit into its area. Animals are assigned to slots so that the sum
-        of their distances is minimal. An animal without a slot, or too far from its slot, is assigned to the
-        blob in which it is expected, if there is one.
+        A blob has as many slots as animals fit into its area, but at least one. Animals are assigned to slots
+        so that the sum of their distances is minimal. An animal without a slot, or too far from its slot, is
+        assigned to the blob in which it is expected, if there is one.
         """
         if not blobs:
             return {}

@@ -166,8 +166,8 @@ def _draw_from_other_videos(usable: IntArray, video: IntArray) -> _DrawOther:
 
     A still image counts as a video of its own.
     """
-    # Sort the images by video. The images of other videos then start after the last image of the first
-    # image's video, and wrap around at the end of the list.
+    # Sort the images by video. Each video is then one block of the list. The images of all other videos start
+    # behind the block and continue at the beginning of the list.
     number = np.where(video[usable] < 0, -1 - usable, video[usable])
     order = np.argsort(number, kind="stable")
     _, start, group, size = np.unique(

@@ -85,11 +85,14 @@ def _needs_kernels(config: Config, device: torch.device) -> bool:
 
 
 def _find_cache(config: Config, device: torch.device) -> Any:
-    """Return the place in Triton's cache that records this compilation; None if it is already recorded."""
+    """Return the place in Triton's cache where this compilation will be recorded.
+
+    Return None if it is already recorded, or if this version of Triton cannot compile in threads.
+    """
     import triton
     from triton.runtime.cache import get_cache_manager
 
-    if not hasattr(triton, "AsyncCompileMode"):  # Older versions do not support compilation in threads.
+    if not hasattr(triton, "AsyncCompileMode"):
         return None
     cache = get_cache_manager(_hash_request(config, device, triton.__version__))
     return cache if cache.get_file(_DONE) is None else None
@@ -110,7 +113,7 @@ def _compile(
 
 
 def _hash_request(config: Config, device: torch.device, version: str) -> str:
-    """Return a key of everything that the compiled kernels depend on."""
+    """Return a key of everything that the compiled kernels depend on, except for the batch size."""
     from selfmark.model.fused_backend import hash_kernel_sources
 
     points = config.keypoints.max_points, config.keypoints.outlier_fraction, config.heatmaps.max_points

@@ -71,7 +71,7 @@ class FlatOptimizer(ABC):
 
     @property
     def weight_copies(self) -> dict[Tensor, Tensor]:
-        """Return the low-precision copies of parameters; `step` reads the gradient from the copy."""
+        """Return the low-precision copy of each parameter that has one; `step` reads the copy's gradient."""
         with_copy = [group for group in self._groups if group.copy is not None]
         return {
             p: leaf for group in with_copy for p, leaf in zip(group.parameters, group.leaves, strict=True)

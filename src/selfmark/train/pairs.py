@@ -41,7 +41,7 @@ class PairBatch:
 class PairSettings:
     """How the pairs of a phase are built.
 
-    same_image_fraction: fraction of pairs that are two views of one image
+    same_image_fraction: among the pairs that are not temporal, the fraction of two views of one image
     flip:                mirror views at random
     flip_together:       mirror both views of a pair or neither, so that no mirrored labels are needed
     """

@@ -81,8 +81,8 @@ def start_student(psi: FeaturePsi, run_folder: Path) -> int:
 def start_phi(phi: Phi, run_folder: Path) -> int:
     """Copy backbone and head of the detector in RUN/start into Phi; return the number of tensors copied.
 
-    When Stage 2 begins, the head of Psi is by default copied from the detector head of Phi (Sec. 4.2,
-    Training). Here it is copied back to the detector head of a new Phi. The last layer is not copied.
+    The head of the other detector becomes the detector head of Phi, even if it had started from the
+    descriptor head of another Phi (`stage2.head`). The last layer is not copied.
     """
     stored = {
         name.replace("head.", "detector.", 1) if name.startswith("head.") else name: value

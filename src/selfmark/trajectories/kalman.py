@@ -29,8 +29,7 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
         seconds: [T] times, strictly ascending.
         time_constant: movements much shorter than this many seconds are treated as noise. It sets the ratio
             of the acceleration noise q to the measurement noise r: q / r = step / time_constant^4, where
-            `step` is the median time between two rows. The time constant is limited to
-            about 300 steps.
+            `step` is the median time between two rows. The time constant is limited to about 300 steps.
 
     Returns:
         [T, 2] positions, including rows without a measurement.

@@ -183,7 +183,8 @@ def _build_refs(
 def _compute_object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
     """Return the size of an object in pixels: the median of the longer side of its boxes.
 
-    Without boxes, tight boxes around its landmarks [T, K, 2] are used.
+    If some reference has no box, tight boxes around the landmarks [T, K, 2] are used instead. Frames with an
+    unknown landmark do not count then; if no frame counts, the size is infinite.
     """
     if all(ref.box is not None for ref in refs):
         return float(np.median([max(ref.box[2:]) for ref in refs if ref.box is not None]))

@@ -88,9 +88,5 @@ def read(root: Path) -> Dataset:
 
 
 def _read_numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
-    """Return the `count` words that follow each image number, and the location of the line for messages.
-
-    Returns:
-        Location and words, by image number.
-    """
+    """Return, by image number, the location of the line for messages and the `count` words of the line."""
     return {words[0]: (where, words[1:]) for where, words in read_rows(path, count + 1)}

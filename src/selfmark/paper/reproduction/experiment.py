@@ -1,4 +1,4 @@
-"""Experiments, parsed from the files in `tables/`: the rows and columns of one table or figure of the paper.
+"""Experiments, parsed from the files in `tables/`: the rows and columns of one table or figure.
 
 The specification of a cell combines three parts: those of the file, of the cell's column and of the cell's
 row. Each part may have these keys:
@@ -120,7 +120,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of the paper.
+    """A table or figure, of the paper or in its style.
 
     Attributes:
         name: Name of the file, without the suffix.

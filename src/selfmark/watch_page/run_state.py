@@ -1,4 +1,4 @@
-"""Read the state of a run from its log for the watch page: stage, time left, losses and previews."""
+"""Read from the log of a run what the watch page shows: stage, time left, losses and previews."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunState:
         self._summary: list[str] = []
         self._messages: list[str] = []
         self._stage = "starting"
-        self._progress = (0, 0)  # done and total, of the current stage
+        self._progress = (0, 0)  # done and total iterations or images of the current stage
         self._rounds = (0, 0)  # number of rounds of Stage 1, and of rounds of the student
         self._losses: dict[str, list[tuple[int, float]]] = {}  # (iteration, loss) by stage
         self._previews: dict[str, str] = {}  # note on the preview of each step
@@ -69,7 +69,9 @@ class RunState:
             "seconds_left": None if seconds is None else round(seconds),
             "summary": self._summary,
             "messages": self._messages[-20:],
-            "losses": [{"name": name, "points": thin_out(points)} for name, points in self._losses.items()],
+            "losses": [
+                {"name": name, "points": thin_out(points)} for name, points in self._losses.items() if points
+            ],
             "previews": self._list_previews(),
             "verdict": self._verdict,
         }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from selfmark.config.schedule import schedule_settings
 from selfmark.errors import InputError
 from selfmark.paper.reproduction import cost, experiment
 from selfmark.paper.reproduction.cost import DatasetNames, estimate_minutes, estimate_training_seconds
@@ -219,10 +220,24 @@ def test_rates_match_the_speed_benchmark() -> None:
     assert measured["recovery_200k_s"] == cost.RECOVERY_200K
 
 
-def test_the_estimate_for_the_fast_preset_is_close_to_a_measurement() -> None:
+def test_the_estimate_for_the_fast_preset_is_close_to_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both stages on 3,095 images took 128 s from a cold start (docs/results/speed.json)."""
     (training,) = plan("cats", preset="fast", K="30").trainings.values()
-    more_images = cost.IMAGES["cats"][0] - 3_095
-    num_extractions = training.config.rounds.count + 1
-    per_image = 1 / cost.DECODE + 1 / cost.FIRST_KEYPOINTS + num_extractions / cost.EXTRACT
-    assert estimate_training_seconds(training) - more_images * per_image == pytest.approx(128, rel=0.25)
+    monkeypatch.setitem(cost.IMAGES, "cats", (3_095, 3_095, 759))
+    assert estimate_training_seconds(training) == pytest.approx(128, rel=0.25)
+
+
+def test_the_estimate_has_the_iterations_of_the_run() -> None:
+    """In the preset fast, iterations follow the number of images, except for those that the user sets."""
+    (growing,) = plan("cats", preset="fast").trainings.values()
+    (fixed,) = plan("cats", preset="fast", schedule__growth="0").trainings.values()
+    factor = (cost.IMAGES["cats"][0] / 3_000) ** 0.2
+    config = fixed.config
+    stage1 = config.warmup.iterations + config.rounds.count * config.rounds.iterations
+    seconds = stage1 * cost.estimate_step_seconds(2 * config.runtime.batch, config)
+    seconds += config.stage2.iterations * cost.estimate_step_seconds(config.stage2.batch, config)
+    added = estimate_training_seconds(growing) - estimate_training_seconds(fixed)
+    assert added == pytest.approx((factor - 1) * seconds, rel=0.01)
+    given = {name.replace(".", "__"): str(value) for name, value in schedule_settings(config).items()}
+    (kept,) = plan("cats", preset="fast", **given).trainings.values()
+    assert estimate_training_seconds(kept) == pytest.approx(estimate_training_seconds(fixed))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from selfmark.config import Config
+from selfmark.config import Config, override
+from selfmark.config.schedule import fit_schedule, schedule_settings
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.paper.reproduction.experiment_plan import ExperimentPlan, Measurement, Training
 
@@ -67,7 +68,8 @@ class DatasetNames:
 
 def estimate_training_seconds(training: Training) -> float:
     """Estimate the seconds of a training run, up to the last stage that is needed."""
-    config, (images, _, _) = training.config, IMAGES.get(training.data, (0, 0, 0))
+    images, _, _ = IMAGES.get(training.data, (0, 0, 0))
+    config = _fit_iterations(training, images)
     rounds = config.rounds.count
     warmup = config.warmup.iterations if config.warmup.bootstrap == "equivariance" else 0
     stage1_iterations = warmup + rounds * config.rounds.iterations
@@ -107,6 +109,13 @@ def estimate_minutes(plan: ExperimentPlan) -> float:
     """Estimate the GPU minutes of a whole plan."""
     seconds = sum(map(estimate_training_seconds, plan.trainings.values()))
     return (seconds + sum(map(estimate_measuring_seconds, plan.measurements.values()))) / 60
+
+
+def _fit_iterations(training: Training, images: int) -> Config:
+    """Return the settings with iterations that follow the number of images, as in a run (`run_plan`)."""
+    names = schedule_settings(training.config)
+    given = {name: value for name, value in training.settings.items() if name in names}
+    return override(fit_schedule(training.config, images), given)
 
 
 def _relative_work(config: Config) -> float:

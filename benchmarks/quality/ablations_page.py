@@ -60,10 +60,10 @@ def _build_introduction_section(quality: Quality) -> str:
         "# Ablations\n\n"
         "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
         "This page repeats the paper's ablations on faces-yt68 (3,095 training images, 759 test images of "
-        "other people, 68 points). All rows share seed 0 and one short schedule: the preset `fast` with "
-        f"{schedule}.{duration} Unless a table says otherwise, the runs use SuperPoint, K = 30 and M = 100. "
-        f"Errors are percentages of the square root of the box's area, with ridge {RIDGE:g} and regressors "
-        "fitted on all training images. Lower is better. Training and test images are cropped by their "
+        "other people, 68 points). Unless a table says otherwise, all rows have seed 0, SuperPoint, K = 30, "
+        f"M = 100 and one short schedule: the preset `fast` with {schedule}.{duration} Errors are "
+        f"percentages of the square root of the box's area, with ridge {RIDGE:g} and regressors fitted on "
+        "all training images. Lower is better. Training and test images are cropped by their "
         "labels, which look machine-made ([Conditions](quality.md#conditions)). All errors are on test "
         "images. *Guessing* is the backward error of always predicting the mean landmarks of Stage 2; that "
         "of Stage 1 was not recorded. In Stage 1, landmarks that were not found are filled in. "
@@ -207,8 +207,8 @@ def _build_precision_section(quality: Quality) -> str:
     return "\n\n".join(
         [
             "## Precision of first keypoints",
-            "Precision is the percentage of first keypoints in the training images that lie within a tenth "
-            "of the inter-ocular distance of one of the 68 points, after outlier removal. "
+            "Precision is the percentage of first keypoints in the training images, after outlier removal, "
+            "whose distance from one of the 68 points is at most a tenth of the inter-ocular distance. "
             "[First keypoints](keypoints.md) shows the precision before outlier removal, and other measures.",
             format_table(["detector", "row", "precision %", "paper, CelebA"], rows),
             describe_ranking(

@@ -13,8 +13,13 @@ checkpoints/           the two newest training states of each stage; the weights
                        rounds.keep_weights)
 preview/               pictures of the landmarks after each step
 model/                 the trained detector, read by `selfmark.load`
+model-original/        the detector before `selfmark refine`
 metrics.json           checks and metrics of the finished run
+predictions/           cached results of the networks, for evaluations and reports
 report/index.html      the report
+naming/                cached landmarks of the images on the naming page
+corrections/           landmarks that the user corrected
+tensorboard/           losses and pictures (only with --logger tensorboard)
 """
 
 from __future__ import annotations

@@ -113,6 +113,11 @@ def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.Capt
     assert not (corrected / "model-original").exists()
 
 
+def test_refinement_ignores_the_memory_limit_for_training_images(corrected: Path) -> None:
+    limited = ["--set", "runtime.store_gigabytes=0", "--set", "refinement.iterations=1"]
+    assert selfmark("refine", corrected, *FAST, *limited, "--force") == 0
+
+
 def test_unusable_inputs_are_reported(
     corrected: Path, labeled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,7 +169,8 @@ def refine_run(
     refs = list_images(images) if images else list_labeled_images(labels, folder)
     truth = _order_points(read_ground_truth(labels, refs), card.names)
     on_progress("reading images")
-    store = load_store(truth.refs, detector.card.images, config.runtime.store_gigabytes, None)
+    # The images fit into memory: people have labeled them, so there are few.
+    store = load_store(truth.refs, detector.card.images, float("inf"), None)
     readable = set(store.refs)
     truth = truth.select([row for row, ref in enumerate(truth.refs) if ref in readable])
     labeled = LabeledPixels(
@@ -249,7 +250,7 @@ def _load_kept_images(
     chosen = [others[row] for row in evenly_spaced(len(others), config.refinement.kept_images)]
     if not chosen:
         return None
-    return load_store(chosen, detector.card.images, config.runtime.store_gigabytes, None)
+    return load_store(chosen, detector.card.images, float("inf"), None)
 
 
 # --- training ----------------------------------------------------------------------------------------

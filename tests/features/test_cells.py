@@ -12,6 +12,7 @@ from selfmark.config import override, preset
 from selfmark.features.cells import describe_cells, describe_colors, normalize_features, remove_stored_cells
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
+from selfmark.run import devices
 from tests.features.random_images import random_images
 from tests.features.tiny_encoder import TinyEncoder
 
@@ -22,7 +23,7 @@ IN_FILE = {"runtime.store_gigabytes": 0.0}
 def _describe(
     folder: Path, rows: slice = slice(0, 7), encoder: TinyEncoder | None = None, **options: Any
 ) -> torch.Tensor:
-    changes = {"runtime.predict_batch": 3} | options.pop("settings", {})
+    changes = {"runtime.predict_batch": 3, "runtime.precision": "fp32"} | options.pop("settings", {})
     feed = PixelFeed(PIXELS, torch.device("cpu"))
     config = override(preset("tiny"), changes)
     return describe_cells(encoder or TinyEncoder(), feed, rows, config, folder, **options)
@@ -41,6 +42,20 @@ def test_cells_have_the_features_of_the_encoder(settings: dict[str, Any], tmp_pa
     assert (cells.shape, cells.dtype) == ((7, 8, 8, 8), torch.float16)
     torch.testing.assert_close(cells, _compute_expected(), atol=1e-3, rtol=0)
     assert done == [(3, 7), (6, 7), (7, 7)]
+
+
+def test_cells_are_described_in_bf16_where_the_cpu_has_instructions_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact, rounded = (
+        _describe(tmp_path, settings={"runtime.precision": name}).float() for name in ("fp32", "bf16")
+    )
+    distance = float((rounded - exact).norm(dim=1).mean())  # features are unit vectors
+    assert 1e-3 < distance < 0.05
+    for has_bf16, expected in ((False, exact), (True, rounded)):
+        monkeypatch.setattr(devices, "has_bf16_instructions", lambda has_bf16=has_bf16: has_bf16)
+        automatic = _describe(tmp_path, settings={"runtime.precision": "auto"}).float()
+        assert torch.equal(automatic, expected)
 
 
 def test_only_the_given_rows_are_described(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from selfmark.errors import InputError
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
+from selfmark.features.encoder import Encoder
 from selfmark.features.loading import build_encoder, load_encoder
 from selfmark.features.packaged_weights import load_packaged_weights
 from selfmark.run.processes import SINGLE_PROCESS
@@ -142,6 +143,27 @@ def test_features_computed_without_gradients_follow_the_weights() -> None:
     encoder.load_state_dict(build_encoder(LITE0).state_dict())
     with torch.no_grad():
         torch.testing.assert_close(encoder(images), build_encoder(LITE0)(images))
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+@torch.no_grad()
+def test_features_follow_the_precision_of_autocast(is_training: bool) -> None:
+    encoder, images = load_encoder(LITE0).train(is_training), random_images(2, 64)
+    exact = encoder(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = encoder(images)
+    assert rounded.dtype == torch.float32
+    assert 1e-3 < float((rounded - exact).norm(dim=1).mean()) < 0.1  # features are unit vectors
+    assert torch.equal(encoder(images), exact)  # weights in bf16 must not be used again
+    by_autocast = _compute_with_autocast_alone(encoder, images)
+    torch.testing.assert_close(rounded, by_autocast, rtol=0, atol=0.02)
+
+
+@torch.enable_grad()
+def _compute_with_autocast_alone(encoder: Encoder, images: Tensor) -> Tensor:
+    """Compute features in bf16 with gradients, for which autocast casts the weights, not the network."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return encoder(images).detach()
 
 
 def test_features_follow_the_weights_that_an_optimizer_changed() -> None:

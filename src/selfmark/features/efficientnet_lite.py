@@ -127,6 +127,10 @@ class FoldedConv(NamedTuple):
         y = self.conv.convolve(x, self.weight, self.bias)
         return F.relu6(y, inplace=True) if self.has_relu6 else y
 
+    def cast(self, dtype: torch.dtype) -> FoldedConv:
+        """Return the same layer with weight and bias in another precision."""
+        return self._replace(weight=self.weight.to(dtype), bias=self.bias.to(dtype))
+
 
 class FoldedBlock(NamedTuple):
     """Block whose convolutions include their batch norms; `has_skip` adds the input to the result."""
@@ -141,12 +145,20 @@ class FoldedBlock(NamedTuple):
             y = layer(y)
         return x + y if self.has_skip else y
 
+    def cast(self, dtype: torch.dtype) -> FoldedBlock:
+        """Return the same block with all weights in another precision."""
+        return self._replace(layers=tuple(layer.cast(dtype) for layer in self.layers))
+
 
 class FoldedNetwork(NamedTuple):
     """All layers of a network, with their batch norms folded into the convolutions."""
 
     stem: FoldedConv
     blocks: tuple[FoldedBlock, ...]
+
+    def cast(self, dtype: torch.dtype) -> FoldedNetwork:
+        """Return the same network with all weights in another precision."""
+        return FoldedNetwork(self.stem.cast(dtype), tuple(block.cast(dtype) for block in self.blocks))
 
 
 class InvertedResidual(nn.Module):
@@ -209,8 +221,8 @@ class EfficientNetLite(nn.Module):
             self.last_blocks.append(len(blocks) - 1)
             self.stage_channels.append(outputs)
         self._blocks = nn.ModuleList(blocks)
-        # state of the weights, and the network that was folded from them
-        self._folded: tuple[tuple[tuple[int, int], ...], FoldedNetwork] | None = None
+        # precision and state of the weights, and the network that was folded from them
+        self._folded: tuple[torch.dtype, tuple[tuple[int, int], ...], FoldedNetwork] | None = None
 
     def forward(self, images: Tensor, blocks: tuple[int, ...], batch: int = 0) -> list[Tensor]:
         """Return the feature maps of some blocks.
@@ -242,17 +254,22 @@ class EfficientNetLite(nn.Module):
     def _fold_norms(self) -> FoldedNetwork:
         """Fold all batch norms into the current weights.
 
-        In evaluation mode without gradients, they are folded again only after a weight changed. On a CPU,
-        folding takes an eighth as long as computing the features of one image. An optimizer may change
-        weights but not their address and version, so `train` discards the folded network.
+        In evaluation mode without gradients, they are folded again only after a weight or the precision of
+        autocast changed. On a CPU, folding takes an eighth as long as computing the features of one image.
+        An optimizer may change weights but not their address and version, so `train` discards the folded
+        network. Without gradients, the weights are also cast here, because autocast would cast them again in
+        every pass.
         """
-        if self.training or torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             return self._fold_now()
+        dtype = _autocast_dtype(self._conv_stem.weight)
+        if self.training:
+            return self._fold_now().cast(dtype)
         tensors = (*self.parameters(), *self.buffers())
         state = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
-        if self._folded is None or self._folded[0] != state:
-            self._folded = (state, self._fold_now())
-        return self._folded[1]
+        if self._folded is None or self._folded[:2] != (dtype, state):
+            self._folded = (dtype, state, self._fold_now().cast(dtype))
+        return self._folded[2]
 
     def _fold_now(self) -> FoldedNetwork:
         blocks = (self.block(number) for number in range(len(self._blocks)))
@@ -326,6 +343,12 @@ class EfficientNetLiteEncoder(Encoder):
             padded = self.network(pad_batch(images, _GPU_BATCH), self.blocks, _GPU_BATCH)
             maps = [values[: len(images)] for values in padded]
         return maps, maps[1:]
+
+
+def _autocast_dtype(weight: Tensor) -> torch.dtype:
+    """Return the precision of convolutions with this weight: that of autocast if it is on."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
 def _round_channels(channels: float, divisor: int = 8) -> int:

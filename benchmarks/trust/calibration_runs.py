@@ -8,13 +8,14 @@ JSON file and an .npz file with landmarks for each run. `trust_model.py` fits tr
 files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
 
 Each run trains on four fifths of the training images and is evaluated on the other fifth, as in
-`default_command.py`. Test images are never read. Each run is verified by a second one.
+`default_command.py`. Test images are never read. Each run is verified by a second one; with `--no-verify`, it
+is not.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,14 +113,23 @@ def build_variants(name: str) -> dict[str, Variant]:
 
 def main() -> None:
     """Make the runs that are named on the command line, one after the other."""
-    data, work, out = (Path(argument) for argument in sys.argv[1:4])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("runs", nargs="+", metavar="NAME:VARIANT")
+    parser.add_argument("--no-verify", action="store_true")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    for argument in sys.argv[4:]:
+    for argument in arguments.runs:
         name, _, label = argument.partition(":")
         started = time.monotonic()
         tag = f"{name}--{label}"
         try:
-            result = make_run(name, label, data, work, out)
+            result = make_run(
+                name, label, arguments.data, arguments.work, out, is_verified=not arguments.no_verify
+            )
         except (InputError, TrainingError) as error:
             result = {"error": str(error)}
         seconds = round(time.monotonic() - started, 1)
@@ -127,7 +137,9 @@ def main() -> None:
         print(tag, seconds, result.get("forward_share", result.get("error")), flush=True)
 
 
-def make_run(name: str, label: str, data: Path, work: Path, out: Path) -> dict[str, Any]:
+def make_run(
+    name: str, label: str, data: Path, work: Path, out: Path, *, is_verified: bool
+) -> dict[str, Any]:
     """Make one run and return its checks and its true errors."""
     variant = build_variants(name)[label]
     parts = find_parts(name, data, work)
@@ -137,7 +149,7 @@ def make_run(name: str, label: str, data: Path, work: Path, out: Path) -> dict[s
             find_parts(_choose_other_kind(name), data, work).inputs, len(list_images(inputs))
         )
     folder = work / "runs" / f"{name}--{label}"
-    settings = {"verification.enabled": True, **variant.settings}
+    settings = {"verification.enabled": is_verified, **variant.settings}
     with _shuffle_labels(variant.shuffles_labels):
         detector = selfmark.discover(
             inputs,
@@ -178,10 +190,8 @@ def _measure_steps(run: Run) -> dict[str, float]:
     """Return how long the run and its verification took, in seconds."""
     times = {event["event"]: event["time"] for event in run.events()}
     start = min(event["time"] for event in run.events())
-    return {
-        "training": round(times["verification"] - start, 1),
-        "verification": round(times["done"] - times["verification"], 1),
-    }
+    trained = times.get("verification", times["done"])
+    return {"training": round(trained - start, 1), "verification": round(times["done"] - trained, 1)}
 
 
 def find_parts(name: str, data: Path, work: Path) -> Parts:

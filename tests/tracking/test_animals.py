@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import pytest
 from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
+from selfmark.images.decode import Pixels
+from selfmark.images.video import read_frames
+from selfmark.tracking import animals as animals_module
 from selfmark.tracking.animals import (
     AnimalTracks,
     build_square_refs,
@@ -21,6 +25,7 @@ from selfmark.tracking.animals import (
     smooth_track,
     track_animals,
 )
+from selfmark.tracking.regions import Regions, locate_objects
 from tests.tracking.arena import BODY, SIZE, Floats, wander, write_arena_video
 
 SETTINGS = Tracking(num_samples=30)
@@ -95,6 +100,28 @@ def test_an_animal_that_leaves_has_no_box_until_it_returns(tmp_path: Path) -> No
     x, y, width, height = refs[3].box or (0, 0, 0, 0)
     assert width == height == tracks.side
     np.testing.assert_allclose([x + width / 2 - 0.5, y + height / 2 - 0.5], tracks.center[15, 0])
+
+
+def test_frames_without_an_animal_are_counted_apart_from_unreadable_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unreadable frames in short gaps get positions, so they do not lower the number of empty frames."""
+    paths = wander(150, 1, seed=4)
+    paths[60:100] = np.nan
+    unreadable = (20, 30, 40, 80)
+
+    def read_all_but_some(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
+        return ((number, frame) for number, frame in read_frames(path, numbers) if number not in unreadable)
+
+    monkeypatch.setattr(animals_module, "read_frames", read_all_but_some)
+    notes: list[str] = []
+    path = write_arena_video(paths, tmp_path / "arena.mp4")
+    settings = Tracking(num_samples=30, max_missing=1)
+    locate_objects([path], regions=Regions(animals=1), settings=settings, on_note=notes.append)
+    assert notes == [
+        f"4 of 150 frames of {path} could not be read",
+        f"no animal was found in 39 of 150 frames of {path}",
+    ]
 
 
 def test_a_video_without_motion_is_rejected(tmp_path: Path) -> None:

@@ -97,6 +97,16 @@ def test_a_change_of_overall_brightness_is_not_foreground(learn: Learn) -> None:
     np.testing.assert_array_equal(background.foreground(brighter), background.foreground(draw((47, 13))))
 
 
+def test_differences_that_do_not_fit_eight_bits_are_foreground() -> None:
+    """The scene loses 200 gray levels and the animal gains 60, so their difference does not fit 8 bits."""
+    scene = np.full((HEIGHT, WIDTH), 250, np.uint8)
+    scene[25:55, 35:65] = 5
+    darker = np.full((HEIGHT, WIDTH, 3), 50, np.uint8)
+    darker[25:55, 35:65] = 65
+    background = Background(scene, 1.0, 12.0, np.ones((3, 3), np.uint8), ANIMAL**2)
+    assert background.foreground(darker)[30:50, 40:60].all()
+
+
 def test_a_scene_without_motion_has_no_animals(learn: Learn) -> None:
     with pytest.raises(InputError, match=r"arena\.mp4: no animals were found"):
         learn(np.repeat(draw((47, 13))[None], 20, axis=0))

@@ -30,6 +30,7 @@ class AnimalTracks:
     center:  [frames, A, 2], pixel centers at integers; interpolated in short gaps, NaN in longer ones
     side:    side of the square around an animal; the same for all animals and frames
     unread:  number of frames that could not be read
+    empty:   number of frames that were read, but in which no animal has a position
     outside: fraction of the foreground pixels that are far from all animals; median over the frames
     """
 
@@ -37,6 +38,7 @@ class AnimalTracks:
     side: float
     unread: int = 0
     outside: float = 0.0
+    empty: int = 0
 
 
 def track_animals(
@@ -60,9 +62,9 @@ def track_animals(
     radius = np.full((video.frames, animals), np.nan)
     outside = np.full(video.frames, np.nan)
     description = np.full((video.frames, animals, DESCRIPTION_LENGTH), np.nan, np.float32)
-    unread = video.frames
+    is_read = np.zeros(video.frames, bool)
     for number, frame in read_frames(path, range(video.frames)):
-        unread -= 1
+        is_read[number] = True
         check_frame_size(path, number, frame, video.size)
         mask = background.foreground(frame)
         positions = tracker.update(mask)
@@ -88,9 +90,13 @@ def track_animals(
         center = np.take_along_axis(center, order[..., None], axis=1)
         radius = np.take_along_axis(radius, order, axis=1)
     max_gap, sigma = round(settings.max_gap * rate), settings.smoothing * rate
-    smooth = [smooth_track(fill_gaps(center[:, animal], max_gap), sigma) for animal in range(animals)]
+    smooth = np.stack(
+        [smooth_track(fill_gaps(center[:, animal], max_gap), sigma) for animal in range(animals)], axis=1
+    )
     side = 2 * float(np.nanquantile(radius, settings.size_fraction)) * (1 + 2 * settings.margin)
-    return AnimalTracks(np.stack(smooth, axis=1), side, unread, float(np.nanmedian(outside)))
+    is_empty = np.isnan(smooth[..., 0]).all(axis=1)
+    unread, empty = int((~is_read).sum()), int((is_read & is_empty).sum())
+    return AnimalTracks(smooth, side, unread, float(np.nanmedian(outside)), empty)
 
 
 def explain_implausible_tracks(tracks: AnimalTracks, settings: Tracking) -> str:

@@ -108,9 +108,8 @@ def _difference(gray: Gray, background: Gray) -> Gray:
     """Return the smoothed absolute difference in gray levels, corrected for changes of overall brightness."""
     difference = gray.astype(np.int16) - background
     difference -= np.int16(np.median(difference[::4, ::4]))
-    return np.asarray(
-        cv2.GaussianBlur(np.abs(difference).astype(np.uint8), (0, 0), _BLUR_SIGMA), dtype=np.uint8
-    )
+    magnitude = np.minimum(np.abs(difference), 255).astype(np.uint8)
+    return np.asarray(cv2.GaussianBlur(magnitude, (0, 0), _BLUR_SIGMA), dtype=np.uint8)
 
 
 def _open(mask: npt.NDArray[np.bool_], kernel: Mask) -> Mask:

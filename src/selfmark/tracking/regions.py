@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef, is_possible_box
@@ -154,9 +152,8 @@ def _track_all(
             )
         if tracks.unread:
             on_note(f"{tracks.unread} of {len(tracks.center)} frames of {path} could not be read")
-        empty = int(np.isnan(tracks.center[..., 0]).all(axis=1).sum()) - tracks.unread
-        if empty > 0:
-            on_note(f"no animal was found in {empty} of {len(tracks.center)} frames of {path}")
+        if tracks.empty:
+            on_note(f"no animal was found in {tracks.empty} of {len(tracks.center)} frames of {path}")
     if not tracked:
         raise errors[0]
     for video_error in errors:

@@ -21,8 +21,9 @@ from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import registry
 from selfmark.paper.reproduction import experiment, harness, workspace
+from selfmark.paper.reproduction.cost import DatasetNames
 from selfmark.paper.reproduction.experiment import CellSpec
-from selfmark.paper.reproduction.experiment_plan import Training
+from selfmark.paper.reproduction.experiment_plan import Training, make_plan
 from selfmark.paper.reproduction.harness import Log, ReproductionOptions, reproduce_tables
 from selfmark.paper.reproduction.workspace import OpenListener
 from tests.conftest import selfmark
@@ -223,6 +224,18 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
     with pytest.raises(DiskError):
         _reproduce(["cats"], root, tmp_path)
     assert list((tmp_path / "failed").iterdir()) == []
+
+
+def test_only_experiments_with_regressors_name_one() -> None:
+    names = ("cats", "noise", "clusters", "precision", "keypoint-examples", "tsne", "qualitative", "maximal")
+    plans = {
+        name: make_plan([experiment.load_experiment(name)], DatasetNames(), "tiny", {}) for name in names
+    }
+    described = {
+        name: harness._describe_regressor(experiment.load_experiment(name), plan)
+        for name, plan in plans.items()
+    }
+    assert [name for name in names if described[name]] == ["cats", "noise", "clusters"]
 
 
 def test_another_ridge_needs_no_new_training(

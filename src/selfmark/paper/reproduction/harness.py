@@ -39,7 +39,7 @@ from selfmark.paper.reproduction.reference_values import (
     as_measured,
     with_authors_eyes,
 )
-from selfmark.paper.reproduction.table_metrics import METRICS, Value, parse_metric
+from selfmark.paper.reproduction.table_metrics import METRICS, MeasurementKind, Value, parse_metric
 from selfmark.paper.reproduction.table_writers import (
     ABSENT,
     FAILED,
@@ -56,6 +56,9 @@ from selfmark.run.torchrun_environment import read_count
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, pop_license_notice
 
 Log = Callable[[str], None]
+
+# Kinds of measurements that fit regressors.
+_WITH_REGRESSORS: tuple[MeasurementKind, ...] = ("stage1", "rounds", "detector")
 
 _EYES_NOTE = (
     "The inter-ocular distance of 68 points is measured between the centers of the six points of each eye. "
@@ -336,9 +339,14 @@ def _find_measurements(experiment: Experiment, plan: ExperimentPlan) -> list[Mea
 
 
 def _describe_regressor(experiment: Experiment, plan: ExperimentPlan) -> str:
-    """Return the ridges of an experiment's regressors as text; data sets may have different ridges."""
+    """Return the ridges of an experiment's regressors as text; empty if nothing is regressed.
+
+    Data sets may have different ridges.
+    """
     ridges: dict[float, dict[str, None]] = {}
     for measurement in _find_measurements(experiment, plan):
+        if measurement.kind not in _WITH_REGRESSORS:
+            continue
         ridge = measurement.evaluation.get("ridge", measurement.training.config.evaluation.ridge)
         ridges.setdefault(float(ridge), {})[measurement.data] = None
     if len(ridges) < 2:

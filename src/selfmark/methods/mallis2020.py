@@ -13,6 +13,7 @@ is the network of Stage 1, and Psi is the network of Stage 2. The steps are:
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -118,8 +119,8 @@ def _drop_rare_clusters(run: Run, labeled: LabeledPoints, num_images: int) -> La
     kept = labeled.select(~is_rare[labeled.label])
     if len(kept.points) == 0:
         raise CollapsedTraining(
-            f"no cluster is found in {minimum:.0f} images or more. Lower mallis2020.min_found or M, or add "
-            "images"
+            f"no cluster is found in {math.ceil(minimum)} images or more. Lower mallis2020.min_found or M, "
+            "or add images"
         )
     return kept
 

@@ -1,9 +1,11 @@
 """Fit the weights of trust and verdict, and measure how well they work on data sets left out of the fit.
 
     PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --gather OUT RUNS.json
+    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --update OUT RUNS.json
     PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py RUNS.json OUTPUT.json
 
 The first command collects the files that `calibration_runs.py` and `recipe_runs.py` wrote to OUT. The second
+command adds the runs of OUT to RUNS.json; they replace runs of the same data set and variant. The third
 command leaves out each data set in turn: it fits the weights to the runs on the other data sets, and compares
 trust and verdict of the left-out runs with their true errors. The weights in the settings
 (`evaluation.error_weights` and others) are those fitted to all runs.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +55,10 @@ def main() -> None:
     if sys.argv[1] == "--gather":
         write_json(gather_runs(Path(sys.argv[2])), Path(sys.argv[3]))
         return
+    if sys.argv[1] == "--update":
+        path = Path(sys.argv[3])
+        write_json(update_runs(read_json(path), gather_runs(Path(sys.argv[2]))), path)
+        return
     content = read_json(Path(sys.argv[1]))
     about = {"script": "benchmarks/trust/trust_model.py", "made_with": content["made_with"]}
     result = measure(content["runs"]) | measure_recipes(content["recipes"])
@@ -75,6 +82,20 @@ def gather_runs(folder: Path) -> dict[str, Any]:
         "note": "",
     }
     return {"made_with": versions, "runs": rows, "recipes": recipes}
+
+
+def update_runs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the old runs with those replaced that were made again; `made_with` says which ones.
+
+    Args:
+        old: what `gather_runs` returned for the old runs.
+        new: the same for the new runs; their recipes are ignored.
+    """
+    added = {(run["data"], run["variant"]): run for run in new["runs"]}
+    kept = {(run["data"], run["variant"]): run for run in old["runs"]}
+    about = new["made_with"] | {"runs": [f"{data}, {variant}" for data, variant in sorted(added)]}
+    made_with = old["made_with"] | {"updates": [*old["made_with"].get("updates", []), about]}
+    return old | {"made_with": made_with, "runs": [run for _, run in sorted((kept | added).items())]}
 
 
 def _select_values(run: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +137,12 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         truth = np.concatenate([run["landmark_shares"] for run in left_out])
         spearman[name] = _correlate(np.concatenate([trust.trust for trust in judged]), truth)
         with_second = [judge_landmarks(_build_evidence(run, is_verified=True), settings) for run in left_out]
-        verified[name] = _correlate(np.concatenate([trust.trust for trust in with_second]), truth)
+        has_second = [run["second_run_error"] is not None for run in left_out]
+        if any(has_second):
+            verified[name] = _correlate(
+                np.concatenate(list(compress([trust.trust for trust in with_second], has_second))),
+                np.concatenate(list(compress([run["landmark_shares"] for run in left_out], has_second))),
+            )
         for run, trust, second in zip(left_out, judged, with_second, strict=True):
             verdict, expected = judge_run(trust.expected_error, settings)
             within.append(_correlate(trust.trust, np.array(run["landmark_shares"])))
@@ -128,7 +154,9 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
                     "forward_share": run["forward_share"],
                     "expected_forward": round(expected, 3),
                     "verdict": verdict,
-                    "verdict_verified": judge_run(second.expected_error, settings).verdict,
+                    "verdict_verified": None
+                    if run["second_run_error"] is None
+                    else judge_run(second.expected_error, settings).verdict,
                     "true_verdict": judge_forward_share(run["forward_share"], settings),
                 }
             )
@@ -143,10 +171,8 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "spearman_left_out_verified_mean": round(float(np.mean(list(verified.values()))), 4),
         "spearman_within_runs_mean": round(float(np.nanmean(within)), 4),
         "levels": _measure_levels(*np.concatenate(levels, axis=1)),
-        "verdict_accuracy": round(1 - len(wrong) / len(rows), 4),
-        "verdict_accuracy_verified": round(
-            float(np.mean([row["verdict_verified"] == row["true_verdict"] for row in rows])), 4
-        ),
+        "verdict_accuracy": _measure_accuracy(rows, "verdict"),
+        "verdict_accuracy_verified": _measure_accuracy(rows, "verdict_verified"),
         "verdicts_good_for_failed": sum(
             {row["verdict"], row["true_verdict"]} == {"good", "failed"} for row in rows
         ),
@@ -155,6 +181,11 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "mixed_kinds_noticed": _notice_mixed_kinds(runs),
         "weights": final._asdict() | {"verified_error_weights": final_verified.error_weights},
     }
+
+
+def _measure_accuracy(rows: list[dict[str, Any]], name: str) -> float:
+    """Return the fraction of right verdicts; runs without the verdict `name` are left out."""
+    return round(float(np.mean([row[name] == row["true_verdict"] for row in rows if row[name]])), 4)
 
 
 def _measure_levels(trust: FloatArray, error: FloatArray) -> dict[str, dict[str, float]]:

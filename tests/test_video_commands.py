@@ -131,7 +131,7 @@ def test_an_unreadable_video_does_not_stop_the_others(
     (folder / "broken.mp4").write_text("the camera lost power")
     options = ["--every=60", "--device=cpu", "--draw"]
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "out", *options) == 0
-    assert f"1 of 1 frames of {folder / 'broken.mp4'} could not be read" in capsys.readouterr().err
+    assert f"1 of 1 frame of {folder / 'broken.mp4'} could not be read" in capsys.readouterr().err
     assert {row["frame"] for row in _read_rows(tmp_path / "out" / "landmarks.csv")} == {"0", "60"}
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "two", *options, "--find-animals=2") == 0
     assert re.search(r"left out: .*broken\.mp4 cannot be read as a video", capsys.readouterr().err)

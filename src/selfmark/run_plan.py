@@ -23,6 +23,7 @@ from selfmark.config.schedule import fit_schedule, schedule_settings
 from selfmark.errors import InputError
 from selfmark.features.loading import check_features, resolve_features
 from selfmark.tracking.regions import Regions
+from selfmark.wording import describe_count
 
 
 class RunInputs(NamedTuple):
@@ -144,4 +145,4 @@ def _fit_schedule(
     if fitted == config:
         return config, why
     percent = round(100 * config.schedule.factor(num_images))
-    return fitted, f"{why}; {percent} % of its iterations, for {num_images:,} images"
+    return fitted, f"{why}; {percent} % of its iterations, for {describe_count(num_images, 'image')}"

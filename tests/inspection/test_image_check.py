@@ -44,8 +44,8 @@ def test_the_command_prints_findings_and_writes_pictures(
     printed = capsys.readouterr()
     assert "25 images from 25 files, 64 x 64 pixels" in printed.out
     assert "4 landmarks: about 1 minute and" in printed.out
-    assert "warning: 1 images are copies of others" in printed.err
-    assert "warning: 1 images cannot be read" in printed.err
+    assert "warning: 1 image is a copy of another" in printed.err
+    assert "warning: 1 image cannot be read" in printed.err
     assert "broken.jpg (empty file)" in printed.err
     assert "advice: 25 images are few" in printed.out
     assert "advice: recipe: the objects" in printed.out

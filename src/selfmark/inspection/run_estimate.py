@@ -20,6 +20,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.store import load_store
 from selfmark.inspection.step_timing import measure_pass, measure_steps
 from selfmark.verification import shorten
+from selfmark.wording import describe_count
 
 MEASURED_SECONDS = 5.0  # time to spend on measuring training steps
 _SAMPLE_IMAGES = 32  # number of images to measure with
@@ -120,7 +121,7 @@ def describe_duration(seconds: float) -> str:
     """
     minutes = max(1, round(seconds / 60))
     if minutes < 90:
-        return f"{minutes} minute{'s' if minutes > 1 else ''}"
+        return describe_count(minutes, "minute")
     hours = seconds / 3600
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.0f} days"
 

@@ -237,6 +237,14 @@ def test_random_draws_and_the_precision_of_keypoint_detectors_are_listed(
     assert set(metrics["precision"]) == {"orb"}
 
 
+def test_the_smallest_allowed_numbers_can_be_evaluated(run: Path, toy: Path, known_landmarks: None) -> None:
+    smallest = {"draws": 1, "num_samples": 1, "max_curve_error": 0.001, "fit_images": "[1]", "hit_side": 1}
+    options = [word for name, value in smallest.items() for word in ("--set", f"{name}={value}")]
+    metrics = _evaluate(run, toy, "--normalizer", "side", *options)
+    assert metrics["unlabelled"]["images"] == 1
+    assert len(metrics["curves"]) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -246,6 +254,7 @@ def test_random_draws_and_the_precision_of_keypoint_detectors_are_listed(
         # Unlike "bbox", "box" is the box around the visible points. Here the points lie on a line.
         (["--normalizer", "box"], "annotations[0]"),
         (["--normalizer", "side", "--set", "draws=often"], "draws"),
+        (["--normalizer", "side", "--set", "draws=0"], "evaluation.draws must be between 1 and"),
         (["--normalizer", "side", "--detectors", "eyes"], "detector"),
     ],
 )

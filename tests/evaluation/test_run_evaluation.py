@@ -19,8 +19,11 @@ from selfmark.cli.entry import app
 from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.discovery import discover
 from selfmark.errors import InputError
-from selfmark.evaluation import run_evaluation
+from selfmark.evaluation import detector_precision, run_evaluation
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.images.sources import list_images
+from selfmark.points import Keypoints
+from selfmark.run.folder import Run
 from tests.conftest import QUICK
 
 SIDE = 64  # pixels; images and network images have the same side, so that their coordinates are the same
@@ -235,6 +238,19 @@ def test_random_draws_and_the_precision_of_keypoint_detectors_are_listed(
     assert draws_by_images == {(2, 4), (3, 1)}
     assert [(curve["images"], curve["draws"]) for curve in metrics["curves"]] == [(2, 4)]
     assert set(metrics["precision"]) == {"orb"}
+
+
+def test_without_keypoints_on_labeled_images_the_precision_is_null(
+    run: Path, toy: Path, known_landmarks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The labeled images are training images, but neither the run nor ORB has found keypoints in them."""
+    nothing = Keypoints(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+    monkeypatch.setattr(detector_precision, "detect_first_keypoints", lambda *_: nothing)
+    monkeypatch.setattr(Run, "load_or_compute_keypoints", lambda *_: nothing)
+    monkeypatch.setattr(Run, "refs", lambda _: list_images([toy / "train"]))
+    metrics = _evaluate(run, toy, "--normalizer", "side", "--detectors", "orb")
+    assert metrics["precision"] == {"selfmark, outliers removed": None, "orb": None}
+    assert metrics["headline"]["forward"]["error"] > 0
 
 
 def test_the_smallest_allowed_numbers_can_be_evaluated(run: Path, toy: Path, known_landmarks: None) -> None:

@@ -120,6 +120,21 @@ def test_every_stage_of_a_training_is_timed(
     assert sum(stage_iterations(longer).values()) > sum(iterations.values())
 
 
+def test_the_comparison_of_rotations_is_part_of_the_estimate(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One second per pass; whether objects that are not upright are turned is decided by their rotations."""
+    monkeypatch.setattr(run_estimate, "measure_pass", lambda *_: 1.0)
+    monkeypatch.setattr(run_estimate, "measure_steps", lambda *_: {})
+    settings = QUICK_FEATURES | {"features.keypoint_landmarks": False}
+    passes = {}
+    for orientation in ("auto", "upright", "not-upright", "turned"):
+        config = override(preset("tiny"), settings | {"features.orientation": orientation})
+        passes[orientation] = round(estimate_run(list_images([photos]), config, CPU).other)
+    assert passes["auto"] == passes["upright"]
+    assert passes["not-upright"] == passes["turned"] == passes["upright"] + 24 * 3 * (32 / 64) ** 2
+
+
 def test_steps_are_timed_without_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step takes 10 s, the others 2 s: 2 s are reported, and the time limit is respected."""
     now, steps = [0.0], []

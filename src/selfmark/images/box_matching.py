@@ -42,8 +42,8 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
     attached = [matched for ref in refs for matched in objects.get((ref.path, ref.frame), ())]
     if not attached:
         raise InputError(
-            f"{file}: none of its boxes belongs to the {describe_count(len(refs), 'given image')}; the first box "
-            f"is of {_describe(boxes[0])}, the first image is {refs[0].name}"
+            f"{file}: none of its boxes belongs to the {describe_count(len(refs), 'given image')}; the first "
+            f"box is of {_describe(boxes[0])}, the first image is {refs[0].name}"
         )
     check_tracks(attached)
     unmatched = sum((ref.path, ref.frame) not in objects for ref in refs)

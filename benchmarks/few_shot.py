@@ -148,13 +148,21 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
         "seed": 0,
         "rows": rows,
         "other_constants": vary_constants(detector, train, test, draws),
-        "hardware": f"CPU, {platform.machine()}, {torch.get_num_threads()} threads, shared with other work",
+        "hardware": describe_hardware(detector.device),
         "versions": {
             "python": platform.python_version(),
             "numpy": np.__version__,
             "torch": torch.__version__,
         },
     }
+
+
+def describe_hardware(device: torch.device) -> str:
+    """Return what predicted the landmarks, and what fitted the maps: always the CPU."""
+    processor = f"CPU, {platform.machine()}, {torch.get_num_threads()} threads, shared with other work"
+    if device.type != "cuda":
+        return processor
+    return f"landmarks: {torch.cuda.get_device_name(device)}; maps: {processor}"
 
 
 def vary_constants(detector: Detector, train: Part, test: Part, draws: int) -> dict[str, dict[str, float]]:

@@ -6,7 +6,9 @@ import ast
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
@@ -110,3 +112,25 @@ def test_a_run_is_copied_without_what_its_head_has_found(
     import_module("student_variants").copy_without_training(tmp_path / "run", tmp_path / "copy")
     files = [path.relative_to(tmp_path / "copy") for path in (tmp_path / "copy").rglob("*.*")]
     assert sorted(map(str, files)) == kept
+
+
+def test_the_object_of_a_crop_is_in_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("benchmarks", "benchmarks/quality", "benchmarks/features"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    find_object = import_module("on_object").find_object
+    crop = np.zeros((90, 90, 3), np.uint8)
+    crop[5:15, 5:15] = 200  # outside the middle
+    assert not find_object(crop).any(), "the background is no object"
+    crop[40:60, 40:50] = 200
+    mask = find_object(crop)
+    assert mask[50, 45]
+    assert not mask[10, 10]
+    assert mask.sum() < 26 * 16
+
+
+def test_results_name_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    describe_hardware = import_module("few_shot").describe_hardware
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    assert describe_hardware(torch.device("cuda")).startswith("landmarks: a GPU; maps: CPU, ")
+    assert describe_hardware(torch.device("cpu")).startswith("CPU, ")

@@ -326,6 +326,22 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
         _build_detector()(np.zeros((10, 10), np.uint8))
 
 
+@pytest.mark.parametrize("other", ["a.png", Path("a.png"), 3])
+def test_lists_of_arrays_and_anything_else_are_refused(other: object) -> None:
+    picture = np.zeros((64, 64, 3), np.uint8)
+    for images in ([picture, other], [other, picture]):
+        with pytest.raises(
+            InputError, match=r"give either only image arrays or only names of files.*not both"
+        ):
+            _build_detector()(images)
+
+
+def test_objects_that_are_no_images_are_refused() -> None:
+    for images in (3, [3, "a.png"]):
+        with pytest.raises(InputError, match=r"only names of files.*, not an object of type int"):
+            _build_detector()(images)  # type: ignore[arg-type]
+
+
 def test_the_demo_detector_finds_the_toy_animal() -> None:
     """On new pictures, true points predicted from the landmarks are much better than the mean shape."""
     scene = generate_scene(80, 96, seed=11)

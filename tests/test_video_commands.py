@@ -17,6 +17,7 @@ from selfmark import pipeline
 from selfmark.images.video import probe_video
 from selfmark.run.config_file import read_config
 from selfmark.run.folder import Run
+from selfmark.tracking import regions
 from tests.conftest import QUICK, selfmark
 from tests.images.videos import encode_video
 from tests.tracking.arena import SIZE, wander, write_arena_video
@@ -131,7 +132,7 @@ def test_an_unreadable_video_does_not_stop_the_others(
     (folder / "broken.mp4").write_text("the camera lost power")
     options = ["--every=60", "--device=cpu", "--draw"]
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "out", *options) == 0
-    assert f"1 of 1 frames of {folder / 'broken.mp4'} could not be read" in capsys.readouterr().err
+    assert f"1 of 1 frame of {folder / 'broken.mp4'} could not be read" in capsys.readouterr().err
     assert {row["frame"] for row in _read_rows(tmp_path / "out" / "landmarks.csv")} == {"0", "60"}
     assert selfmark("predict", quick_run, folder, "-o", tmp_path / "two", *options, "--find-animals=2") == 0
     assert re.search(r"left out: .*broken\.mp4 cannot be read as a video", capsys.readouterr().err)
@@ -189,6 +190,32 @@ def test_bad_options_are_refused_in_one_line(
         assert not (tmp_path / "out").exists()
     # The folder is empty.
     assert selfmark("predict", quick_run, tmp_path, "-o", tmp_path / "out", "--draw") == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("discover", ["--set=color=red"], "unknown setting 'color'"),
+        ("discover", ["--set=K=40", "--set=M=20"], "M must be at least K"),
+        ("discover", ["--preset=huge"], "unknown preset 'huge'"),
+        ("discover", ["--start-from=nothing"], "nothing"),
+        ("discover", ["-o", "."], "is not an empty folder"),
+        ("check", ["--set=color=red"], "unknown setting 'color'"),
+        ("check", ["--set=K=40", "--set=M=20"], "M must be at least K"),
+    ],
+)
+def test_settings_are_refused_before_animals_are_tracked(
+    command: str,
+    options: list[str],
+    message: str,
+    arena: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(regions, "track_animals", lambda *_: pytest.fail("animals were tracked"))
+    monkeypatch.chdir(arena.parent)
+    assert selfmark(command, arena, "--find-animals=1", "--device=cpu", *options) == 2
+    assert message in capsys.readouterr().err
 
 
 # A program that processes videos. After each video, it prints its own peak memory so far, in KiB.

@@ -7,9 +7,10 @@ RUN is a run folder. The script prints one line of JSON for each run, measured o
 
 flies-dpk and mouse-openfield have a plain background. There, Otsu's threshold separates the pixels whose gray
 level differs from that of the crop's border. The object is the connected region of these pixels with the
-largest area in the crop's middle. On birds-cub, the object is the convex hull of the annotated points, which
-misses parts of wings and tails. A landmark is on the object if its distance from the object is at most 3 % of
-the crop's side.
+largest area in the crop's middle. In a crop without such a region, no landmark is on the object; the output
+counts these crops. On birds-cub, the object is the convex hull of the annotated points, which misses parts of
+wings and tails. A landmark is on the object if its distance from the object is at most 3 % of the side of the
+crop.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ TOLERANCE = 0.03  # maximum distance from the object, as a fraction of the crop'
 
 
 def find_object(crop: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Return a mask [S, S] of the object of a crop [S, S, 3] RGB, enlarged by the tolerance."""
+    """Return a mask [S, S] of the object of a crop [S, S, 3] RGB, enlarged by the tolerance.
+
+    The mask is empty if no region lies in the crop's middle.
+    """
     gray = cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY).astype(np.float32)
     border = np.concatenate([gray[0], gray[-1], gray[:, 0], gray[:, -1]])
     difference = np.clip(np.abs(gray - np.median(border)), 0, 255).astype(np.uint8)
@@ -42,8 +46,9 @@ def find_object(crop: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     _, labels = cv2.connectedComponents(mask)
     side = len(crop)
     center = labels[side // 3 : -side // 3, side // 3 : -side // 3]
-    counts = np.bincount(center[center > 0], minlength=2)
-    return _enlarge((labels == counts.argmax()).astype(np.uint8))
+    counts = np.bincount(center[center > 0])
+    is_object = labels == counts.argmax() if len(counts) else np.zeros(labels.shape, bool)
+    return _enlarge(is_object.astype(np.uint8))
 
 
 def fill_hull(points: npt.NDArray[np.float64], side: int) -> npt.NDArray[np.bool_]:
@@ -93,6 +98,7 @@ def main() -> None:
             "data": arguments.name,
             "run": Path(run).parent.name,
             "images": len(pixel),
+            "images_without_object": int((~masks.any(axis=(1, 2))).sum()),
             "object_fraction": round(float(masks.mean()), 4),
             "on_object": round(float(on_object.mean()), 4),
             "commit": provenance.read_commit(),

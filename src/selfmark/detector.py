@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -247,11 +248,18 @@ class Detector:
                 glob patterns, videos.
 
         Raises:
-            InputError: if none of the images can be read.
+            InputError: if none of the images can be read, or if arrays are mixed with files.
         """
         items: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
-        if items and all(isinstance(item, np.ndarray) for item in items):
-            return self._predict_arrays(items)
+        arrays = [item for item in items if isinstance(item, np.ndarray)]
+        if arrays and len(arrays) == len(items):
+            return self._predict_arrays(arrays)
+        for item in items:
+            if not isinstance(item, (str, os.PathLike)):
+                raise InputError(
+                    "give either only image arrays or only names of files, folders and patterns, not "
+                    f"{'both' if arrays else f'an object of type {type(item).__name__}'}"
+                )
         parts = [prediction.landmarks for prediction in self.predict(list_images(items))]
         if not parts:
             raise InputError(f"none of the images could be read: {', '.join(map(str, items[:3]))}")

@@ -393,7 +393,11 @@ def _create_run(
 
     Progress is passed to the listener only: there is no log yet while animals are tracked.
     """
-    tracking = check_request(inputs, options)
+    # Everything that can be refused is checked before minutes of tracking.
+    tracking = check_request(inputs, options, device)
+    Run.require_unused(path)
+    if options.start_from:
+        find_model(options.start_from)
 
     def on_progress(done: int, total: int) -> None:
         if listener is not None and (done % _FRAMES_PER_REPORT == 0 or done == total):

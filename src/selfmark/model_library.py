@@ -28,6 +28,7 @@ from selfmark.run.guarded_files import (
 )
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 from selfmark.weights_cache import cache_folder, compute_file_sha256, fetch_file
+from selfmark.wording import describe_count
 
 _CARD = "selfmark_model"  # key of the header that contains model.json
 _ONNX = "onnx_features"  # tensor with the ONNX model of the features
@@ -179,8 +180,12 @@ def describe_model(card: ModelCard) -> str:
     """Return one line about a detector: landmarks, network, and what it was trained on."""
     network = card.features.name if card.architecture in ("encoder", "zero-shot") else "no features"
     images = card.provenance.get("images")
-    trained = f"trained on {images:,} images" if isinstance(images, int) else "training not recorded"
-    return f"{len(card.names)} landmarks, {network}, {card.images.size} px, {trained}"
+    trained = (
+        f"trained on {describe_count(images, 'image')}"
+        if isinstance(images, int)
+        else "training not recorded"
+    )
+    return f"{describe_count(len(card.names), 'landmark')}, {network}, {card.images.size} px, {trained}"
 
 
 def compute_model_digest(folder: Path) -> str:

@@ -78,6 +78,7 @@ from selfmark.train.objectives import (
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 from selfmark.train.starting_weights import start_phi
+from selfmark.wording import choose_form, describe_count
 
 
 class Stage1Result(NamedTuple):
@@ -180,12 +181,13 @@ def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config
     if max_per_image < min_landmarks and not config.merges_clusters:
         smallest = "" if config.K else ", the smallest number that is tried,"
         return (
-            f"K={min_landmarks}{smallest} is more than the {max_per_image} points that '{detector}' found in "
-            f"any image: {_advise_on_few_keypoints(max_per_image, config)}"
+            f"K={min_landmarks}{smallest} is more than the {describe_count(max_per_image, 'point')} that "
+            f"'{detector}' found in any image: {_advise_on_few_keypoints(max_per_image, config)}"
         )
     if len(points) < config.M:
         return (
-            f"the {len(points)} keypoints of {num_images} images are too few for M={config.M} clusters: "
+            f"the {describe_count(len(points), 'keypoint')} of {describe_count(num_images, 'image')} "
+            f"{choose_form(len(points), 'is', 'are')} too few for M={config.M} clusters: "
             "give more images or lower M"
         )
     return ""

@@ -26,6 +26,7 @@ from selfmark.run.interrupts import defer_interrupts
 from selfmark.run.tensor_files import read_tensors
 from selfmark.train.checkpoints import save_checkpoint
 from selfmark.train.engine import Phase, TrainingTask, TrainState, run_phase
+from selfmark.wording import choose_form, describe_count
 
 # Fields of the model card that people edit on the naming page.
 _EDITABLE_FIELDS = ("names", "mirror", "skeleton", "colors", "hidden", "confirmed")
@@ -72,7 +73,8 @@ def load_training_images(run: Run, is_canceled: Callable[[], bool] = lambda: Fal
         run.log("survey", sentences=describe_survey(survey_images(store)))
     if len(store) < config.images.minimum:
         raise NotEnoughData(
-            f"{len(store)} usable images are too few to cluster; at least {config.images.minimum} are needed"
+            f"{describe_count(len(store), 'usable image')} {choose_form(len(store), 'is', 'are')} too few to "
+            f"cluster; at least {config.images.minimum} are needed"
         )
     if config.temporal.enabled and not has_nearby_frames(store.video, store.frame, store.track):
         raise InputError(

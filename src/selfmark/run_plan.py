@@ -23,6 +23,11 @@ from selfmark.config.schedule import fit_schedule, schedule_settings
 from selfmark.errors import InputError
 from selfmark.features.loading import check_features, resolve_features
 from selfmark.tracking.regions import Regions
+from selfmark.wording import describe_count
+
+# Settings are checked for this number of images before the images are counted. With fewer images, presets
+# have fewer clusters, so settings that are refused for many images are refused for few images, too.
+_MANY_IMAGES = 1_000_000
 
 
 class RunInputs(NamedTuple):
@@ -73,21 +78,35 @@ def options_to_json(inputs: RunInputs, options: RunOptions) -> dict[str, Any]:
     }
 
 
-def check_request(inputs: RunInputs, options: RunOptions) -> Tracking:
-    """Check the inputs and the number of landmarks of a new run.
+def check_request(inputs: RunInputs, options: RunOptions, device: torch.device) -> Tracking:
+    """Check the inputs and the number of landmarks of a new run, and its settings if animals are tracked.
+
+    Args:
+        inputs: the images.
+        options: the options of the discovery.
+        device: device to compute on.
 
     Returns:
         The settings for tracking animals. They are needed first, because the other settings may depend on
         the number of images, and tracking determines this number.
 
     Raises:
-        InputError: if there are no inputs, or if the number of landmarks is not possible.
+        InputError: if there are no inputs, if the number of landmarks is not possible, or if animals are to
+            be tracked and the settings cannot be used for any number of images.
     """
     landmarks = options.landmarks
     if not inputs.inputs:
         raise InputError("no images given: give a folder, image files or a video")
     if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
         raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
+    if inputs.regions is not None and inputs.regions.animals:
+        # Settings must not be refused after minutes of tracking. Without tracking, the caller resolves them
+        # immediately.
+        resolve_config(inputs, options, _MANY_IMAGES, device)
+    return _read_tracking_settings(options)
+
+
+def _read_tracking_settings(options: RunOptions) -> Tracking:
     changes = {name: value for name, value in options.settings.items() if name.startswith("tracking.")}
     return override(Config(), changes).tracking
 
@@ -115,7 +134,7 @@ def resolve_config(
         options.preset, device.type == "cuda", num_images, options.landmarks, features
     )
     if inputs.regions is not None and inputs.regions.animals:
-        tracking = check_request(inputs, options)
+        tracking = _read_tracking_settings(options)
         config = replace(config, augment=replace(config.augment, rotation=tracking.rotation))
     if options.method is not None:
         # The features must be known before the method is checked against them.
@@ -144,4 +163,4 @@ def _fit_schedule(
     if fitted == config:
         return config, why
     percent = round(100 * config.schedule.factor(num_images))
-    return fitted, f"{why}; {percent} % of its iterations, for {num_images:,} images"
+    return fitted, f"{why}; {percent} % of its iterations, for {describe_count(num_images, 'image')}"

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 
+from selfmark.multiview.view_boxes import parse_views, write_views
 from selfmark.run.files import FORMAT
 from tests.conftest import QUICK, selfmark
 
@@ -327,6 +328,12 @@ def test_an_interrupt_before_the_run_exists_does_not_advise_to_resume_it(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("selfmark.discovery.discover", interrupt)
-    for options in ([], ["-o", tmp_path / "run"]):
+    monkeypatch.setattr("selfmark.multiview.view_runs.discover_views", lambda *_: interrupt())
+    views = ["--views", "top=0,0,64,32", "bottom=0,32,64,32"]
+    for options in ([], ["-o", tmp_path / "run"], ["-o", tmp_path / "run", *views]):
         assert selfmark("discover", photos, *options) == 130
         assert capsys.readouterr().err == "stopped before the run was created; run the same command again\n"
+    (tmp_path / "run").mkdir()
+    write_views(parse_views(views[1:]), tmp_path / "run")
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *views) == 130
+    assert capsys.readouterr().err == "stopped; continue with the same command and --resume\n"

@@ -49,7 +49,7 @@ def test_lines_name_stage_round_and_loss_in_plain_words() -> None:
         display(make_train_event("stage 2", 0, 10, 0, 10))
         display({"event": "unknown event"})
     assert read_output(out).splitlines() == [
-        "describing keypoints: 5 of 5 ",
+        "describing keypoints: 5 of 5",
         "grouped keypoints (round 1 of 2): 9.5 points per image found, 8.0 used",
         "training round 1 of 2: 10 of 10 loss 0.5000",
         "grouped keypoints into landmarks: 9.0 points per image found, 7.5 used",
@@ -192,7 +192,7 @@ def test_unreadable_images_are_counted_and_described() -> None:
     assert counted.images == 4
     assert display.rate > 0
     assert describe_unreadable_images([*video, *stills], counted) == [
-        "1 of 4 frames of fly.mp4 could not be read and were left out",
+        "1 of 4 frames of fly.mp4 could not be read and was left out",
         "2 of 3 images could not be read and were left out",
     ]
     assert describe_unreadable_images(video[:3], counted) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +120,46 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder = tmp_path / "without trails"
     list(draw_videos(_make_predictions(refs, np.array(xy)), refs, CARD, folder, every=1, trail=0))
     assert {len(animal.trail) for animals in drawn for animal in animals} == {1}, "the current frame only"
+
+
+@pytest.mark.parametrize(
+    ("predicted", "every", "steps"),
+    [
+        ([*range(5), *range(8, 12)], 1, 4),  # the animal is missing in frames 5 to 7
+        (range(12), 1, 12),
+        (range(0, 12, 3), 1, 4),  # only every third frame was predicted, but all frames are written
+        (range(0, 12, 3), 3, 4),
+        ([0, 2, 4, 8, 10], 2, 2),  # the animal is missing in frame 6
+    ],
+)
+def test_the_trail_of_a_single_animal_ends_where_it_was_missing(
+    predicted: Iterable[int], every: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = _write_dark_clip(tmp_path / "clip.mp4")
+    refs = [ImageRef(source, frame) for frame in predicted]
+    drawn: list[list[DrawnObject]] = []
+    original = draw_frame
+    monkeypatch.setattr(
+        "selfmark.draw.layout.draw_frame",
+        lambda *args: drawn.append(list(args[1])) or original(*args),
+    )
+    list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=every, trail=10.0))
+    *_, (last,) = filter(None, drawn)
+    assert len(last.trail) == steps
+
+
+def test_trails_have_the_given_length_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = _write_dark_clip(tmp_path / "clip.mp4")
+    refs = [ImageRef(source, frame) for frame in range(0, 12, 2)]
+    drawn: list[list[DrawnObject]] = []
+    original = draw_frame
+    monkeypatch.setattr(
+        "selfmark.draw.layout.draw_frame",
+        lambda *args: drawn.append(list(args[1])) or original(*args),
+    )
+    list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=1, trail=4 / 25))
+    *_, (last,) = filter(None, drawn)
+    assert len(last.trail) == 3, "the newest position, and those 2 and 4 frames before"
 
 
 def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path) -> None:

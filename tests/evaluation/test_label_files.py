@@ -90,6 +90,15 @@ def test_min_visibility_excludes_hidden_points(tmp_path: Path) -> None:
     assert np.isnan(truth.xy[0, 1]).all()
 
 
+@pytest.mark.parametrize("min_visibility", [0, 1, 2])
+def test_points_with_v_0_are_never_annotated(min_visibility: int, tmp_path: Path) -> None:
+    content = make_valid_content()
+    content["annotations"][0]["keypoints"] = [0, 0, 0, 30, 40, 0, 50, 60, 2]
+    truth = read(tmp_path, content, min_visibility=min_visibility)
+    assert truth.visible[0].tolist() == [False, False, True]
+    assert np.isnan(truth.xy[0, :2]).all()
+
+
 def test_fields_come_from_annotations_then_images(tmp_path: Path) -> None:
     content = make_valid_content()
     content["annotations"][0] |= {"pose": 3, "track": [1], "odd": None}

@@ -49,7 +49,7 @@ def test_stated_sizes_that_differ_are_refused(photos: Path, tmp_path: Path) -> N
         read_ground_truth(other, refs)
     one = _write_labels(tmp_path / "one.json", [*[(64, 64)] * 3, (640, 480)], [INSIDE] * 4)
     (note,) = read_ground_truth(one, refs).notes
-    assert "1 of 4 images checked do not fit their labels, first '003.png'" in note
+    assert "1 of 4 images checked does not fit its labels, first '003.png'" in note
 
 
 def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path: Path) -> None:

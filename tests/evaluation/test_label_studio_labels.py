@@ -160,7 +160,10 @@ INVALID: dict[str, tuple[Any, str]] = {
         _make_changed_task(lambda t: _get_region(t, 1)["value"].update(width=-1)),
         "w and h not negative",
     ),
-    "other images": ([_make_task(_make_point("nose", 1, 2), image="b.jpg")], "is not among the 1 images"),
+    "other images": (
+        [_make_task(_make_point("nose", 1, 2), image="b.jpg")],
+        "is not among the 1 image given",
+    ),
 }
 
 

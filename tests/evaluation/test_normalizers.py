@@ -100,7 +100,7 @@ def test_names_may_be_numbers_or_contain_commas() -> None:
 def test_objects_that_cannot_be_measured_are_errors(spec: str, missing: Any, boxes: Any) -> None:
     truth = make_objects(ONE_OBJECT * 4, missing=missing, boxes=boxes)
     regions = np.repeat(REGIONS, 4, axis=0)
-    with pytest.raises(InputError, match=r"annotations\[1\].*1 other entries.*choose another normalizer"):
+    with pytest.raises(InputError, match=r"annotations\[1\].*1 other entry.*choose another normalizer"):
         measure_lengths(truth, spec, regions)
     usable = measure_unchecked_lengths(truth, spec, regions) > 0
     assert usable.tolist() == [True, False, False, True]

@@ -19,8 +19,11 @@ from selfmark.cli.entry import app
 from selfmark.detector import Detector, NetworkLandmarks
 from selfmark.discovery import discover
 from selfmark.errors import InputError
-from selfmark.evaluation import run_evaluation
+from selfmark.evaluation import detector_precision, run_evaluation
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
+from selfmark.images.sources import list_images
+from selfmark.points import Keypoints
+from selfmark.run.folder import Run
 from tests.conftest import QUICK
 
 SIDE = 64  # pixels; images and network images have the same side, so that their coordinates are the same
@@ -237,6 +240,27 @@ def test_random_draws_and_the_precision_of_keypoint_detectors_are_listed(
     assert set(metrics["precision"]) == {"orb"}
 
 
+def test_without_keypoints_on_labeled_images_the_precision_is_null(
+    run: Path, toy: Path, known_landmarks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The labeled images are training images, but neither the run nor ORB has found keypoints in them."""
+    nothing = Keypoints(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+    monkeypatch.setattr(detector_precision, "detect_first_keypoints", lambda *_: nothing)
+    monkeypatch.setattr(Run, "load_or_compute_keypoints", lambda *_: nothing)
+    monkeypatch.setattr(Run, "refs", lambda _: list_images([toy / "train"]))
+    metrics = _evaluate(run, toy, "--normalizer", "side", "--detectors", "orb")
+    assert metrics["precision"] == {"selfmark, outliers removed": None, "orb": None}
+    assert metrics["headline"]["forward"]["error"] > 0
+
+
+def test_the_smallest_allowed_numbers_can_be_evaluated(run: Path, toy: Path, known_landmarks: None) -> None:
+    smallest = {"draws": 1, "num_samples": 1, "max_curve_error": 0.001, "fit_images": "[1]", "hit_side": 1}
+    options = [word for name, value in smallest.items() for word in ("--set", f"{name}={value}")]
+    metrics = _evaluate(run, toy, "--normalizer", "side", *options)
+    assert metrics["unlabelled"]["images"] == 1
+    assert len(metrics["curves"]) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -246,6 +270,7 @@ def test_random_draws_and_the_precision_of_keypoint_detectors_are_listed(
         # Unlike "bbox", "box" is the box around the visible points. Here the points lie on a line.
         (["--normalizer", "box"], "annotations[0]"),
         (["--normalizer", "side", "--set", "draws=often"], "draws"),
+        (["--normalizer", "side", "--set", "draws=0"], "evaluation.draws must be between 1 and"),
         (["--normalizer", "side", "--detectors", "eyes"], "detector"),
     ],
 )

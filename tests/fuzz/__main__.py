@@ -32,6 +32,8 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="commit of the code; default: ask git")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.minutes <= 0 and not arguments.add:
+        parser.error("--minutes must be greater than 0, unless --add gives results to add")
     start, earlier = time.perf_counter(), [json.loads(path.read_text()) for path in arguments.add]
     with tempfile.TemporaryDirectory() as name:
         make_pictures(Path(name))

@@ -12,6 +12,7 @@ import pytest
 from selfmark.config import override, preset
 from selfmark.errors import InputError, SelfmarkError
 from tests.fuzz import fuzzing
+from tests.fuzz.__main__ import main as fuzz_main
 from tests.fuzz.fuzzing import fuzz, list_corpus_files
 from tests.fuzz.readers import Reader, build_readers, make_pictures
 
@@ -111,3 +112,13 @@ def test_a_reader_without_its_library_is_not_available() -> None:
     reader = Reader("file", lambda path: None, (b"",), (), requires="a_package_that_does_not_exist")
     assert not reader.is_available()
     assert Reader("file", lambda path: None, (b"",), ()).is_available()
+
+
+def test_no_time_without_results_to_add_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fuzz", "--minutes", "0"])
+    with pytest.raises(SystemExit) as end:
+        fuzz_main()
+    assert end.value.code == 2
+    assert "--minutes must be greater than 0" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -35,9 +36,28 @@ def test_sizes_copies_and_unreadable_images_are_counted(tmp_path: Path) -> None:
     first, skipped, copies = describe_survey(survey)
     assert first.startswith("4 images from 4 files, 80 x 60 to 160 x 60 pixels")
     assert "squares of 80 to 160 pixels, resized to 64 x 64" in first
-    assert skipped.startswith("1 images cannot be read")
+    assert skipped.startswith("1 image cannot be read and is left out, first")
     assert "broken.png" in skipped
     assert copies.index("copy.png") < copies.index("0.png")
+
+
+def test_stretched_crops_are_not_called_squares(tmp_path: Path) -> None:
+    refs = [_write_image(tmp_path / f"{width}.png", width, 60, width) for width in (80, 120)]
+    store = load_store(refs, Images(size=64, aspect="stretched"), 1.0, None)
+    (sentence,) = describe_survey(survey_images(store))
+    assert "squares" not in sentence
+    assert "whose longer sides have 80 to 120 pixels, stretched to 64 x 64" in sentence
+
+
+def test_sentences_about_one_image_are_in_the_singular(tmp_path: Path) -> None:
+    box = (0.0, 0.0, 20.0, 20.0)
+    store = _load_images([ImageRef(_write_image(tmp_path / "a.png", 80, 60, 0).path, box=box)])
+    survey = replace(survey_images(store), copies=1, near=2, first_copy=("b", "a"), boxed=1, cut_off=1)
+    total, copies, small, cut_off = describe_survey(survey)
+    assert total.startswith("1 object from 1 file, 80 x 60 pixels;")
+    assert copies.startswith("1 image is a copy of another and 2 images are almost the same as others, first")
+    assert small.startswith("1 of 1 object is smaller than 32 pixels and shows few details")
+    assert cut_off == "1 of 1 box reaches the border of the image: this object may be cut off"
 
 
 def test_boxes_at_the_border_are_cut_off_but_a_crop_is_not(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def test_the_command_prints_findings_and_writes_pictures(
     printed = capsys.readouterr()
     assert "25 images from 25 files, 64 x 64 pixels" in printed.out
     assert "4 landmarks: about 1 minute and" in printed.out
-    assert "warning: 1 images are copies of others" in printed.err
-    assert "warning: 1 images cannot be read" in printed.err
+    assert "warning: 1 image is a copy of another" in printed.err
+    assert "warning: 1 image cannot be read" in printed.err
     assert "broken.jpg (empty file)" in printed.err
     assert "advice: 25 images are few" in printed.out
     assert "advice: recipe: the objects" in printed.out
@@ -118,6 +118,21 @@ def test_every_stage_of_a_training_is_timed(
         config, {"stage2.iterations": 60, "student.iterations": 30, "methods.iterations": 10_000}
     )
     assert sum(stage_iterations(longer).values()) > sum(iterations.values())
+
+
+def test_the_comparison_of_rotations_is_part_of_the_estimate(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One second per pass; whether objects that are not upright are turned is decided by their rotations."""
+    monkeypatch.setattr(run_estimate, "measure_pass", lambda *_: 1.0)
+    monkeypatch.setattr(run_estimate, "measure_steps", lambda *_: {})
+    settings = QUICK_FEATURES | {"features.keypoint_landmarks": False}
+    passes = {}
+    for orientation in ("auto", "upright", "not-upright", "turned"):
+        config = override(preset("tiny"), settings | {"features.orientation": orientation})
+        passes[orientation] = round(estimate_run(list_images([photos]), config, CPU).other)
+    assert passes["auto"] == passes["upright"]
+    assert passes["not-upright"] == passes["turned"] == passes["upright"] + 24 * 3 * (32 / 64) ** 2
 
 
 def test_steps_are_timed_without_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:

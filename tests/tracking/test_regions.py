@@ -186,7 +186,7 @@ def test_crops_that_are_not_four_numbers_are_rejected(text: str) -> None:
         (
             "boxes.csv",
             "frame,x,y,w,h\n99,2,3,4,5\n",
-            r"none of its 1 boxes belongs to the 12 given images; the first",
+            r"none of its boxes belongs to the 12 given images; the first",
         ),
         (
             "boxes.csv",

@@ -30,7 +30,7 @@ def test_rows_contain_the_flat_points_in_order() -> None:
 def test_images_with_too_few_points_are_left_out() -> None:
     table = build_point_table(label_by_index(POINTS, 4), 4, 2, torch.device("cpu"))
     assert table.usable.tolist() == [0, 3]
-    with pytest.raises(TrainingError, match="only 1 of 4 images have 3 or more keypoints"):
+    with pytest.raises(TrainingError, match="only 1 of 4 images has 3 or more keypoints"):
         build_point_table(label_by_index(POINTS, 4), 4, 3, torch.device("cpu"))
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfmark.cli.console import print_note, print_result, print_table, stderr
+from selfmark.wording import describe_count
 
 app = typer.Typer(help="The paper's data sets, read from their official files.", no_args_is_help=True)
 
@@ -89,7 +90,9 @@ def write(
         dataset = replace_points(dataset, points)
     write_coco_dataset(dataset, output)
     for split, objects in dataset.splits.items():
-        print_result(f"{output / split}.json: {len(objects)} objects, {len(dataset.names)} points")
+        print_result(
+            f"{output / split}.json: {describe_count(len(objects), 'object')}, {len(dataset.names)} points"
+        )
     settings = [f"--set {key}={value}" for key, value in dataset.settings.items()]
     if settings:
         print_result(f"the paper's settings for this data set: {' '.join(settings)}")

@@ -116,6 +116,7 @@ def discover(
     from selfmark.discovery import discover as discover_landmarks
     from selfmark.multiview.view_boxes import parse_views, read_views
     from selfmark.multiview.view_runs import discover_views
+    from selfmark.run.guarded_files import VIEWS_FILE
     from selfmark.tracking.regions import Regions
     from selfmark.weights_cache import pop_license_notice
 
@@ -182,9 +183,10 @@ def discover(
         run(observers, output, resume, **options)
     except KeyboardInterrupt:
         run_folder = output or recorder.output
-        if has_views:  # Views that were not started yet need the images and options of the whole command.
+        if has_views and output is not None and (output / VIEWS_FILE).exists():
+            # Views that were not started yet need the images and options of the whole command.
             print_note("stopped; continue with the same command and --resume")
-        elif run_folder and (Path(run_folder) / "run.json").exists():
+        elif not has_views and run_folder and (Path(run_folder) / "run.json").exists():
             print_note(f"stopped; continue with: selfmark discover -o {run_folder} --resume")
         else:
             print_note("stopped before the run was created; run the same command again")

@@ -10,6 +10,7 @@ import typer
 from selfmark.cli.console import print_note, print_result, print_table
 from selfmark.cli.options import Device, RunFolder
 from selfmark.cli.path_checks import check_files, check_inputs, check_model
+from selfmark.wording import describe_count
 
 
 def map_points(
@@ -38,7 +39,7 @@ def map_points(
 
     learned = learn_map(run, labels, images or [], normalizer, device)
     mapping = learned.mapping
-    title = f"{len(mapping.names)} points from {mapping.images} images"
+    title = f"{describe_count(len(mapping.names), 'point')} from {describe_count(mapping.images, 'image')}"
     if mapping.error is not None:
         errors = ("" if error is None else f"{error:.2f}" for error in mapping.errors)
         print_table(("point", "error (%)"), zip(mapping.names, errors, strict=True), title)

@@ -26,6 +26,7 @@ from selfmark.cli.options import (
 )
 from selfmark.cli.path_checks import check_inputs, check_models
 from selfmark.errors import InputError, describe_os_error, suggest
+from selfmark.wording import describe_count
 
 if TYPE_CHECKING:
     from selfmark.config import Smoothing
@@ -202,7 +203,7 @@ def predict(
             write_record(output, model, run, format, card)
         except OSError as error:
             raise InputError(f"cannot write to {output}: {describe_os_error(error)}") from error
-    print_result(f"{counted.images} images, {display.rate:.1f} per second: {path}")
+    print_result(f"{describe_count(counted.images, 'image')}, {display.rate:.1f} per second: {path}")
     for video in videos.values():
         print_result(f"labeled video: {video}")
     if has_photos:

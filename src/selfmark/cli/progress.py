@@ -24,6 +24,7 @@ from selfmark.run.event_log import Event
 from selfmark.run.stage_names import describe_stage
 from selfmark.run.time_left import TimeLeft, describe_time_left
 from selfmark.terminal import PlainConsole
+from selfmark.wording import choose_form, describe_count
 
 if TYPE_CHECKING:
     from selfmark.detector import Prediction
@@ -80,8 +81,12 @@ class ProgressDisplay:
 
     def _on_start(self, event: Event) -> None:
         self.console.print_line(f"preset {event['preset']} on {event['device']}: {event['why']}")
-        count = "an automatic number of" if event["K"] == "auto" else event["K"]
-        self.console.print_line(f"{event['images']} images, {count} landmarks, output {event['output']}")
+        images = describe_count(event["images"], "image")
+        automatic = event["K"] == "auto"
+        landmarks = (
+            "an automatic number of landmarks" if automatic else describe_count(event["K"], "landmark")
+        )
+        self.console.print_line(f"{images}, {landmarks}, output {event['output']}")
 
     def _on_estimate(self, event: Event) -> None:
         self.console.print_line(event["text"])
@@ -96,8 +101,8 @@ class ProgressDisplay:
 
     def _on_verification(self, event: Event) -> None:
         self.console.print_line(
-            f"verifying: a second detector learns from {event['images']} images, and the two are compared on "
-            f"{event['held_out']} others",
+            f"verifying: a second detector learns from {describe_count(event['images'], 'image')}, and the "
+            f"two are compared on {describe_count(event['held_out'], 'other')}",
         )
 
     def _on_agreement_of_runs(self, event: Event) -> None:
@@ -216,7 +221,7 @@ class ProgressDisplay:
             self.last_line = time.monotonic()
             left = describe_time_left(self.time_left.seconds())
             details = ", ".join(filter(None, (note, left)))
-            self.console.print_line(f"{name}: {done} of {total} {details}")
+            self.console.print_line(" ".join(filter(None, (f"{name}: {done} of {total}", details))))
 
 
 class CountDisplay:
@@ -291,12 +296,16 @@ def describe_unreadable_images(refs: Sequence[ImageRef], counted: CountedPredict
     requested = Counter(ref.path for ref in refs)
     unreadable = requested - counted.predicted
     sentences = [
-        f"{unreadable[path]} of {requested[path]} frames of {path} could not be read and were left out"
+        f"{unreadable[path]} of {describe_count(requested[path], 'frame')} of {path} could not be read and "
+        f"{choose_form(unreadable[path], 'was', 'were')} left out"
         for path in unreadable
         if path in videos
     ]
     stills = sum(count for path, count in unreadable.items() if path not in videos)
     if stills:
         total = sum(count for path, count in requested.items() if path not in videos)
-        sentences.append(f"{stills} of {total} images could not be read and were left out")
+        sentences.append(
+            f"{stills} of {describe_count(total, 'image')} could not be read and "
+            f"{choose_form(stills, 'was', 'were')} left out"
+        )
     return sentences

@@ -12,6 +12,7 @@ from selfmark.cli.console import print_note, print_result, print_table
 from selfmark.cli.options import Device, RunFolder, parse_settings
 from selfmark.cli.path_checks import check_files, check_inputs, check_model
 from selfmark.errors import InputError
+from selfmark.wording import describe_count
 
 if TYPE_CHECKING:
     from selfmark.refinement.refine_run import RefinementResult
@@ -70,12 +71,16 @@ def _print_refinement(run: Path, result: RefinementResult) -> None:
             for name, (before, after) in zip(result.names, errors.landmarks.tolist(), strict=True)
             if not math.isnan(before)  # NaN: the landmark was neither corrected nor confirmed in any image
         )
-        title = f"{result.points} points in {result.images} images; errors in percent of the image side"
+        title = (
+            f"{describe_count(result.points, 'point')} in {describe_count(result.images, 'image')}; "
+            "errors in percent of the image side"
+        )
         print_table(("landmark", "before", "after"), rows, title)
         print_result(f"error on held-out images: {errors.mean_before:.2f} -> {errors.mean_after:.2f} %")
         print_result(
-            f"{errors.moved} moved points: {errors.moved_before:.2f} -> {errors.moved_after:.2f} %; "
-            f"{errors.confirmed} confirmed points: 0.00 -> {errors.confirmed_after:.2f} %"
+            f"{describe_count(errors.moved, 'moved point')}: "
+            f"{errors.moved_before:.2f} -> {errors.moved_after:.2f} %; "
+            f"{describe_count(errors.confirmed, 'confirmed point')}: 0.00 -> {errors.confirmed_after:.2f} %"
         )
     for note in result.notes:
         print_note(f"note: {note}")

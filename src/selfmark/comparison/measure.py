@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -34,6 +33,7 @@ from selfmark.run.json_schema import (
     require_fields,
 )
 from selfmark.run.locks import FolderLocked
+from selfmark.run.processes import measure_peak_memory
 
 Row = dict[str, Any]
 # The page shows no curves, so regressors are fitted on all images only, not on subsets. `discover` has
@@ -196,12 +196,7 @@ def _training_seconds(run: Run) -> float:
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return the largest memory that this process has used on its device, in bytes; 0 if unknown."""
+    """Return the largest memory that this process has used on its device, in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":  # Windows has no module `resource`
-        return 0
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return measure_peak_memory()

@@ -24,6 +24,7 @@ from selfmark.config.schema import (
     Warmup,
 )
 from selfmark.errors import InputError, suggest
+from selfmark.wording import choose_form, describe_count
 
 DEFAULT_FEATURES = "efficientnet-lite0"
 _FEATURE_IMAGE_SIZE = 256  # pixels; smaller images have too few cells
@@ -129,7 +130,8 @@ def resolve_preset(
     max_clusters = max(config.K, images * config.K // 10)
     if preset_name == "auto" and max_clusters < config.M:
         config = replace(config, M=max_clusters)
-        why += f"; using {max_clusters} clusters because {images} images have few keypoints"
+        why += f"; using {max_clusters} clusters because {describe_count(images, 'image')} "
+        why += f"{choose_form(images, 'has', 'have')} few keypoints"
     return (replace(config, K=0) if K == "auto" else config), why
 
 

@@ -315,21 +315,22 @@ class Evaluation:
     """Metrics and label-free checks (Sec. 4.2)."""
 
     seed: int = between(0, 2**63 - 1, 0)  # random seed of the draws below
-    min_visibility: int = between(0, 2, 1)  # minimum COCO visibility of a point; 2 leaves out occluded points
+    # minimum COCO visibility v of a point; 2 leaves out occluded points. Points with v=0 are never annotated.
+    min_visibility: int = between(1, 2, 1)
     # ridge penalties to evaluate, relative to the largest entry of X'X
     ridges: tuple[float, ...] = between(0, 1_000_000, (0.1, 0.01, 0.001, 0.0))
     # ridge penalty of the headline numbers; authors: 0.1 on LS3D, 0.001 on CelebA (forward)
     ridge: float = between(0, 1_000_000, 0.01)
     # numbers of images to fit on, in addition to all images
     fit_images: tuple[int, ...] = between(1, 10_000_000, (1, 5, 10, 100, 300, 800))
-    draws: int = between(0, 10_000, 10)  # random draws of images for each of these numbers
-    max_curve_error: float = between(0, 10_000, 20.0)  # end of the cumulative error curve, percent
+    draws: int = between(1, 10_000, 10)  # random draws of images for each of these numbers
+    max_curve_error: float = between(0.001, 10_000, 20.0)  # end of the cumulative error curve, percent
     # a raw landmark is a hit within this distance, pixels of hit_side
-    hit_pixels: float = between(0, 100_000, 6.0)
+    hit_pixels: float = above(0, 100_000, 6.0)
     hit_side: int = between(1, 100_000, 128)  # image side that hit_pixels refers to
     # faces: a hit is within this fraction of the inter-ocular distance
-    hit_fraction: float = between(0, 1_000, 0.2)
-    pck_fraction: float = between(0, 1_000, 0.3)  # bodies (PCK): a hit is within this fraction of the torso
+    hit_fraction: float = above(0, 1_000, 0.2)
+    pck_fraction: float = above(0, 1_000, 0.3)  # bodies (PCK): a hit is within this fraction of the torso
     # OKS thresholds of AP and AR
     oks_thresholds: tuple[float, ...] = fraction((0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95))
     oks_single: tuple[float, ...] = fraction((0.5, 0.4))  # OKS thresholds that are also reported separately
@@ -339,7 +340,7 @@ class Evaluation:
     precision_fraction: float = between(0, 1_000, 0.1)
     # Stage 1: maximum iterations of singular value thresholding, which fills in missing landmarks
     completion_iterations: int = between(0, 1_000_000, 500)
-    num_samples: int = between(0, 1_000_000, 200)  # maximum number of images for the checks without labels
+    num_samples: int = between(1, 1_000_000, 200)  # maximum number of images for the checks without labels
     deformations: int = between(1, 1_000, 2)  # random deformations of each image in these checks
     flip: Literal["as-trained", "never"] = "as-trained"  # mirroring at test time
     # two positions agree within this fraction of the image's side
@@ -547,6 +548,10 @@ def _check_combinations(config: Config) -> None:
         f"method {config.method} cannot choose the number of landmarks: give it with -k",
     )
     require(len(config.auto_k.candidates) > 0, "auto_k.candidates must be a list of at least one number")
+    require(
+        len(config.evaluation.oks_thresholds) > 0,
+        "evaluation.oks_thresholds must be a list of at least one number",
+    )
     require(
         config.auto_k.max_images >= config.images.minimum, "auto_k.max_images must be at least images.minimum"
     )

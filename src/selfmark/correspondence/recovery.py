@@ -24,6 +24,7 @@ from selfmark.correspondence.kmeans import iterate_blocks, kmeans, nearest_centr
 from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
+from selfmark.wording import choose_form, describe_count
 
 _BLOCK = 65_536  # points whose distances are added at a time
 
@@ -209,7 +210,8 @@ def fit_centroids(
     num_points = sum(group.gather_counts(len(vectors)))
     if num_points * len(views) < clusters:
         raise CollapsedTraining(
-            f"only {num_points} keypoints were found in all images, too few for {clusters} clusters. "
+            f"only {describe_count(num_points, 'keypoint')} {choose_form(num_points, 'was', 'were')} found "
+            f"in all images, too few for {clusters} clusters. "
             "Lower K or M, add images, or lower heatmaps.threshold"
         )
     rows = sample_rows(len(vectors) * len(views), settings.sample, generator, group)

@@ -70,6 +70,7 @@ def draw_videos(
     kept, card = visible_landmarks(card), visible_card(card)
     style = build_style(card, kept, get_smoothing_method(card), layout)
     with_tracks = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
+    steps = _find_steps(refs)
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}
         for prediction in predictions:
@@ -77,7 +78,8 @@ def draw_videos(
                 if ref.frame is None:
                     continue
                 if ref.path not in videos:
-                    options = _VideoOptions(style, every, trail, ref.path in with_tracks)
+                    step = max(1, round(steps[ref.path] / every))
+                    options = _VideoOptions(style, every, step, trail, ref.path in with_tracks)
                     videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
                 landmarks = prediction.landmarks
                 predicted = None if landmarks.motion is None else landmarks.motion.predicted[row, kept]
@@ -97,6 +99,22 @@ def list_labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Pat
     }
 
 
+def _find_steps(refs: Iterable[ImageRef]) -> dict[Path, int]:
+    """Return the number of frames from one predicted frame of a video to the next, by video.
+
+    It is the most frequent step, because animals are missing in some frames.
+    """
+    frames: dict[Path, set[int]] = {}
+    for ref in refs:
+        if ref.frame is not None:
+            frames.setdefault(ref.path, set()).add(ref.frame)
+    steps = {}
+    for path, numbers in frames.items():
+        values, counts = np.unique(np.diff(sorted(numbers)), return_counts=True)
+        steps[path] = int(values[counts.argmax()]) if len(values) else 1
+    return steps
+
+
 @dataclass(frozen=True)
 class _VideoOptions:
     """Options of a labeled video.
@@ -104,12 +122,14 @@ class _VideoOptions:
     Attributes:
         style: Style and layout of its pictures.
         every: Write every n-th frame.
+        step: Number of written frames from one predicted frame to the next.
         trail: Length of the trails in seconds.
         show_tracks: Whether to write the number of its track beside each object.
     """
 
     style: PictureStyle
     every: int
+    step: int
     trail: float
     show_tracks: bool
 
@@ -134,12 +154,14 @@ class _TrackState:
     """Recent positions of an object, and running means of its scores and size.
 
     Attributes:
-        history: [K, 2] landmarks in the last frames, oldest first, pixels of the enlarged frame.
+        history: [K, 2] landmarks in the last predicted frames, oldest first, pixels of the enlarged frame.
+        last_seen: Number of frames that were written before the last one with the object.
         typical_score: [K] running mean of the scores.
         typical_size: Running mean of the size, pixels of the enlarged frame.
     """
 
     history: deque[FloatArray]
+    last_seen: int
     typical_score: FloatArray
     typical_size: float
 
@@ -160,8 +182,8 @@ class _LabeledVideo:
         self._seconds = info.seconds
         self._frames = read_frames(video, range(0, info.frames, options.every))
         self._next = next(self._frames, None)  # number and pixels of the next frame to write
-        trail_frames = max(1, round(options.trail * self._rate)) if options.trail > 0 else 0
-        self._max_history = trail_frames + 1  # the current frame and those of the trail
+        trail_steps = max(1, round(options.trail * self._rate / options.step)) if options.trail > 0 else 0
+        self._max_history = trail_steps + 1  # the current frame and those of the trail
         self._zoom = 1
         self._writer: VideoWriter | None = None
         self._num_written = 0
@@ -209,7 +231,7 @@ class _LabeledVideo:
 
     def _build_drawn_objects(self) -> list[DrawnObject]:
         """Return the pending objects with their trails, and update the state of their tracks."""
-        objects, present = [], set()
+        objects = []
         for order, (ref, xy, score, _) in enumerate(self._pending):
             key = order if ref.track is None else ref.track
             enlarged = (xy.astype(np.float64) + 0.5) * self._zoom - 0.5
@@ -218,7 +240,13 @@ class _LabeledVideo:
             track = self._tracks.get(key)
             if track is None:
                 history: deque[FloatArray] = deque(maxlen=self._max_history)
-                track = self._tracks[key] = _TrackState(history, score.astype(np.float64), size)
+                track = _TrackState(history, self._num_written, score.astype(np.float64), size)
+                self._tracks[key] = track
+            # A trail ends if the object was missing in a predicted frame. Unreadable frames are not written,
+            # and frames between the predicted ones do not tell whether the object was there.
+            if self._num_written - track.last_seen > self._options.step:
+                track.history.clear()
+            track.last_seen = self._num_written
             track.typical_score = (1 - _NEW_WEIGHT) * track.typical_score + _NEW_WEIGHT * score
             track.typical_size = (1 - _NEW_WEIGHT) * track.typical_size + _NEW_WEIGHT * size
             track.history.append(enlarged)
@@ -227,9 +255,6 @@ class _LabeledVideo:
             opacity = compute_opacity(score, track.typical_score)
             confidence = np.clip(score / np.maximum(track.typical_score, 1e-6), 0.0, 1.0)
             objects.append(DrawnObject(enlarged, opacity, track.typical_size, tag, trail, confidence))
-            present.add(key)
-        for key in self._tracks.keys() - present:
-            self._tracks[key].history.clear()  # a trail does not continue across a gap
         return objects
 
     def _build_objects_before(self, objects: Sequence[DrawnObject]) -> list[DrawnObject]:

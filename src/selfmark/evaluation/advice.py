@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.config import Config
+from selfmark.wording import choose_form, describe_count
 
 
 def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[str]:
@@ -62,7 +63,7 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
         )
     if num_images < settings.min_images:
         sentences.append(
-            f"landmarks discovered from only {num_images} images are uncertain: "
+            f"landmarks discovered from only {describe_count(num_images, 'image')} are uncertain: "
             f"use {settings.min_images} or more"
         )
     return sentences
@@ -83,7 +84,7 @@ def _find_fixed_landmarks(spread: Sequence[float], max_spread: float, min_median
 
 def _name_landmarks(numbers: list[int]) -> str:
     """Return "landmark 3" or "landmarks 0, 3 and 4"."""
-    return f"landmark{'s' if len(numbers) > 1 else ''} {_join(numbers)}"
+    return f"{choose_form(len(numbers), 'landmark', 'landmarks')} {_join(numbers)}"
 
 
 def _conjugate(verb: str, subjects: list[int]) -> str:

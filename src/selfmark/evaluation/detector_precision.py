@@ -41,7 +41,7 @@ def measure_detector_precisions(
         folder: Folder for the decoded images if they do not fit in memory; None if they are known to fit.
 
     Returns:
-        The percentage for each name of a detector.
+        The percentage for each name of a detector; NaN if it finds no keypoint in the labeled images.
     """
     labeled = load_labeled_images(truth, config, folder)
     store = labeled.store
@@ -86,7 +86,8 @@ def measure_first_keypoint_precision(run: Run, train: LabeledRun, spec: str, con
         config: Settings of images and evaluation.
 
     Returns:
-        The precision; None if no training image of the run is labeled.
+        The precision; None if no training image of the run is labeled, NaN if the labeled ones have no
+        keypoints.
     """
     # The image index of a keypoint counts only images that could be read.
     skipped = {event["name"] for event in run.events() if event["event"] == "skipped"}

@@ -14,6 +14,7 @@ from pathlib import Path
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
+from selfmark.wording import choose_form, describe_count
 
 MIN_OVERLAP = 0.5  # minimum IoU of the boxes of an annotation and of the object that it belongs to
 
@@ -110,10 +111,15 @@ def _find_files(
             found[name], owner[file] = file, name
     for name, image in wanted.items():
         if name not in found:
-            raise InputError(f"{image.where} '{image.file_name}' is not among the {num_given} images given")
+            raise InputError(
+                f"{image.where} '{image.file_name}' is not among the "
+                f"{describe_count(num_given, 'image')} given"
+            )
     if not partial_matches:
         return found, []
-    note = f"{labels}: {len(partial_matches)} images were recognized by the end of their path only, first "
+    count = len(partial_matches)
+    verb = choose_form(count, "was", "were")
+    note = f"{labels}: {describe_count(count, 'image')} {verb} recognized only by the end of the path, first "
     return found, [note + partial_matches[0]]
 
 

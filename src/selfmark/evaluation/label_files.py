@@ -18,6 +18,7 @@ from selfmark.evaluation.normalizers import read_declared_normalizer
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, read_coco, read_keypoints
 from selfmark.images.input_files import read_text
+from selfmark.wording import choose_form, describe_count
 
 _TABLE_SUFFIXES = (".csv", ".h5", ".hdf5")
 
@@ -34,6 +35,7 @@ def read_ground_truth(path: Path, images: Sequence[ImageRef], min_visibility: in
         path: The label file.
         images: The given images, see `images.sources.list_images`.
         min_visibility: Points with a smaller COCO flag v count as not annotated (1: occluded, 2: visible).
+            Points with v = 0 are never annotated, and their coordinates mean nothing.
 
     Raises:
         InputError: If the file is not valid, an image is missing, or the labels belong to other images.
@@ -76,7 +78,7 @@ def build_objects(
     category = file.category(annotations)
     names = category.point_names(annotations[0])
     points = read_keypoints(annotations, names)
-    is_visible = points[..., 2] >= min_visibility
+    is_visible = points[..., 2] >= max(min_visibility, 1)
     normalizer, notes = read_declared_normalizer(category, names)
     return AnnotatedObjects(
         refs=tuple(file.image_of(annotation).ref() for annotation in annotations),
@@ -126,5 +128,5 @@ def _note_left_out(path: Path, annotations: Sequence[CocoAnnotation], reason: st
     if not annotations:
         return ()
     first = annotations[0].where.removeprefix(f"{path}: ")
-    count = "1 annotation was" if len(annotations) == 1 else f"{len(annotations)} annotations were"
-    return (f"{path}: {count} left out ({reason}), first {first}",)
+    count, verb = len(annotations), choose_form(len(annotations), "was", "were")
+    return (f"{path}: {describe_count(count, 'annotation')} {verb} left out ({reason}), first {first}",)

@@ -14,6 +14,7 @@ from selfmark.images.coco import CocoImage
 from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.video import probe_video
 from selfmark.sampling import evenly_spaced
+from selfmark.wording import choose_form, describe_count
 
 _MAX_CHECKED = 200  # maximum number of images that are checked
 _MAX_DIFFERENT = 0.5  # fraction of checked images; if more do not fit, the labels belong to other images
@@ -54,14 +55,14 @@ def require_matching_sizes(
         return ()
     row, reason = found[0]
     first = f"'{images[row].file_name}' {reason}"
+    checked = f"{len(found)} of {describe_count(len(rows), 'image')} checked"
     if len(found) > _MAX_DIFFERENT * len(rows):
         raise InputError(
-            f"{truth.source} belongs to other images with the same names: {len(found)} of {len(rows)} images "
-            f"checked do not fit, first {first}; give the images of these labels"
+            f"{truth.source} belongs to other images with the same names: {checked} "
+            f"{choose_form(len(found), 'does', 'do')} not fit, first {first}; give the images of these labels"
         )
-    return (
-        f"{truth.source}: {len(found)} of {len(rows)} images checked do not fit their labels, first {first}",
-    )
+    verb = choose_form(len(found), "does not fit its labels", "do not fit their labels")
+    return (f"{truth.source}: {checked} {verb}, first {first}",)
 
 
 def _find_mismatch(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row: int) -> _Mismatch | None:

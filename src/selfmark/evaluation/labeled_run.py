@@ -21,6 +21,7 @@ from selfmark.image_ref import Box
 from selfmark.images.crop import region_sides, to_network
 from selfmark.points import FloatArray
 from selfmark.tracking.regions import Regions, locate_objects
+from selfmark.wording import choose_form, describe_count
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def crop_objects(truth: AnnotatedObjects, crop: Box) -> AnnotatedObjects:
     names = [name for column, name in enumerate(truth.names) if inside[:, column].any()]
     total = int(truth.visible.sum())
     outside = total - int(inside.sum())
-    note = f"{truth.source}: {outside} of {total} points are outside the crop and were left out"
+    reason = choose_form(outside, "is outside the crop and was", "are outside the crop and were")
+    note = f"{truth.source}: {outside} of {describe_count(total, 'point')} {reason} left out"
     notes = (*truth.notes, note) if outside else truth.notes
     return replace(cropped.select(inside.any(axis=1)).select_points(names), notes=notes)
 

@@ -18,6 +18,7 @@ from selfmark.errors import InputError, suggest
 from selfmark.evaluation.nme import box_normalizer
 from selfmark.images.coco import CocoCategory
 from selfmark.points import FloatArray
+from selfmark.wording import choose_form, describe_count
 
 # Specs that are distances between two parts. The position of a part is the center of all its points.
 PARTS = {
@@ -58,7 +59,8 @@ def measure_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> 
     lengths = measure_unchecked_lengths(truth, spec, regions)
     unusable = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(unusable):
-        others = f" (nor in {len(unusable) - 1} other entries)" if len(unusable) > 1 else ""
+        count = len(unusable) - 1
+        others = f" (nor in {describe_count(count, 'other entry', 'other entries')})" if count else ""
         raise InputError(
             f"{truth.describe(int(unusable[0]))}: the normalizer '{spec}' cannot be measured here{others}, "
             "because its points or box are missing, not visible or without extent; choose another "
@@ -91,9 +93,10 @@ def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
             f"{truth.source}: the normalizer '{spec}' cannot be measured for any object, first {first}: "
             f"{reason}; choose another one with --normalizer"
         )
+    count = int((~is_usable).sum())
     note = (
-        f"{truth.source}: {int((~is_usable).sum())} of {len(truth)} annotations were left out, because the "
-        f"normalizer '{spec}' cannot be measured there, first {first}: {reason}"
+        f"{truth.source}: {count} of {len(truth)} annotations {choose_form(count, 'was', 'were')} left out, "
+        f"because the normalizer '{spec}' cannot be measured there, first {first}: {reason}"
     )
     return replace(truth.select(is_usable), notes=(*truth.notes, note))
 

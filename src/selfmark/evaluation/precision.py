@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from selfmark.errors import InputError
 from selfmark.evaluation.nme import BoolArray, IntArray
 from selfmark.points import FloatArray
 
@@ -29,15 +30,12 @@ def keypoint_precision(
         visible: [N, L].
         radius: [N] maximum distance; in the paper, a tenth of the distance between the eyes.
 
-    Raises:
-        InputError: If all keypoints are left out.
+    Returns:
+        The fraction; NaN if all keypoints are left out.
     """
     is_counted = (visible.any(axis=1) & ~np.isnan(radius))[image_index]
     if not is_counted.any():
-        raise InputError(
-            "no keypoint lies in an image with visible annotated points, so precision cannot be measured; "
-            "annotate images in which keypoints were found"
-        )
+        return math.nan
     xy, image_index = xy[is_counted], image_index[is_counted]
     hits = 0
     for start in range(0, len(xy), CHUNK):

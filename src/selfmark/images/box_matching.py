@@ -16,6 +16,7 @@ from selfmark.images.box_files import FileBox, read_boxes
 from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.input_files import VIDEO_SUFFIXES
 from selfmark.images.video import probe_video
+from selfmark.wording import choose_form, describe_count
 
 
 def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], None]) -> list[ImageRef]:
@@ -41,13 +42,14 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
     attached = [matched for ref in refs for matched in objects.get((ref.path, ref.frame), ())]
     if not attached:
         raise InputError(
-            f"{file}: none of its {len(boxes)} boxes belongs to the {len(refs)} given images; the first box "
-            f"is of {_describe(boxes[0])}, the first image is {refs[0].name}"
+            f"{file}: none of its boxes belongs to the {describe_count(len(refs), 'given image')}; the first "
+            f"box is of {_describe(boxes[0])}, the first image is {refs[0].name}"
         )
     check_tracks(attached)
     unmatched = sum((ref.path, ref.frame) not in objects for ref in refs)
     if unmatched:
-        on_note(f"{unmatched} of {len(refs)} images have no box in {file} and were left out")
+        reason = choose_form(unmatched, f"has no box in {file} and was", f"have no box in {file} and were")
+        on_note(f"{unmatched} of {describe_count(len(refs), 'image')} {reason} left out")
     return attached
 
 

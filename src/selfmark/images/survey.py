@@ -11,6 +11,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.duplicates import Thumbnails, find_duplicates, look_alike, make_thumbnails
 from selfmark.images.store import ImageStore
 from selfmark.sampling import evenly_spaced
+from selfmark.wording import choose_form, describe_count
 
 _BORDER = 1.0  # pixels; a box this close to the border of its image counts as reaching it
 _MIN_SIDE = 0.5  # fraction of the network's input; smaller crops show few details
@@ -31,6 +32,7 @@ class ImageSurvey:
     first_skipped: name and reason of the first skipped image; empty if there is none
     sizes:      widths and heights of the smallest and the largest original, pixels
     crop_sides: longer side of the smallest and of the largest crop, pixels of the original
+    is_square:  whether all crops are squares; other crops are stretched
     stretched:  width and height of the crops, pixels, if they are all the same and not square; else empty
     network_side: side of the network's input, pixels
     small:      number of crops that are much smaller than the network's input
@@ -49,6 +51,7 @@ class ImageSurvey:
     first_skipped: tuple[str, ...]
     sizes: tuple[tuple[int, int], tuple[int, int]]
     crop_sides: tuple[float, float]
+    is_square: bool
     stretched: tuple[float, ...]
     network_side: int
     small: int
@@ -84,6 +87,7 @@ def survey_images(store: ImageStore) -> ImageSurvey:
         first_skipped=(store.skipped[0].name, store.skipped[0].reason) if store.skipped else (),
         sizes=((int(smallest[0]), int(smallest[1])), (int(largest[0]), int(largest[1]))),
         crop_sides=(round(float(sides.min()), 1), round(float(sides.max()), 1)),
+        is_square=bool(np.allclose(store.regions[:, 2], store.regions[:, 3])),
         stretched=_stretched_size(store.regions),
         network_side=size,
         small=int((sides < _MIN_SIDE * size).sum()),
@@ -130,44 +134,60 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
     sizes = f"{small_width} x {small_height}"
     if survey.sizes[0] != survey.sizes[1]:
         sizes += f" to {large_width} x {large_height}"
-    what = "objects" if survey.boxed else "images"
-    source = f"{survey.videos} videos" if survey.videos == survey.files else f"{survey.files} files"
-    source = source.removesuffix("s") if survey.files == 1 else source
+    what = "object" if survey.boxed else "image"
+    total = describe_count(survey.images, what)
+    source = describe_count(survey.files, "video" if survey.videos == survey.files else "file")
     low, high = (round(side) for side in survey.crop_sides)
-    seen = (
-        f"squares of {low} pixels, resized" if low == high else f"squares of {low} to {high} pixels, resized"
-    )
+    extent = f"{low}" if low == high else f"{low} to {high}"
     if survey.stretched:
         width, height = survey.stretched
         seen = f"{width:g} x {height:g} pixels of each, stretched"
+    elif survey.is_square:
+        seen = f"squares of {extent} pixels, resized"
+    else:
+        seen = f"rectangles of different shapes, whose longer sides have {extent} pixels, stretched"
     network = survey.network_side
-    sentences = [
-        f"{survey.images} {what} from {source}, {sizes} pixels; the network sees {seen} to "
-        f"{network} x {network}"
-    ]
+    sentences = [f"{total} from {source}, {sizes} pixels; the network sees {seen} to {network} x {network}"]
     if survey.skipped:
         name, reason = survey.first_skipped
         sentences.append(
-            f"{survey.skipped} images cannot be read and are left out, first {name} ({reason}); log.jsonl "
-            "and check.json list them all"
+            f"{describe_count(survey.skipped, 'image')} cannot be read and "
+            f"{choose_form(survey.skipped, 'is', 'are')} left out, first {name} ({reason}); log.jsonl and "
+            "check.json list them all"
         )
     if survey.copies or survey.near:
         name, earlier = survey.first_copy
         sentences.append(
-            f"{survey.copies} images are copies of others and {survey.near} more are almost the same as "
-            f"others, first {name} and {earlier}: remove copies, they add time but no information"
+            f"{_describe_repeated(survey.copies, survey.near)}, first {name} and {earlier}: remove copies, "
+            "they add time but no information"
         )
     if survey.small:
         sentences.append(
-            f"{survey.small} of {survey.images} {what} are smaller than {round(_MIN_SIDE * network)} pixels "
-            "and show few details: use larger images if you have them"
+            f"{survey.small} of {total} {choose_form(survey.small, 'is', 'are')} smaller than "
+            f"{round(_MIN_SIDE * network)} pixels and {choose_form(survey.small, 'shows', 'show')} few "
+            "details: use larger images if you have them"
         )
     if survey.cut_off:
         sentences.append(
-            f"{survey.cut_off} of {survey.boxed} boxes reach the border of their image: these objects may be "
-            "cut off"
+            f"{survey.cut_off} of {describe_count(survey.boxed, 'box', 'boxes')} "
+            f"{choose_form(survey.cut_off, 'reaches', 'reach')} the border of the image: "
+            f"{choose_form(survey.cut_off, 'this object', 'these objects')} may be cut off"
         )
     return sentences
+
+
+def _describe_repeated(copies: int, near: int) -> str:
+    """Return how many images are copies of others, or almost the same as others.
+
+    >>> _describe_repeated(1, 0)
+    '1 image is a copy of another'
+    >>> _describe_repeated(3, 1)
+    '3 images are copies of others and 1 image is almost the same as another'
+    """
+    exact = choose_form(copies, "is a copy of another", "are copies of others")
+    similar = choose_form(near, "is almost the same as another", "are almost the same as others")
+    parts = [(copies, exact), (near, similar)]
+    return " and ".join(f"{describe_count(count, 'image')} {text}" for count, text in parts if count)
 
 
 def _stretched_size(regions: npt.NDArray[np.float64]) -> tuple[float, ...]:

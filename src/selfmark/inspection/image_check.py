@@ -72,7 +72,7 @@ def check_images(
         InputError: The images cannot be used.
     """
     device = select_device(options.device)
-    tracking = check_request(inputs, options)
+    tracking = check_request(inputs, options, device)
     notes: list[str] = []
     refs = locate_objects(
         *inputs, tracking, lambda done, total: on_progress("finding animals", done, total), notes.append

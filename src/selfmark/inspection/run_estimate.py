@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +17,12 @@ from selfmark.features.loading import load_encoder
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import load_store
 from selfmark.inspection.step_timing import measure_pass, measure_steps
+from selfmark.run.processes import measure_peak_memory
 from selfmark.verification import shorten
+from selfmark.wording import describe_count
 
 MEASURED_SECONDS = 5.0  # time to spend on measuring training steps
 _SAMPLE_IMAGES = 32  # number of images to measure with
-_ORIENTATION_IMAGES = 200  # number of images from which `feature_images` decides whether objects are upright
 _PASSES_PER_CHECKED_IMAGE = 4  # the checks at the end of a run also use deformed and mirrored copies
 
 
@@ -98,7 +97,7 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
         _estimate_training_seconds(config, per_iteration),
         read_seconds * len(refs) + _count_passes(config, len(refs)) * pass_seconds,
         after,
-        _get_peak_memory()
+        measure_peak_memory()
         + (data_bytes if device.type == "cpu" else 2 * _count_store_bytes(config, len(refs))),
         device_bytes + data_bytes if device.type == "cuda" else 0,
     )
@@ -120,7 +119,7 @@ def describe_duration(seconds: float) -> str:
     """
     minutes = max(1, round(seconds / 60))
     if minutes < 90:
-        return f"{minutes} minute{'s' if minutes > 1 else ''}"
+        return describe_count(minutes, "minute")
     hours = seconds / 3600
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.0f} days"
 
@@ -132,7 +131,11 @@ def _estimate_training_seconds(config: Config, per_iteration: dict[str, float]) 
 
 
 def _count_passes(config: Config, num_images: int) -> float:
-    """Return the number of forward passes of single images outside training iterations."""
+    """Return the number of forward passes of single images outside training iterations.
+
+    The orientation must not be `auto`. The passes that find out whether objects are upright are few, and are
+    not counted.
+    """
     if config.is_from_another_paper and not config.merges_clusters:
         return 2 * num_images
     if not config.uses_features:
@@ -140,9 +143,7 @@ def _count_passes(config: Config, num_images: int) -> float:
     features = config.features
     used = min(num_images, features.max_images)
     passes = 2.0 * used * features.averaged_rotations
-    if features.orientation in ("auto", "not-upright"):
-        passes += 2 * min(_ORIENTATION_IMAGES, used)
-    if features.orientation == "turned":
+    if features.orientation in ("not-upright", "turned"):  # Every image is compared in many rotations.
         passes += used * features.rotations * (features.direction_size / config.images.size) ** 2
     if config.method == "self-training":
         passes += 2 * used * config.student.rounds
@@ -170,9 +171,3 @@ def _count_data_bytes(config: Config, num_images: int, encoder: Encoder | None) 
     # Features of the images and of their mirror images, unless they are kept in files.
     is_in_memory = feature_bytes <= config.runtime.store_gigabytes * 1e9
     return image_bytes + sample_bytes + (2 * feature_bytes if is_in_memory else 0)
-
-
-def _get_peak_memory() -> int:
-    """Return the highest memory use of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB.

@@ -11,6 +11,7 @@ from selfmark.config import Config
 from selfmark.images.survey import ImageSurvey
 from selfmark.inspection.run_estimate import RunEstimate
 from selfmark.run.devices import available_memory
+from selfmark.wording import choose_form, describe_count
 
 _ENOUGH_IMAGES = 100  # fewer images than this often show too little variety
 _MAX_MEMORY_FRACTION = 0.8  # fraction of the free memory that a run may take without a warning
@@ -68,10 +69,11 @@ def advise_setup(
 
 
 def _advise_image_count(survey: ImageSurvey, config: Config) -> str:
+    images, verb = describe_count(survey.images, "image"), choose_form(survey.images, "is", "are")
     if survey.images < config.images.minimum:
-        return f"{survey.images} images are too few: at least {config.images.minimum} are needed"
+        return f"{images} {verb} too few: at least {config.images.minimum} are needed"
     if survey.images < _ENOUGH_IMAGES:
-        return f"{survey.images} images are few: {_ENOUGH_IMAGES} or more give more reliable landmarks"
+        return f"{images} {verb} few: {_ENOUGH_IMAGES} or more give more reliable landmarks"
     return ""
 
 

@@ -29,6 +29,7 @@ from selfmark.naming.edits import edits_to_json, parse_edits
 from selfmark.run.files import FORMAT, write_json
 from selfmark.run.guarded_files import make_folder, read_bytes
 from selfmark.run.locks import exclusive
+from selfmark.wording import describe_count
 
 CORRECTIONS = Path("corrections", "labels.json")
 """Path of the corrections in a run folder or model folder."""
@@ -226,8 +227,8 @@ class CorrectionFile:
             names = category.point_names(file.annotations[0])
         if isinstance(names, (list, tuple)) and len(names) != num_landmarks:
             raise InputError(
-                f"{self.path} corrects a detector with {len(names)} landmarks, but this one has "
-                f"{num_landmarks}: move the file elsewhere"
+                f"{self.path} corrects a detector with {describe_count(len(names), 'landmark')}, but this "
+                f"one has {num_landmarks}: move the file elsewhere"
             )
         if not file.annotations:
             return []

@@ -35,6 +35,7 @@ from selfmark.naming.shown_images import (
 from selfmark.run.files import whole_run
 from selfmark.run.guarded_files import make_folder
 from selfmark.run.locks import exclusive
+from selfmark.wording import describe_count
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,9 @@ def _serve(
         address, server = build_server(folder, editor, editor.read(), shown, listener, tool)
         with suppress(KeyboardInterrupt):  # raised by the server after Ctrl-C
             options.print_line(f"{'naming' if tool == 'select' else 'correction'} page: {address}")
-            options.print_line(f"{len(shown):,} images. Every change is saved at once. Stop with Ctrl-C.")
+            options.print_line(
+                f"{describe_count(len(shown), 'image')}. Every change is saved at once. Stop with Ctrl-C."
+            )
             if options.browser:
                 webbrowser.open(address)
             server.run(sockets=[listener])

@@ -10,6 +10,7 @@ import numpy as np
 from selfmark.model.card import GOOD_TRUST
 from selfmark.report.sections import ReportCurves, ReportTable
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
+from selfmark.wording import describe_count
 
 Metrics = Mapping[str, Any]
 
@@ -227,9 +228,9 @@ def build_trust_table(metrics: Metrics) -> ReportTable:
     checks = metrics["unlabelled"]
     return ReportTable(
         title="Which landmarks to trust",
-        note=f"From {checks['images']:,} images, without labels. Errors are fractions of the error of "
-        "guessing. Trust is 1 minus the expected error of the landmark, and less if Stage 1 found it in few "
-        "images.",
+        note=f"From {describe_count(checks['images'], 'image')}, without labels. Errors are fractions of the "
+        "error of guessing. Trust is 1 minus the expected error of the landmark, and less if Stage 1 found "
+        "it in few images.",
         header=(
             "landmark",
             "trust",

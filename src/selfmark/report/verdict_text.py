@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from selfmark.model.card import GOOD_TRUST
+from selfmark.wording import describe_count
 
 VERDICTS = {
     "good": "The landmarks mark the same parts on different individuals.",
@@ -60,8 +61,9 @@ def describe_agreement(verification: Mapping[str, Any]) -> str:
     """
     return (
         f"A second detector was trained on {verification['second_run_images']} of the images and compared on "
-        f"{verification['images']} images that neither detector had seen. Predicting its landmarks from "
-        f"those of this run has an error of {verification['forward']:.2f} % of the image's side (guessing: "
+        f"{describe_count(verification['images'], 'image')} that neither detector had seen. Predicting its "
+        "landmarks from those of this run has an error of "
+        f"{verification['forward']:.2f} % of the image's side (guessing: "
         f"{verification['guessing_forward']:.2f} %). Predicting the landmarks of this run from those of the "
         f"second one has an error of {verification['backward']:.2f} % (guessing: "
         f"{verification['guessing_backward']:.2f} %)."

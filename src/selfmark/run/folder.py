@@ -147,17 +147,12 @@ class Run:
         Raises:
             InputError: if the folder already contains a run or other files, or cannot be written.
         """
-        if path.exists() and not (path / "run.json").exists() and not _is_unused(path):
-            raise InputError(f"{path} exists and is not an empty folder: choose another output folder")
+        cls.require_unused(path)
         try:
             for name in _SUBFOLDERS:
                 make_folders(path / name)
             with exclusive(path):  # Another process may be creating a run here too.
-                if (path / "run.json").exists():
-                    raise InputError(
-                        f"{path} already contains a run: add --resume to continue it, or choose another "
-                        "output folder"
-                    )
+                _require_no_run(path)
                 write_config(config, path / "config.yaml")
                 write_json(refs_to_json(refs), path / "images.json")
                 if held_out:
@@ -169,6 +164,13 @@ class Run:
                 write_json(values | {"options": dict(options or {})}, path / "run.json")
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
+
+    @staticmethod
+    def require_unused(path: Path) -> None:
+        """Raise if a folder contains a run or other files, so that `create` would refuse it."""
+        _require_no_run(path)
+        if path.exists() and not _is_unused(path):
+            raise InputError(f"{path} exists and is not an empty folder: choose another output folder")
 
     @classmethod
     def open(cls, path: Path, listener: Listener | None = None, group: ProcessGroup = SINGLE_PROCESS) -> Run:
@@ -573,6 +575,13 @@ def _check_labels(labeled: LabeledPoints, path: Path) -> LabeledPoints:
             raise ValueError(f"centroids must be [{labeled.clusters}, D]")
         require_finite({"centroids": labeled.centroids}, path)
     return labeled
+
+
+def _require_no_run(folder: Path) -> None:
+    if (folder / "run.json").exists():
+        raise InputError(
+            f"{folder} already contains a run: add --resume to continue it, or choose another output folder"
+        )
 
 
 def _is_unused(folder: Path) -> bool:

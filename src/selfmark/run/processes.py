@@ -12,6 +12,8 @@ slice(3, 6, None)
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,3 +177,9 @@ def _report_lost_peers() -> Iterator[None]:
         raise TrainingError(
             "another process of this job has ended; the run is saved, continue it with --resume"
         ) from error
+
+
+def measure_peak_memory() -> int:
+    """Return the largest memory that this process has used so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB.

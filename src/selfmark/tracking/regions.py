@@ -13,6 +13,7 @@ from selfmark.images.box_matching import attach_boxes, check_tracks
 from selfmark.images.sources import list_images
 from selfmark.images.video import probe_video
 from selfmark.tracking.animals import Progress, build_square_refs, explain_implausible_tracks, track_animals
+from selfmark.wording import describe_count
 
 Notes = Callable[[str], None]
 MAX_ANIMALS = 100  # per video; tracking cannot tell even this many apart
@@ -150,10 +151,11 @@ def _track_all(
                 "Animals are found by their movement; if they stay in place or other things move, use --crop "
                 "or --boxes"
             )
+        frames = describe_count(len(tracks.center), "frame")
         if tracks.unread:
-            on_note(f"{tracks.unread} of {len(tracks.center)} frames of {path} could not be read")
+            on_note(f"{tracks.unread} of {frames} of {path} could not be read")
         if tracks.empty:
-            on_note(f"no animal was found in {tracks.empty} of {len(tracks.center)} frames of {path}")
+            on_note(f"no animal was found in {tracks.empty} of {frames} of {path}")
     if not tracked:
         raise errors[0]
     for video_error in errors:

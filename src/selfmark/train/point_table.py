@@ -9,6 +9,7 @@ from torch import Tensor
 
 from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
+from selfmark.wording import choose_form, describe_count
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def build_point_table(
     usable = torch.nonzero(count >= min_points).flatten()
     if len(usable) < 2:
         raise CollapsedTraining(
-            f"only {len(usable)} of {num_images} images have {min_points} or more keypoints. "
+            f"only {len(usable)} of {describe_count(num_images, 'image')} "
+            f"{choose_form(len(usable), 'has', 'have')} {min_points} or more keypoints. "
             "Try another --detector or a lower heatmaps.threshold"
         )
     num_slots = int(count.max())

@@ -14,6 +14,7 @@ from selfmark.run.files import view_folders
 from selfmark.run.locks import is_locked
 from selfmark.run.stage_names import describe_stage
 from selfmark.run.time_left import TimeLeft
+from selfmark.wording import describe_count
 
 MAX_LOSSES = 400  # maximum number of points of a loss curve on the page
 _SILENT_SECONDS = 10  # a run that is not locked still counts as running for this time after its last event
@@ -106,7 +107,8 @@ class RunState:
     def _on_start(self, event: Event) -> None:
         self._is_done = False
         self._summary = [
-            f"{event['images']} images, {event['K']} landmarks, preset {event['preset']} on {event['device']}"
+            f"{describe_count(event['images'], 'image')}, {event['K']} landmarks, preset {event['preset']} "
+            f"on {event['device']}"
         ]
 
     def _on_estimate(self, event: Event) -> None:

@@ -43,7 +43,7 @@ def test_check_shows_existing_files_and_expected_counts(
     assert ["aflw_test_images.txt", "aflw_test_images.txt"] in rows
     assert ["train", "4", "10112"] in rows
     assert ["test", "3", "2991"] in rows
-    assert "1 images of the train split are missing; the first is output/image00001_50001.jpg" in output.err
+    assert "1 image of the train split is missing; the first is output/image00001_50001.jpg" in output.err
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_every_data_set_can_be_checked_and_written(
     for split, objects in read_dataset(name, root).splits.items():
         content = json.loads((tmp_path / "out" / f"{split}.json").read_text())
         assert len(content["annotations"]) == len(objects)
-        assert f"{split}.json: {len(objects)} objects" in output
+        assert f"{split}.json: {len(objects)} object" in output
 
 
 def test_check_of_an_unusable_data_set_ends_with_one_sentence(

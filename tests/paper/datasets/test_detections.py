@@ -97,7 +97,7 @@ def test_images_without_points_are_left_out_with_a_note(
 ) -> None:
     data = replace_points(celeba, _write_detections(tmp_path / "points", "csv", MAFL_IMAGES[:4]))
     assert [file.name for file in data.test.paths] == ["000007.jpg"]
-    assert f"1 images of the test split have no points in {tmp_path / 'points.csv'}" in data.notes
+    assert f"1 image of the test split has no points in {tmp_path / 'points.csv'}" in data.notes
     # Without a split for fitting regressors, this also applies to training images.
     detections = [
         (str(file), make_sixty_eight_points(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)
@@ -199,7 +199,7 @@ def test_boxes_of_a_table_replace_those_of_the_data_set(celeba: Dataset, tmp_pat
     assert data.fit is not None
     np.testing.assert_array_equal(data.fit.boxes[:, 0], [3, 1, 2])
     np.testing.assert_array_equal(data.test.boxes, [[70, 100, 40, 50]])
-    assert data.notes[-1] == f"1 images of the test split have no box in {tmp_path / 'boxes.csv'}"
+    assert data.notes[-1] == f"1 image of the test split has no box in {tmp_path / 'boxes.csv'}"
 
 
 def test_a_split_without_boxes_keeps_its_own_boxes(tmp_path: Path) -> None:

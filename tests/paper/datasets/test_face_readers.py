@@ -74,7 +74,7 @@ def test_celeba_in_the_wild_uses_the_official_boxes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.train.boxes[1], [42, 62, 90, 120])
     np.testing.assert_array_equal(data.test.boxes, [[47, 67, 90, 120], [48, 68, 90, 120]])
     assert np.isnan(data.train.boxes[0]).all()  # The list has 0 0 0 0 for this image.
-    assert any(note.startswith("1 images have no box") for note in data.notes)
+    assert any(note.startswith("1 image has no box") for note in data.notes)
 
 
 def test_celeba_prefers_the_images_of_the_authors_program(celeba: Path) -> None:
@@ -98,9 +98,7 @@ def test_missing_images_are_left_out_with_a_note(celeba: Path) -> None:
     data = read_dataset("celeba", celeba)
     assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in (1, 2, 3, 5, 6)]
     np.testing.assert_array_equal(data.train.xy[3], make_five_points(5))
-    assert (
-        "1 images of the train split are missing; the first is Img/img_align_celeba/000004.jpg" in data.notes
-    )
+    assert "1 image of the train split is missing; the first is Img/img_align_celeba/000004.jpg" in data.notes
 
 
 def test_a_split_without_images_raises(celeba: Path) -> None:
@@ -317,7 +315,7 @@ def test_ls3d_points_in_other_formats_are_read(ls3d: Path, rows: int) -> None:
     np.testing.assert_allclose(data.test.xy[:2], [make_sixty_eight_points(1), make_sixty_eight_points(2)])
     # In the miniature, `pt2d` is shifted by 50 pixels from the points in 'landmarks'.
     np.testing.assert_allclose(data.train.xy[0], make_sixty_eight_points(50))
-    assert any("1 images of 300W-LP have no points in 'landmarks'" in note for note in data.notes)
+    assert any("1 image of 300W-LP has no points in 'landmarks'" in note for note in data.notes)
 
 
 def test_ls3d_images_without_points_are_left_out_with_a_note(ls3d: Path) -> None:
@@ -325,7 +323,7 @@ def test_ls3d_images_without_points_are_left_out_with_a_note(ls3d: Path) -> None
     data = read_dataset("ls3d", ls3d)
     assert [int(file.stem) for file in data.test.paths] == [1, 2, 4, 5, 6]
     assert len(data.test.fields["yaw_bucket"]) == 5
-    assert "1 images of new_dataset have no points and were left out" in data.notes
+    assert "1 image of new_dataset has no points and was left out" in data.notes
 
 
 def test_ls3d_messages_name_the_missing_images_and_points(ls3d: Path) -> None:
@@ -463,7 +461,7 @@ def test_cub_excludes_seabirds_and_birds_without_visible_parts(tmp_path: Path) -
     np.testing.assert_array_equal(data.train.boxes[1], [10, 7, 120, 100])
     np.testing.assert_array_equal(data.train.xy[0, :3], [[31, 61], [32, 62], [np.nan, np.nan]])
     assert [data.names[partner] for partner in data.mirror][6:9] == ["right_eye", "right_leg", "right_wing"]
-    assert data.notes == ("1 images without any visible part were left out",)
+    assert data.notes == ("1 image without any visible part was left out",)
 
 
 def test_cub_lists_made_from_crops_are_read_completely(tmp_path: Path) -> None:

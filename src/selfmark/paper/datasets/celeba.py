@@ -18,6 +18,7 @@ from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR
 from selfmark.paper.datasets.list_files import parse_numbers, read_counted_rows, read_rows
 from selfmark.points import FloatArray
+from selfmark.wording import choose_form, describe_count
 
 _TITLE = "CelebA"
 _PARTITIONS = {"0": "train", "1": "val", "2": "test"}
@@ -96,7 +97,10 @@ def _read_official_boxes(root: Path, row_of: dict[str, int]) -> tuple[FloatArray
         "boxes of the detector S3FD"
     ]
     if num_missing:
-        notes.append(f"{num_missing} images have no box with an area; the whole image is used")
+        notes.append(
+            f"{describe_count(num_missing, 'image')} {choose_form(num_missing, 'has', 'have')} no box with "
+            "an area; the whole image is used"
+        )
     return boxes, tuple(notes)
 
 

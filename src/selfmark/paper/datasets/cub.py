@@ -18,6 +18,7 @@ from selfmark.paper.datasets.body_annotations import pair_points_by_side
 from selfmark.paper.datasets.dataset import Dataset, find_path
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.points import FloatArray
+from selfmark.wording import choose_form, describe_count
 
 TITLE = "CUB-200-2011"
 NAMES = (
@@ -81,10 +82,16 @@ def read(root: Path) -> Dataset:
         settings={},
         train=objects.select(is_land_bird & has_parts & is_train),
         test=objects.select(is_land_bird & has_parts & ~is_train),
-        notes=(f"{num_without_parts} images without any visible part were left out",)
-        if num_without_parts
-        else (),
+        notes=_note_without_parts(num_without_parts),
     )
+
+
+def _note_without_parts(count: int) -> tuple[str, ...]:
+    """Return a note about images without any visible part; empty if there are none."""
+    if not count:
+        return ()
+    verb = choose_form(count, "was", "were")
+    return (f"{describe_count(count, 'image')} without any visible part {verb} left out",)
 
 
 def _read_numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:

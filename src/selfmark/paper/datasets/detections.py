@@ -22,6 +22,7 @@ from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.datasets.detection_files import read_points
 from selfmark.paper.datasets.measurable import drop_unmeasurable
 from selfmark.points import FloatArray
+from selfmark.wording import choose_form, describe_count
 
 
 def replace_points(dataset: Dataset, file: Path) -> Dataset:
@@ -52,7 +53,7 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
             )
         if not has_points.all():
             splits[name] = splits[name].select(has_points)
-            notes.append(f"{int((~has_points).sum())} images of the {name} split have no points in {file}")
+            notes.append(_note_missing(int((~has_points).sum()), name, f"points in {file}"))
     return drop_unmeasurable(
         replace(
             dataset,
@@ -94,8 +95,14 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
             continue
         splits[name] = replace(split, boxes=boxes).select(has_box)
         if not has_box.all():
-            notes.append(f"{int((~has_box).sum())} images of the {name} split have no box in {file}")
+            notes.append(_note_missing(int((~has_box).sum()), name, f"box in {file}"))
     return dataset.replace_splits(splits, notes)
+
+
+def _note_missing(count: int, split: str, missing: str) -> str:
+    """Return a note about images of a split that have no points or no box."""
+    verb = choose_form(count, "has", "have")
+    return f"{describe_count(count, 'image')} of the {split} split {verb} no {missing}"
 
 
 def _match_detections(

@@ -24,6 +24,7 @@ from selfmark.paper.datasets.head_yaw import YAW_RANGES, classify_yaw, estimate_
 from selfmark.paper.datasets.numpy_files import load_arrays
 from selfmark.paper.datasets.torch7_files import read_tensor
 from selfmark.points import FloatArray
+from selfmark.wording import choose_form, describe_count
 
 _TITLE = "300W-LP and LS3D-W Balanced"
 # The mirrored copies in the folders *_Flip are left out, because discovery mirrors images itself.
@@ -78,7 +79,8 @@ def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]
     # The .mat file next to an image has only 2D points (`pt2d`), whose jaw follows the visible contour.
     num_2d = sum(path is not None and path.parent.parent == folder for path in point_files)
     note = (
-        f"{num_2d} images of 300W-LP have no points in 'landmarks'; those of the .mat next to them are used"
+        f"{describe_count(num_2d, 'image')} of 300W-LP {choose_form(num_2d, 'has', 'have')} no points in "
+        "'landmarks'; those of the .mat file beside the image are used"
     )
     objects, notes = _read_objects(root, folder, images, point_files)
     return objects, [note, *notes] if num_2d else notes
@@ -141,7 +143,10 @@ def _read_objects(
     boxes[:, 3] *= 1 + _FOREHEAD
     num_without = len(images) - len(labeled)
     refs = [ImageRef(images[row].relative_to(root)) for row, _ in labeled]
-    note = f"{num_without} images of {folder.name} have no points and were left out"
+    note = (
+        f"{describe_count(num_without, 'image')} of {folder.name} "
+        f"{choose_form(num_without, 'has no points and was', 'have no points and were')} left out"
+    )
     objects = build_annotated_objects(refs, SIXTY_EIGHT, xy, boxes)
     return objects, [note] if num_without else []
 

@@ -9,6 +9,7 @@ from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
 from selfmark.evaluation.normalizers import measure_unchecked_lengths
 from selfmark.paper.datasets.dataset import Dataset
+from selfmark.wording import choose_form, describe_count
 
 
 def drop_unmeasurable(dataset: Dataset) -> Dataset:
@@ -30,8 +31,10 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
         if not usable.all():
             first = split.paths[int(np.argmin(usable))]
             kept[name] = split.select(usable)
+            left_out = int((~usable).sum())
             notes.append(
-                f"{int((~usable).sum())} images of the {name} split were left out because "
+                f"{describe_count(left_out, 'image')} of the {name} split "
+                f"{choose_form(left_out, 'was', 'were')} left out because "
                 f"'{dataset.normalizer}', by which errors are divided, is zero or unknown; the first is "
                 f"{first}"
             )

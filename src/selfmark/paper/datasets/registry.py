@@ -15,6 +15,7 @@ from selfmark.errors import InputError, suggest
 from selfmark.paper.datasets import coco_folder
 from selfmark.paper.datasets.dataset import Dataset, files_exist
 from selfmark.paper.datasets.measurable import drop_unmeasurable
+from selfmark.wording import choose_form, describe_count
 
 
 class DatasetReader(Protocol):
@@ -258,7 +259,9 @@ def _drop_missing(dataset: Dataset) -> Dataset:
             )
         if not exists.all():
             first = split.paths[int(np.argmin(exists))]
+            missing = int((~exists).sum())
             notes.append(
-                f"{int((~exists).sum())} images of the {name} split are missing; the first is {first}"
+                f"{describe_count(missing, 'image')} of the {name} split "
+                f"{choose_form(missing, 'is', 'are')} missing; the first is {first}"
             )
     return dataset.replace_splits(kept, notes)

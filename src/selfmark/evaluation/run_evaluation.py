@@ -400,8 +400,10 @@ def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[
     unseen = np.flatnonzero(~train.truth.visible.any(axis=0) & test.truth.visible.any(axis=0))
     if len(unseen):
         notes.append(
-            f"{len(unseen)} annotated points occur in no training image and were left out, because no "
-            f"regressor could be fitted to them, first '{test.truth.names[unseen[0]]}'."
+            f"{describe_count(len(unseen), 'annotated point')} "
+            f"{choose_form(len(unseen), 'occurs', 'occur')} in no training image and "
+            f"{choose_form(len(unseen), 'was', 'were')} left out, because no "
+            f"regressor could be fitted there, first '{test.truth.names[unseen[0]]}'."
         )
     if is_split:
         notes.append(

@@ -45,13 +45,12 @@ _BY_EVENT = {  # name of an event: part of the run that it ends
     "keypoints": "first keypoints",
     "keypoint_labels": "first keypoints",
     "recovery": "describing and clustering keypoints",
-    "correspondence": "describing and clustering keypoints",
     "agreement": "describing and clustering keypoints",
     "preview": "previews",
     "checkpoint": "steps",
     "verdict": "checks and report",
-    "verification": "previews",  # logged when the verification starts
-    "agreement_of_runs": "verification",
+    "verification": "previews",  # logged after the last preview, before the second training starts
+    "agreement_of_runs": "checks and report",
     "estimate": "estimate",
     "done": "checks and report",
 }
@@ -97,7 +96,11 @@ def _find_part(event: dict[str, Any], previous: dict[str, Any]) -> str:
     if name == "train":
         is_first = previous["event"] != "train" and previous["event"] != "checkpoint"
         return "first steps of each phase" if is_first else "steps"
+    if name == "agreement" and event["stage"] == "student":
+        return "features and zero-shot landmarks"  # the comparison with the zero-shot landmarks
     if name == "progress":
+        if event["stage"] == "checking landmarks" and previous.get("stage") == "training a second detector":
+            return "verification"  # the comparison of the two detectors, after the second training
         return _BY_STAGE.get(event["stage"], "features and zero-shot landmarks")
     return _BY_EVENT.get(name, "features and zero-shot landmarks")
 

@@ -107,7 +107,7 @@ def test_make_test_includes_every_static_check() -> None:
     assert shown.stdout.index("mkdocs") < shown.stdout.index("-m pytest")
 
 
-def test_pre_commit_hooks_use_the_environment() -> None:
+def test_pre_commit_hooks_use_the_tools_of_the_active_environment() -> None:
     repositories = _load_yaml(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [repository["repo"] for repository in repositories] == ["local"]
     hooks = repositories[0]["hooks"]

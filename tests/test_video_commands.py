@@ -120,7 +120,7 @@ def test_unreadable_images_are_counted_apart_from_videos(
     (tmp_path / "bad.png").write_bytes(b"")
     inputs = [arena, tmp_path / "bad.png", photos / "000.png"]
     assert selfmark("predict", quick_run, *inputs, "-o", tmp_path / "out", "--every=60", "--device=cpu") == 0
-    assert "1 of 2 images could not be read and were left out" in capsys.readouterr().err
+    assert "1 of 2 images could not be read and was left out" in capsys.readouterr().err
 
 
 def test_an_unreadable_video_does_not_stop_the_others(

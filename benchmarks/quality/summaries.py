@@ -9,7 +9,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 RIDGE = 0.01  # ridge of the numbers that are shown by default
-NONE = "—"  # shown for rows that have not been run yet
+NONE = "—"  # shown where there is no number: not run yet, failed, or not in the paper
 
 Quality = Mapping[str, Any]  # content of quality.json
 Values = dict[str, float | None]  # one number per label; None if not run
@@ -96,7 +96,7 @@ def describe_ranking(
     >>> describe_ranking({"a": 1.0, "b": 2.0, "c": 9.0}, {"a": 5.0, "b": 6.0, "d": 1.0}, "forward error")
     'By forward error, from best to worst: a, b; in the paper: a, b. The same order.'
     >>> describe_ranking({"a": 1.0, "b": 1.1}, {"a": 5.0, "b": 6.0}, "error", 0.2).partition("order. ")[2]
-    'Within the spread over seeds (0.20) of the best: all others.'
+    'These differ from the best by at most the spread over seeds (0.20): all others.'
     >>> describe_ranking({"a": 1.0, "b": 2.0, "c": 0.9}, {"a": 5, "b": 6}, "error").partition("order. ")[2]
     'Not in the paper, but at least as good as the best of these: c.'
     """
@@ -120,8 +120,10 @@ def describe_ranking(
         if seed_spread is not None and shared[name] - shared[our_order[0]] <= seed_spread
     ]
     if near:
-        all_others = "all others" if len(near) == len(our_order) - 1 else ", ".join(near)
-        sentences.append(f"Within the spread over seeds ({seed_spread:.2f}) of the best: {all_others}.")
+        names = "all others" if len(near) == len(our_order) - 1 else ", ".join(near)
+        sentences.append(
+            f"These differ from the best by at most the spread over seeds ({seed_spread:.2f}): {names}."
+        )
     better = [name for name, value in known.items() if name not in theirs and value <= shared[our_order[0]]]
     if better:
         sentences.append(f"Not in the paper, but at least as good as the best of these: {', '.join(better)}.")

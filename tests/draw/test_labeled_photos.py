@@ -11,7 +11,7 @@ from PIL import Image
 
 from selfmark.detector import Prediction
 from selfmark.draw.frame_drawing import DrawnObject
-from selfmark.draw.labeled_photos import draw_photos
+from selfmark.draw.labeled_photos import draw_photos, list_labeled_photo_paths
 from selfmark.draw.labeled_video import draw_videos
 from selfmark.draw.layout import Layout, build_style, compose_picture
 from selfmark.draw.primitives import draw_label, measure_label
@@ -63,6 +63,14 @@ def test_photos_are_drawn_with_all_their_objects(tmp_path: Path) -> None:
         for picture, points in ((first, xy[0]), (first, xy[2]), (second, xy[1])):
             assert np.abs(get_pixel(picture, points[index]) - color).max() < 60
         assert get_pixel(second, xy[2, index]).max() < 30, "this object is in the first photo only"
+
+
+def test_all_copies_have_different_names(tmp_path: Path) -> None:
+    """A copy that keeps the suffix of its photo (a.png.jpg) must not be named like the copy of a.png.jpg."""
+    names = ["a.png", "a.jpg", "a.png.jpg", "a.png.jpg.png", "b.png"]
+    copies = list_labeled_photo_paths([ImageRef(Path(name)) for name in names], tmp_path)
+    assert len(set(copies.values())) == len(names)
+    assert copies[Path("b.png")] == tmp_path / "drawn" / "b.jpg"
 
 
 def test_a_layout_has_the_plain_picture_on_the_left_and_a_legend_on_the_right() -> None:

@@ -1,4 +1,4 @@
-"""Labels of other images, and normalizers that cannot be measured, are reported before any prediction."""
+"""Before predicting: report labels that do not fit the images, and normalizers that cannot be measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _write_labels(path: Path, sizes: list[tuple[int, int] | None], points: list[
 INSIDE = [10, 10, 2, 30, 40, 2]
 
 
-def test_stated_sizes_that_differ_are_refused(photos: Path, tmp_path: Path) -> None:
+def test_labels_are_refused_if_most_stated_sizes_differ(photos: Path, tmp_path: Path) -> None:
     refs = list_images([photos])  # 64 x 64 pixels
     same = _write_labels(tmp_path / "same.json", [(64, 64)] * 4, [INSIDE] * 4)
     assert read_ground_truth(same, refs).notes == ()
@@ -47,6 +47,7 @@ def test_stated_sizes_that_differ_are_refused(photos: Path, tmp_path: Path) -> N
         InputError, match=r"other.json belongs to other images.*3 of 4.*'001.png' is 640 x 480"
     ):
         read_ground_truth(other, refs)
+    # If at most half of the sizes differ, there is only a note.
     one = _write_labels(tmp_path / "one.json", [*[(64, 64)] * 3, (640, 480)], [INSIDE] * 4)
     (note,) = read_ground_truth(one, refs).notes
     assert "1 of 4 images checked does not fit its labels, first '003.png'" in note
@@ -63,7 +64,8 @@ def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path:
         read_ground_truth(_write_labels(tmp_path / "b.json", [None] * 2, [outside, outside]), refs)
 
 
-def test_the_stated_size_may_be_that_before_a_photo_is_rotated(tmp_path: Path) -> None:
+def test_stated_width_and_height_may_be_swapped(tmp_path: Path) -> None:
+    """Some tools ignore the orientation in the EXIF data of a photo."""
     cv2.imwrite(str(tmp_path / "000.png"), np.zeros((40, 80, 3), np.uint8))
     refs = list_images([tmp_path / "000.png"])
     for size in ((80, 40), (40, 80)):

@@ -1,4 +1,4 @@
-"""Tasks checked and converted by label-studio-sdk."""
+"""Files for Label Studio: their content, and whether label-studio-sdk accepts and converts them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ def _parse_prediction(path: Path) -> tuple[ModelCard, Prediction]:
         if not names or xy.shape != (len(names), 2) or not (np.abs(xy) < 1e5).all():
             raise ValueError("no points")
         if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
-            raise ValueError("no names")
+            raise ValueError("names must be different texts")
+        # Lone surrogates are allowed in JSON, but not in UTF-8 files. They raise a ValueError here.
         "".join((image, *names)).encode()
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"not a prediction: {error}") from error

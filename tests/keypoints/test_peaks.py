@@ -14,7 +14,10 @@ from selfmark.model.heatmaps import local_maxima, sample_descriptors
 
 
 def find_naive_maxima(score, radius, threshold):
-    """Mark the maxima of their window; of equal maxima within a radius, mark only the first."""
+    """Mark each cell that is the maximum of its window, unless an earlier maximum is within the radius.
+
+    An earlier maximum suppresses the cell even if it is suppressed itself.
+    """
 
     def cut_window(values, y, x):
         return values[max(0, y - radius) : y + radius + 1, max(0, x - radius) : x + radius + 1]

@@ -1,4 +1,4 @@
-"""Every method of another paper: trains on generated images, beats the mean shape, resumes, predicts."""
+"""Methods of other papers: each trains on generated images, beats the mean shape, resumes and predicts."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ def _compute_squared_distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _compute_contrastive_loss(
-    positive_distance: torch.Tensor,
+    positive_squared: torch.Tensor,
     positive: torch.Tensor,
-    negative_distance: torch.Tensor,
+    negative_squared: torch.Tensor,
     negative: torch.Tensor,
     settings: Loss,
 ) -> torch.Tensor:
     weights = losses.pair_weights(positive, negative, settings)
-    return losses.contrastive_loss(positive_distance, weights[0], negative_distance, weights[1], settings)
+    return losses.contrastive_loss(positive_squared, weights[0], negative_squared, weights[1], settings)
 
 
 def _list_positive_distances(v: dict[str, torch.Tensor]) -> list[float]:

@@ -71,7 +71,7 @@ def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
 
 
 def test_a_burst_beyond_the_descriptors_of_the_process(tmp_path: Path) -> None:
-    """700 half-sent requests arrive at once at a server that may open 200 files."""
+    """700 half-sent requests wait for a server that may open 200 files."""
     code = """
 import resource, signal
 from starlette.responses import PlainTextResponse
@@ -94,7 +94,8 @@ with open_socket(0) as listener:
         url = httpx.URL(process.stdout.readline().strip())
         client = stack.enter_context(httpx.Client(base_url=url.copy_with(query=None), timeout=20))
         assert client.get(url, follow_redirects=True).text == "hello"  # sets the cookie
-        os.kill(process.pid, signal.SIGSTOP)  # All connections wait, so that they are accepted at once.
+        # While the process is stopped, connections queue up. All of them are waiting when it continues.
+        os.kill(process.pid, signal.SIGSTOP)
         for _ in range(700):
             connection = stack.enter_context(socket.create_connection((url.host, url.port or 0), timeout=5))
             connection.sendall(b"GET / HT")
@@ -104,12 +105,16 @@ with open_socket(0) as listener:
             assert client.get("/", headers={"connection": "close"}).text == "hello"
             descriptors = len(os.listdir(f"/proc/{process.pid}/fd"))
             assert descriptors < 64 + 40  # 64 connections, about 10 other files, and what is being closed
-        assert time.monotonic() - started < 5  # The headers of the others may take 10 seconds.
+        # The server did not wait until the half-sent requests timed out, which takes 10 seconds.
+        assert time.monotonic() - started < 5
     assert errors.read_text().count("\n") <= 1
 
 
 def test_connections_without_a_token_do_not_lock_the_owner_out(hasty_server: ToyServer) -> None:
-    """Their requests were answered (403), but they stay open, some of them with an unfinished body."""
+    """The server answers requests without a token (403), but their connections stay open.
+
+    Half of the connections wait for the rest of a body.
+    """
     host = hasty_server.origin.removeprefix("http://")
     with ExitStack() as stack:
         for number in range(timed_protocol.MAX_CONNECTIONS + 5):

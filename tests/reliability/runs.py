@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,16 @@ def start_or_resume(
     return code
 
 
+def count_changes(photos: Path, output: Path, settings: dict[str, Any] = TINY) -> int:
+    """Do a run in a process, and return how often it changes a file, as `Moment.change` counts."""
+    count = FORKSERVER.Value("i", 0)
+    process = FORKSERVER.Process(target=_run_in_child, args=(photos, output, None, settings, count))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return int(count.value)
+
+
 def assert_same_result(first: Path, second: Path) -> None:
     """Fail unless two finished runs have the same card and equal weights, points and checkpoints."""
     # Some tests skip the checks that measure trust and verdict, so these two are not compared.
@@ -101,10 +112,15 @@ def _read_tensor_files(run: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files}
 
 
-def _run_in_child(photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any]) -> None:
+def _run_in_child(
+    photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any], count: Any = None
+) -> None:
+    """Do the run; `count` is a shared number to count the changes of files in."""
     torch.set_num_threads(1)
     if moment is not None and moment.change:
         _kill_before_change(output, moment.change)
+    if count is not None:
+        _count_changes(output, partial(setattr, count, "value"))
     has_begun = False
 
     def listener(event: Event) -> None:
@@ -127,6 +143,16 @@ def _run_in_child(photos: Path, output: Path, moment: Moment | None, settings: d
 
 def _kill_before_change(output: Path, number: int) -> None:
     """Kill this process right before its n-th change of a file in the output folder."""
+
+    def kill(count: int) -> None:
+        if count == number:
+            _kill_self()
+
+    _count_changes(output, kill)
+
+
+def _count_changes(output: Path, on_change: Callable[[int], None]) -> None:
+    """Call a function before each change of a file in the output folder, with the number of the change."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -137,8 +163,7 @@ def _kill_before_change(output: Path, number: int) -> None:
             if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
                 return
             count += 1
-            if count == number:
-                _kill_self()
+            on_change(count)
 
     sys.addaudithook(hook)
 

@@ -62,11 +62,20 @@ def test_the_terminal_reports_the_damage(finished: Path, capsys: pytest.CaptureF
 def test_without_an_intact_checkpoint_the_run_is_refused(finished: Path) -> None:
     for path in (finished / "checkpoints").glob("stage2*"):
         flip_bit(path)
-    with pytest.raises(InputError, match=r"stage2.*safetensors is damaged.*delete"):
+    names = "stage2.safetensors and stage2.previous.safetensors"
+    with pytest.raises(InputError, match=rf"stage2.*safetensors is damaged.*delete {names} in"):
         resume(finished)
     for path in (finished / "checkpoints").glob("stage2*"):
         path.unlink()
     resume(finished)
+
+
+def test_no_checkpoint_is_announced_before_a_damaged_one_that_is_the_only_one(finished: Path) -> None:
+    (finished / "checkpoints" / "stage2.previous.safetensors").unlink()
+    flip_bit(finished / "checkpoints" / "stage2.safetensors")
+    with pytest.raises(InputError, match=r"delete stage2.safetensors in"):
+        resume(finished)
+    assert [event for event in Run.open(finished).events() if event["event"] == "damaged"] == []
 
 
 @pytest.mark.parametrize("name", ["first", "landmarks"])
@@ -108,7 +117,7 @@ def test_damaged_labels_are_computed_again_only_if_they_are_repeatable(finished:
 
 def test_a_file_with_other_tensors_is_refused(finished: Path) -> None:
     shutil.copy(finished / "model" / "weights.safetensors", finished / "points" / "first.safetensors")
-    with pytest.raises(InputError, match=r"first.safetensors does not belong to this run"):
+    with pytest.raises(InputError, match=r"first.safetensors is not valid for this run"):
         resume(finished)
 
 

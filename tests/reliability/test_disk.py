@@ -113,11 +113,12 @@ def test_the_command_line_reports_disk_errors_in_one_line(
     assert "\n" not in message
 
 
-def test_a_run_can_be_created_after_an_interrupted_start(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unfinished", ["config.yaml.part", "run.json.part"])
+def test_a_run_can_be_created_after_an_interrupted_start(unfinished: str, tmp_path: Path) -> None:
     output = tmp_path / "run"
     for part in ("points", "checkpoints"):
         (output / part).mkdir(parents=True)
-    (output / "config.yaml.part").write_text("K: ")
+    (output / unfinished).write_text("{")
     (output / ".start.0123abcd.part").mkdir()  # the detector of --start-from
     with pytest.raises(InputError, match="is not a run folder"):
         Run.open(output)
@@ -127,7 +128,7 @@ def test_a_run_can_be_created_after_an_interrupted_start(photos: Path, tmp_path:
         Run.create(output, preset("tiny"), ["x"], [])
 
 
-def test_two_processes_cannot_create_a_run_at_once(tmp_path: Path) -> None:
+def test_a_run_is_not_created_while_another_process_creates_one(tmp_path: Path) -> None:
     output = tmp_path / "run"
     output.mkdir()
     with locks.exclusive(output), pytest.raises(InputError, match="another process is working on"):
@@ -138,7 +139,7 @@ def test_two_processes_cannot_create_a_run_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", "[1]", '[{"path": 3}]', '[{"path": "a", "frame": 1, "box": 5}]'])
 def test_an_invalid_list_of_images_is_refused(content: str, finished: Path) -> None:
     (finished / "images.json").write_text(content)
-    with pytest.raises(InputError, match=r"images.json does not belong to this run"):
+    with pytest.raises(InputError, match=r"images.json is not valid for this run"):
         Run.open(finished).refs()
 
 

@@ -17,12 +17,12 @@ from tests.reliability.runs import (
     TINY_FEATURES,
     Moment,
     assert_same_result,
+    count_changes,
     find_last_phase,
     measure_phase_durations,
     start_or_resume,
 )
 
-CHANGES = 120  # kills by file change occur at one of the first 120; a tiny run makes about 270
 KILLS = 36  # minimum number of kills in the slow test
 
 
@@ -33,14 +33,24 @@ def uninterrupted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return output
 
 
-def draw_moments(count: int, seconds: dict[str, float], rng: random.Random) -> list[Moment]:
-    """Draw moments: one half by time, in every phase in turn, the other half by file changes."""
+def draw_moments(runs: int, seconds: dict[str, float], changes: int, rng: random.Random) -> list[Moment]:
+    """Draw two moments for each run: one by time, in every phase in turn, and one by file changes.
+
+    Which of them comes first alternates: after the first kill, the run has fewer phases and changes left.
+
+    Args:
+        runs: number of runs.
+        seconds: duration of each phase.
+        changes: number of file changes of an uninterrupted run.
+        rng: random number generator.
+    """
     phases = list(PHASES)
     drawn = []
-    for number in range(count):
-        phase = phases[(number // 2) % len(phases)]
+    for number in range(runs):
+        phase = phases[number % len(phases)]
         by_time = Moment(phase, seconds=rng.uniform(0, seconds[phase]))
-        drawn.append(Moment(change=rng.randint(1, CHANGES)) if number % 2 else by_time)
+        by_change = Moment(change=rng.randint(1, changes))
+        drawn += [by_time, by_change] if number % 2 else [by_change, by_time]
     return drawn
 
 
@@ -88,10 +98,11 @@ def test_runs_killed_many_times_give_the_same_result(
     """If the environment variable SELFMARK_COUNTS names a file, write the number of kills by phase to it."""
     rng = random.Random(7)
     seconds = measure_phase_durations(uninterrupted)
+    changes = count_changes(photos, tmp_path / "counted")
     killed: Counter[str] = Counter()
     attempt = 0
     while killed.total() < KILLS:
-        plan = draw_moments(2 * len(PHASES), seconds, rng)
+        plan = draw_moments(len(PHASES), seconds, changes, rng)
         killed += kill_and_resume(photos, tmp_path / str(attempt), plan, 2, uninterrupted)
         attempt += 1
     assert set(PHASES) - {"reading images"} <= set(killed)

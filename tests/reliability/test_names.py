@@ -1,4 +1,4 @@
-"""Unusual and hostile file names: no code in them runs, and every format writes them correctly."""
+"""Unusual and hostile file names: no code in them runs, and CSV and COCO files have the right names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def hostile(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of images; it and they have hostile names, and one image is broken."""
+    """Return a folder with a hostile name; its images have hostile names too, and one of them is broken."""
     folder = tmp_path_factory.mktemp("names") / ATTACK
     folder.mkdir()
     for name, image in zip(NAMES, scene.images, strict=False):
@@ -64,7 +64,7 @@ def test_tables_and_coco_files_have_the_right_names(hostile: Path, quick_run: Pa
 
 
 @pytest.mark.parametrize("format", ["coco-results", "cvat", "dlc", "label-studio", "ultralytics"])
-def test_other_formats_are_written_or_refused(
+def test_further_formats_are_written_or_refused_without_a_crash(
     format: str, hostile: Path, quick_run: Path, tmp_path: Path
 ) -> None:
     assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", format) in (0, 2)

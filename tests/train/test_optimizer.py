@@ -139,8 +139,8 @@ def test_the_first_step_of_adamw_is_the_learning_rate() -> None:
             torch.testing.assert_close(parameter - old, torch.full_like(old, rate), rtol=1e-3, atol=1e-6)
 
 
-def test_the_state_of_adamw_is_written_in_place() -> None:
-    """A checkpoint that is copied into the state of a new optimizer makes it take the same step."""
+def test_writing_to_the_state_tensors_of_adamw_restores_its_state() -> None:
+    """If the state of one optimizer is copied into another one, both take the same next step."""
     networks = [_build_network(), _build_network()]
     networks[1].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizers = [FlatAdamW([(network, 1.0)], lr=0.01, weight_decay=0.1) for network in networks]

@@ -1,4 +1,4 @@
-"""Pairs: labels, pixels and points of the two sides match.
+"""Pairs: in both views of a pair, points and labels match the pixels.
 
 The test images encode their own coordinates: red is x, green is y, blue is the image index. The color of an
 augmented image at a point therefore tells which position of which image it shows.
@@ -110,12 +110,12 @@ def test_labels_match_the_image_and_its_flip(seed: int) -> None:
     flips = set()
     for view in range(len(image)):
         number = int(image[view][batch.valid[view]][0])
-        # In a mirrored view, x and y of the source form a left-handed coordinate system.
         red = batch.images[view, 0, 62:66, 62:66]
         green = batch.images[view, 1, 62:66, 62:66]
         # Changes of the source's x (red) and y (green) along a row and along a column of the view.
         x_along_row, x_along_column = red[0, 3] - red[0, 0], red[3, 0] - red[0, 0]
         y_along_row, y_along_column = green[0, 3] - green[0, 0], green[3, 0] - green[0, 0]
+        # The determinant is negative if and only if the view is mirrored.
         determinant = x_along_row * y_along_column - x_along_column * y_along_row
         is_flipped = bool(determinant < 0)
         flips.add(is_flipped)
@@ -124,7 +124,7 @@ def test_labels_match_the_image_and_its_flip(seed: int) -> None:
     assert flips == {True, False}
 
 
-def test_warmup_pairs_are_one_image_twice_and_never_flipped() -> None:
+def test_warmup_pairs_are_one_image_twice_and_not_flipped_if_partners_are_unknown() -> None:
     table = _make_table()
     settings = warmup_pair_settings(CONFIG)
     assert not settings.flip
@@ -154,7 +154,7 @@ def test_warmup_flips_views_and_keeps_labels_if_landmarks_are_their_own_partners
     assert set((is_first_mirrored == is_second_mirrored).tolist()) == {True, False}
 
 
-def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_sides() -> None:
+def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_views_or_neither() -> None:
     config = replace(CONFIG, correspondence=replace(CONFIG.correspondence, mode="equivariance"))
     settings = round_pair_settings(config, has_mirrored_labels=True)
     assert settings == PairSettings(same_image_fraction=1.0, flip=True, flip_together=True)
@@ -215,6 +215,6 @@ def test_two_processes_together_build_the_batch_of_one_process() -> None:
     whole = _draw(table, None, ROUND, config, 0)
     parts = [_draw(table, None, ROUND, config, 0, ProcessGroup(rank, 2)) for rank in range(2)]
     for field in fields(PairBatch):
-        sides = [getattr(part, field.name).chunk(2) for part in parts]
-        joined = torch.cat([sides[0][0], sides[1][0], sides[0][1], sides[1][1]])
+        views = [getattr(part, field.name).chunk(2) for part in parts]  # first and second views of each part
+        joined = torch.cat([views[0][0], views[1][0], views[0][1], views[1][1]])
         torch.testing.assert_close(joined, getattr(whole, field.name))

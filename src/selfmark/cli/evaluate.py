@@ -49,8 +49,9 @@ def evaluate(
     normalizer: Annotated[
         str,
         typer.Option(
-            help="Length that errors are divided by: box, bbox, inter_ocular, shoulders, torso, side or "
-            "points:A,B."
+            help="Length that errors are divided by: box (around the points), bbox (annotated box), "
+            "inter_ocular, shoulders, torso, side (of the crop) or points:A,B; default: depends on the "
+            "labels."
         ),
     ] = "",
     by: Annotated[

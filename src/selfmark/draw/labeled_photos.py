@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -70,7 +70,8 @@ def draw_photos(
 def list_labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
     """Return the path of the labeled copy of each photo, in the same folder structure as the photos.
 
-    Photos whose names differ only in the suffix keep it, so that their copies have different names.
+    A copy is named after its photo without the suffix. The suffix is kept if two copies would otherwise have
+    the same name.
 
     >>> refs = [ImageRef(Path("a/1.png")), ImageRef(Path("b/1.png")), ImageRef(Path("b/1.jpg"))]
     >>> [path.as_posix() for path in list_labeled_photo_paths(refs, Path("out")).values()]
@@ -80,12 +81,17 @@ def list_labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Pat
     absolute = {photo: Path(os.path.abspath(photo)) for photo in photos}
     common = os.path.commonpath([path.parent for path in absolute.values()]) if photos else ""
     relative = {photo: path.relative_to(common) for photo, path in absolute.items()}
-    uses = Counter(path.with_suffix("") for path in relative.values())
-    stems = {
-        photo: path if uses[path.with_suffix("")] > 1 else path.with_suffix("")
-        for photo, path in relative.items()
-    }
+    stems = {photo: path.with_suffix("") for photo, path in relative.items()}
+    # A suffix that is kept can make a name equal to another one: a.png and a.jpg, then a.png.jpg.
+    while equal := _find_equal_stems(stems, relative):
+        stems |= {photo: relative[photo] for photo in equal}
     return {photo: folder / FOLDER / path.with_name(path.name + ".jpg") for photo, path in stems.items()}
+
+
+def _find_equal_stems(stems: Mapping[Path, Path], relative: Mapping[Path, Path]) -> list[Path]:
+    """Return the photos without suffix in their stem whose stem is also that of another photo."""
+    uses = Counter(stems.values())
+    return [photo for photo, stem in stems.items() if uses[stem] > 1 and stem != relative[photo]]
 
 
 def _choose_zoom(pixels: np.ndarray) -> float:
@@ -106,12 +112,12 @@ def _build_drawn_object(
 ) -> DrawnObject:
     """Return an object to draw, from its reference, landmarks [K, 2] and scores [K]."""
     ref, xy, score = item
-    enlarged = (xy.astype(np.float64) + 0.5) * zoom - 0.5
-    size = zoom * max(ref.box[2:]) if ref.box else float(np.ptp(enlarged, axis=0).max())
+    drawn_xy = (xy.astype(np.float64) + 0.5) * zoom - 0.5
+    size = zoom * max(ref.box[2:]) if ref.box else float(np.ptp(drawn_xy, axis=0).max())
     tag = "" if ref.track is None else str(ref.track)
     confidence = np.clip(score / np.maximum(typical_score, 1e-6), 0.0, 1.0)
     opacity = compute_opacity(score, typical_score)
-    return DrawnObject(enlarged, opacity, size, tag, enlarged[None], confidence)
+    return DrawnObject(drawn_xy, opacity, size, tag, drawn_xy[None], confidence)
 
 
 def _save(picture: np.ndarray, path: Path) -> None:

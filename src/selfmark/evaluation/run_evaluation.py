@@ -70,6 +70,7 @@ from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import make_folders
 from selfmark.tracking.regions import Regions, locate_objects
+from selfmark.wording import choose_form, describe_count
 
 _MAX_GROUPS = 12  # a numeric field with more values than this is divided into quartiles
 
@@ -393,13 +394,16 @@ def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[
         skipped = labeled.predictions.skipped
         if skipped:
             notes.append(
-                f"{len(skipped)} labeled images could not be read and were left out, first {skipped[0]}"
+                f"{describe_count(len(skipped), 'labeled image')} could not be read and "
+                f"{choose_form(len(skipped), 'was', 'were')} left out, first {skipped[0]}"
             )
     unseen = np.flatnonzero(~train.truth.visible.any(axis=0) & test.truth.visible.any(axis=0))
     if len(unseen):
         notes.append(
-            f"{len(unseen)} annotated points occur in no training image and were left out, because no "
-            f"regressor could be fitted to them, first '{test.truth.names[unseen[0]]}'."
+            f"{describe_count(len(unseen), 'annotated point')} "
+            f"{choose_form(len(unseen), 'occurs', 'occur')} in no training image and "
+            f"{choose_form(len(unseen), 'was', 'were')} left out, because no "
+            f"regressor could be fitted there, first '{test.truth.names[unseen[0]]}'."
         )
     if is_split:
         notes.append(

@@ -30,6 +30,7 @@ from selfmark.mapping.point_map import MappingExamples, MirrorPartners
 from selfmark.model.card import is_packaged, model_folder
 from selfmark.points import FloatArray
 from selfmark.run.devices import select_device
+from selfmark.wording import choose_form, describe_count
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ def _describe_limits(
     notes = []
     if predicted.skipped:
         notes.append(
-            f"{len(predicted.skipped)} annotated images could not be read and were left out, "
+            f"{describe_count(len(predicted.skipped), 'annotated image')} could not be read and "
+            f"{choose_form(len(predicted.skipped), 'was', 'were')} left out, "
             f"first {predicted.skipped[0]}"
         )
     unmapped = [name for name in truth.names if name not in mapping.names]

@@ -55,8 +55,9 @@ class TrainedMethod(nn.Module, ABC):
     """A network with K maps, and everything else that its training needs, such as a decoder.
 
     softmax:          how the maps become distributions
-    uses_frame_pairs: whether the second image of a pair is another frame of the same video, for images that
-                      are video frames
+    uses_frame_pairs: whether the second image of a video frame is a random frame of the same video, which
+                      can be the same frame; otherwise, and for still images, the second image is the first
+                      image itself
     """
 
     softmax: ClassVar[Softmax] = "space"
@@ -89,8 +90,7 @@ class TrainedMethod(nn.Module, ABC):
 
         Args:
             images: [B, 3, S, S], values in 0..1.
-            others: [B, 3, S, S], the second images of the pairs: other frames of the same videos if
-                `uses_frame_pairs`, else the same images.
+            others: [B, 3, S, S], the second images of the pairs, see `uses_frame_pairs`.
             changes: source of random warps and color changes.
         """
 

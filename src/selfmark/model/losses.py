@@ -110,9 +110,9 @@ def _count_true(masks: list[Tensor], group: ProcessGroup) -> Tensor:
 
 
 def contrastive_loss(
-    positive_distance: Tensor,
+    positive_squared: Tensor,
     positive_weight: Tensor,
-    negative_distance: Tensor,
+    negative_squared: Tensor,
     negative_weight: Tensor,
     settings: Loss,
 ) -> Tensor:
@@ -121,19 +121,19 @@ def contrastive_loss(
     If `settings.hinge` is "distance", a negative pair contributes max(0, m - d)^2, as in the authors' code.
 
     Args:
-        positive_distance: squared distances of candidate pairs, any shape.
+        positive_squared: squared distances of candidate pairs, any shape.
         positive_weight: weight of each candidate, same shape; 0 if it is not a positive pair.
-        negative_distance: squared distances of candidate pairs, any shape.
+        negative_squared: squared distances of candidate pairs, any shape.
         negative_weight: weight of each candidate, same shape; 0 if it is not a negative pair.
         settings: the margin m and the form of the hinge.
     """
     if settings.hinge == "distance":
         # The derivative of the square root is infinite at 0.
-        distance = negative_distance.clamp_min(_MIN_SQUARED_DISTANCE).sqrt()
+        distance = negative_squared.clamp_min(_MIN_SQUARED_DISTANCE).sqrt()
         hinge = (settings.margin - distance).clamp_min(0).square()
     else:
-        hinge = (settings.margin - negative_distance).clamp_min(0)
-    return (positive_distance * positive_weight).sum() + (hinge * negative_weight).sum()
+        hinge = (settings.margin - negative_squared).clamp_min(0)
+    return (positive_squared * positive_weight).sum() + (hinge * negative_weight).sum()
 
 
 def detector_loss(confidence: Tensor, target: Tensor) -> Tensor:

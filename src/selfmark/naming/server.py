@@ -104,7 +104,9 @@ def correct_landmarks(
         options.print_line("nothing was corrected")
         return
     done = sum(item.correction.done for item in corrected)
-    options.print_line(f"{len(corrected)} corrected images ({done} done) in {corrections.path}")
+    options.print_line(
+        f"{describe_count(len(corrected), 'corrected image')} ({done} done) in {corrections.path}"
+    )
     options.print_line(f"improve the detector with: selfmark refine {folder}")
 
 

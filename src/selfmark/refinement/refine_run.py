@@ -53,6 +53,7 @@ from selfmark.run.folder import Run
 from selfmark.run.guarded_files import copy_file, remove_folder
 from selfmark.run.locks import exclusive
 from selfmark.sampling import evenly_spaced
+from selfmark.wording import describe_count
 
 _MIN_MOVE = 0.5  # network pixels; if a label is farther from the detector's landmark, the user moved it
 
@@ -426,7 +427,8 @@ def _collect_notes(truth: AnnotatedObjects, store: ImageStore, errors: Refinemen
     if store.skipped:
         first = store.skipped[0]
         notes.append(
-            f"{len(store.skipped)} labeled images could not be read, first {first.name}: {first.reason}"
+            f"{describe_count(len(store.skipped), 'labeled image')} could not be read, first "
+            f"{first.name}: {first.reason}"
         )
     if errors is None:
         notes.append("with one labeled image, no image can be left out to measure the error")

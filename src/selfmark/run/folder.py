@@ -5,7 +5,8 @@ run.json               format, version of selfmark, inputs and options as given 
 images.json            references to the training images, in order
 held_out.json          references to the held-out images (only of verified runs)
 verification.json      agreement with a second run (only of verified runs)
-landmark_count.json    chosen number of landmarks and how it was chosen (only if K was "auto")
+landmark_count.json    number of landmarks and how it was found (only if K was "auto", or with the method
+                       mallis2020)
 start/                 copy of the detector that the training starts from (only with --start-from)
 log.jsonl              one event per line, read by progress displays, reports and tests
 points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
@@ -62,16 +63,25 @@ from selfmark.run.tensor_files import read_tensors, require_finite, write_tensor
 Listener = Callable[[Event], None]
 TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata
 
-# Checks of the numbers in verification.json; see `evaluation.second_run`.
-_ERRORS = dict.fromkeys(
+# Numbers in verification.json and their checks; see `evaluation.second_run`.
+_VERIFICATION_NUMBERS = dict.fromkeys(
     ("images", "forward", "guessing_forward", "backward", "guessing_backward", "second_run_images"),
     is_none_or(is_number),
 )
 _FREQUENT_EVENTS = ("progress", "train")  # events after which the log is not synced to the disk
 _MAX_IMAGES = 1 << 31  # more than any run has
 _SUBFOLDERS = ("points", "checkpoints")
-# Names of everything that `create` leaves behind if it is killed; it writes run.json last.
-_UNFINISHED_NAMES = {*_SUBFOLDERS, "start", "config.yaml", "images.json", "held_out.json", ".lock"}
+# Final names of everything that a killed `create` may leave behind. It writes run.json last, so only the
+# temporary file of run.json can be left; folders with a run.json are refused before these names are checked.
+_UNFINISHED_NAMES = {
+    *_SUBFOLDERS,
+    "start",
+    "config.yaml",
+    "images.json",
+    "held_out.json",
+    "run.json",
+    ".lock",
+}
 # Settings that may change when a run is resumed, because the stored results stay valid.
 _CHANGEABLE = (
     "runtime.",
@@ -255,7 +265,8 @@ class Run:
             return None
         content: dict[str, Any] = read_json(self.verification_path)
         with _report_content_errors(self.verification_path):
-            require_fields(content, {"backward_shares": is_list_of(is_none_or(is_number))}, _ERRORS)
+            shares = {"backward_shares": is_list_of(is_none_or(is_number))}
+            require_fields(content, shares, _VERIFICATION_NUMBERS)
             if len(content["backward_shares"]) != self.config.K:
                 raise ValueError(f"it has {len(content['backward_shares'])} landmarks, not {self.config.K}")
         return content
@@ -295,7 +306,7 @@ class Run:
     # --- stored results -------------------------------------------------------------------------
 
     def has_points(self, name: str) -> bool:
-        """Return True if points/NAME.safetensors exists; some runs with features lack first keypoints."""
+        """Return True if points/NAME.safetensors exists. Some runs with features have no `first`."""
         return (self.path / "points" / f"{name}.safetensors").exists()
 
     def load_or_compute_keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
@@ -439,23 +450,21 @@ class Run:
         Raises:
             InputError: if there are checkpoints, but all of them are damaged.
         """
-        damage: DamagedFile | None = None
-        for path in self._checkpoint_paths(stage):
-            if not path.exists():
-                continue
+        paths = [path for path in self._checkpoint_paths(stage) if path.exists()]
+        for path in paths:
             try:
                 iteration = load(path)
             except DamagedFile as error:
-                damage = error
+                if path == paths[-1]:
+                    names = " and ".join(path.name for path in paths)
+                    raise InputError(
+                        f"{error}; {stage} has no intact checkpoint: delete {names} in "
+                        f"{self.path / 'checkpoints'} to train {stage} again from the start"
+                    ) from error
                 self.log("damaged", path=str(path), reason=str(error), instead="the checkpoint before it")
                 continue
             self.log("resumed", stage=stage, iteration=iteration)
             return
-        if damage is not None:
-            raise InputError(
-                f"{damage}; no intact checkpoint of {stage} is left: delete those in "
-                f"{self.path / 'checkpoints'} to train it again from the start"
-            ) from damage
 
     def write_checkpoint(self, stage: str, iteration: int, save: Callable[[Path, Path], None]) -> None:
         """Write a checkpoint of a stage; only the leader writes, since all processes have the same weights.
@@ -610,4 +619,4 @@ def _report_content_errors(path: Path) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InputError(f"{path} does not belong to this run: {reason}") from error
+        raise InputError(f"{path} is not valid for this run: {reason}") from error

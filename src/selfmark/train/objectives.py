@@ -192,9 +192,9 @@ def stage1_loss(confidence: Tensor, descriptors: Tensor, targets: Stage1Targets,
     squared_distances = losses.squared_distances_of_units if are_units else losses.squared_distances
     across_views = squared_distances(*at_keypoints.chunk(2))
     same_image = config.loss.negatives == "same-image"
-    negative_distance = squared_distances(at_keypoints, descriptors) if same_image else across_views
+    negative_squared = squared_distances(at_keypoints, descriptors) if same_image else across_views
     descriptor = losses.contrastive_loss(
-        across_views, targets.positive, negative_distance, targets.negative, config.loss
+        across_views, targets.positive, negative_squared, targets.negative, config.loss
     )
     detector = losses.detector_loss(confidence, targets.target)
     total = descriptor + config.loss.detector_weight * detector

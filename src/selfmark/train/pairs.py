@@ -41,9 +41,10 @@ class PairBatch:
 class PairSettings:
     """How the pairs of a phase are built.
 
-    same_image_fraction: among the pairs that are not temporal, the fraction of two views of one image
+    same_image_fraction: among the pairs that are not temporal, the fraction whose views show the same image
     flip:                mirror views at random
-    flip_together:       mirror both views of a pair or neither, so that no mirrored labels are needed
+    flip_together:       mirror both views of a pair or neither; a mirrored pair uses the mirrored labels of
+                         both views
     """
 
     same_image_fraction: float

@@ -58,10 +58,20 @@ def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
         (b"\x04\0\0\0", b"\x03\0\0\0", "expected a tensor"),  # 3 marks a table.
         (b"DoubleTensor", b"HalfedTensor", "it contains 'torch.HalfedTensor'"),
         (b"DoubleStorage", b"FloatsStorage", "it contains 'torch.FloatsStorage'"),
-        (struct.pack("<q", 4), struct.pack("<q", 5), "it ends after 32 of 40 bytes"),
-        (struct.pack("<qq", 2, 2), struct.pack("<qq", 2, 3), "its size is"),
+        (struct.pack("<q", 4), struct.pack("<q", 5), "it states 5 values of 8 bytes, but 32 bytes are left"),
+        (struct.pack("<q", 4), struct.pack("<q", -1), "it states -1 values of 8 bytes"),
+        (
+            struct.pack("<qq", 2, 2),
+            struct.pack("<qq", 2, 3),
+            r"its sizes \[2, 3\] and strides \[2, 1\] do not fit the 4 values",
+        ),
+        (
+            struct.pack("<qqqq", 2, 2, 2, 1),
+            struct.pack("<qqqq", 2, 2, -2, 1),
+            r"strides \[-2, 1\] do not fit",
+        ),
         (struct.pack("<qqqq", 2, 2, 2, 1), struct.pack("<qqqq", 2, 2, 9, 1), "extends beyond its storage"),
-        (struct.pack("<qqqq", 2, 2, 2, 1), struct.pack("<qqqq", 1 << 40, 2, 0, 1), "its size is"),
+        (struct.pack("<qqqq", 2, 2, 2, 1), struct.pack("<qqqq", 1 << 40, 2, 0, 1), "do not fit the 4 values"),
         (b"\x02\0\0\0" + struct.pack("<q", 2), b"\xff\0\0\0" + struct.pack("<q", 2), "it has 255 dimensions"),
     ],
 )

@@ -272,7 +272,7 @@ def test_notes_are_written_above_the_table(
     _reproduce(["cats"], root, tmp_path)
     page = (tmp_path / "cats.md").read_text()
     assert "cats: boxes are guessed." in page
-    assert "1 labeled images could not be read and were left out" in page
+    assert "1 labeled image could not be read and was left out" in page
     assert "boxes are guessed" in (tmp_path / "cats.tex").read_text()
 
 

@@ -1,8 +1,8 @@
 """GroupNorm followed by ReLU on channels-last maps, as one differentiable operation.
 
-Statistics are float32. Each kernel program works on a slab, which is up to 64 channels of one image. Small
-maps need one launch: each program sums its slab and then normalizes it. Large maps need two launches, with
-several programs per slab: the first sums chunks of pixels, the second normalizes.
+Statistics are float32. A slab is up to 64 channels of one image. Small maps need one launch, with one program
+per slab: it sums the slab and then normalizes it. Large maps need two launches, in which several programs
+share a slab, one per chunk of pixels: the first launch sums the chunks, the second one normalizes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from selfmark.model.kernels import norm_kernels
 
-# Limits of one kernel program: rows (pixels), channels, elements at a time, and the number of warps.
+# For one kernel program: maximum number of rows (pixels), of channels and of elements at a time (twice as
+# many elements if the map needs only one launch), and the number of warps.
 LAUNCH = (1024, 64, 4096, 8)
 EPS = 1e-5  # torch's default
 
@@ -28,7 +29,7 @@ def _launch_sizes(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
         elements *= 2
     chunk_rows = min(area, max_rows)
     rows = min(triton.next_power_of_2(area), elements // slab)
-    sizes = {"area": area, "channels": channels, "chunk_rows": chunk_rows, "ROWS": rows, "WIDTH": slab}
+    sizes = {"area": area, "channels": channels, "chunk_rows": chunk_rows, "ROWS": rows, "SLAB": slab}
     return (channels // slab, triton.cdiv(area, chunk_rows), images), sizes | {"num_warps": warps}
 
 
@@ -44,17 +45,19 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Return relu(group_norm(x + conv_bias)) and statistics [images, 3, channels] for the backward pass.
 
-    The three statistics of a channel are (1) the mean of its group minus the channel's `conv_bias`, (2) the
-    inverse standard deviation of its group, and (3) the sum of the channel's normalized values.
+    The three statistics of a channel are (1) the mean of x + conv_bias over its group, minus the channel's
+    `conv_bias`, so that the backward pass can subtract it from x itself, (2) the inverse standard deviation
+    of its group, and (3) the sum of the channel's normalized values.
     """
     grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])
     y = torch.empty_like(x)
     stats = x.new_empty((x.shape[0], 3, x.shape[1]), dtype=torch.float32)
-    partial = stats
+    partial = stats  # a placeholder, which the kernel does not read if there is only one chunk
     if grid[1] > 1:
         partial = x.new_empty((grid[2], grid[1], 2, x.shape[1]), dtype=torch.float32)
         norm_kernels.forward_partial[grid](x, partial, **sizes)
+    # Without `conv_bias`, `weight` stands in for it; the kernel does not read it.
     norm_kernels.forward_apply[grid](
         x, partial, weight if conv_bias is None else conv_bias, weight, bias, y, stats, **sizes, eps=EPS,
         GROUP=group, CHUNKS=chunks, HAS_CONV_BIAS=conv_bias is not None,
@@ -87,18 +90,19 @@ def backward(
     sums them over the images.
     """
     if pixel_stride(dy) != dy.shape[1]:
-        raise ValueError("the gradient must be channels-last")
+        raise ValueError("the gradient must be a whole channels-last map, not a slice of its channels")
     grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])
     width = x.shape[3]
     halved = dy.shape[3] < width
     dx = torch.empty_like(x)
-    partial = affine
+    partial = affine  # a placeholder, as in `forward`
     if grid[1] > 1:
         partial = x.new_empty((grid[2], grid[1], 2, x.shape[1]), dtype=torch.float32)
         norm_kernels.backward_partial[grid](
             x, dy, stats, weight, bias, partial, width=width, HALVED=halved, **sizes
         )
+    # Without `add`, x stands in for it; the kernel does not read it.
     norm_kernels.backward_apply[grid](
         x, dy, stats, weight, bias, partial, x if add is None else add, dx, affine, **sizes, width=width,
         add_stride=0 if add is None else pixel_stride(add), affine_stride=affine.stride(0), GROUP=group,

@@ -30,10 +30,10 @@ def _spread_tile(pointer, rows, last, stride, columns, width):
 
 
 @triton.jit
-def _over_group(value, WIDTH: tl.constexpr, GROUP: tl.constexpr):
+def _over_group(value, SLAB: tl.constexpr, GROUP: tl.constexpr):
     """Return, for each channel, the sum over the channels of its group."""
-    total = tl.sum(tl.reshape(value, [WIDTH // GROUP, GROUP]), 1)
-    return tl.reshape(tl.broadcast_to(total[:, None], [WIDTH // GROUP, GROUP]), [WIDTH])
+    total = tl.sum(tl.reshape(value, [SLAB // GROUP, GROUP]), 1)
+    return tl.reshape(tl.broadcast_to(total[:, None], [SLAB // GROUP, GROUP]), [SLAB])
 
 
 @triton.jit
@@ -48,10 +48,10 @@ def _chunk_totals(partial, chunks, columns, channels, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, SLAB: tl.constexpr):
     """Return the sum and the sum of squares of each channel over rows `first` to `last` - 1."""
-    total = tl.zeros([ROWS, WIDTH], tl.float32)
-    squares = tl.zeros([ROWS, WIDTH], tl.float32)
+    total = tl.zeros([ROWS, SLAB], tl.float32)
+    squares = tl.zeros([ROWS, SLAB], tl.float32)
     for start in range(first, last, ROWS):
         value = _tile(x, start + tl.arange(0, ROWS), last, channels, columns)
         total += value
@@ -61,14 +61,14 @@ def _forward_sums(x, first, last, channels, columns, ROWS: tl.constexpr, WIDTH: 
 
 @Recordable
 @triton.jit
-def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, SLAB: tl.constexpr):
     """Write the sum and the sum of squares of each channel over a chunk of rows."""
     image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # the last image written is still cached
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
-    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    columns = tl.program_id(0) * SLAB + tl.arange(0, SLAB)
     first = chunk * chunk_rows
     last = tl.minimum(first + chunk_rows, area)
-    total, squares = _forward_sums(x + image * area * channels, first, last, channels, columns, ROWS, WIDTH)
+    total, squares = _forward_sums(x + image * area * channels, first, last, channels, columns, ROWS, SLAB)
     out = partial + (image * chunks + chunk) * 2 * channels + columns
     tl.store(out, total)
     tl.store(out + channels, squares)
@@ -78,30 +78,30 @@ def forward_partial(x, partial, area, channels, chunk_rows, ROWS: tl.constexpr, 
 @triton.jit
 def forward_apply(
     x, partial, conv_bias, weight, bias, y, stats, area, channels, chunk_rows, eps, ROWS: tl.constexpr,
-    WIDTH: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, HAS_CONV_BIAS: tl.constexpr,
+    SLAB: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, HAS_CONV_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Write relu(group_norm(x + conv_bias)); the first chunk also writes the statistics."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
-    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    columns = tl.program_id(0) * SLAB + tl.arange(0, SLAB)
     first = chunk * chunk_rows
     last = tl.minimum(first + chunk_rows, area)
     x += image * area * channels
     y += image * area * channels
     if CHUNKS == 1:
-        total, squares = _forward_sums(x, first, last, channels, columns, ROWS, WIDTH)
+        total, squares = _forward_sums(x, first, last, channels, columns, ROWS, SLAB)
     else:
         total, squares = _chunk_totals(
             partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS
         )
     count = area * GROUP
-    added = tl.zeros([WIDTH], tl.float32)
+    added = tl.zeros([SLAB], tl.float32)
     x_total = total
     if HAS_CONV_BIAS:  # derive the sums of x + conv_bias from those of x
         added = tl.load(conv_bias + columns).to(tl.float32)
         squares += added * (2 * total + area * added)
         total += area * added
-    mean = _over_group(total, WIDTH, GROUP) / count
-    variance = tl.maximum(_over_group(squares, WIDTH, GROUP) / count - mean * mean, 0.0)
+    mean = _over_group(total, SLAB, GROUP) / count
+    variance = tl.maximum(_over_group(squares, SLAB, GROUP) / count - mean * mean, 0.0)
     rstd = 1 / tl.sqrt(variance + eps)
     mean -= added
     if chunk == 0:
@@ -128,12 +128,12 @@ def _activated_tile(x, rows, last, channels, columns, scale, shift):
 @Recordable
 @triton.jit
 def activate(
-    x, stats, weight, bias, y, area, channels, chunk_rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x, stats, weight, bias, y, area, channels, chunk_rows, width, ROWS: tl.constexpr, SLAB: tl.constexpr,
     POOL: tl.constexpr,
 ):  # fmt: skip
     """Normalize with known statistics, apply ReLU and pool if POOL; `area` and `width` are those of y."""
     image = tl.program_id(2).to(tl.int64)
-    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    columns = tl.program_id(0) * SLAB + tl.arange(0, SLAB)
     first = tl.program_id(1) * chunk_rows
     last = tl.minimum(first + chunk_rows, area)
     stats += image * 3 * channels + columns
@@ -172,11 +172,11 @@ def _backward_terms(
 @triton.jit
 def _backward_sums(
     x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS: tl.constexpr,
-    WIDTH: tl.constexpr, HALVED: tl.constexpr,
+    SLAB: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
     """Return the gradients of bias and weight, summed over rows `first` to `last` - 1."""
-    dbias = tl.zeros([ROWS, WIDTH], tl.float32)
-    dweight = tl.zeros([ROWS, WIDTH], tl.float32)
+    dbias = tl.zeros([ROWS, SLAB], tl.float32)
+    dweight = tl.zeros([ROWS, SLAB], tl.float32)
     for start in range(first, last, ROWS):
         rows = start + tl.arange(0, ROWS)
         gradient, normalized = _backward_terms(
@@ -191,12 +191,12 @@ def _backward_sums(
 @triton.jit
 def backward_partial(
     x, dy, stats, weight_in, bias_in, partial, area, channels, chunk_rows, width,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, HALVED: tl.constexpr,
+    ROWS: tl.constexpr, SLAB: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of the gradient, and of gradient times normalized input, over a chunk of rows."""
     image = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)  # the last image written is still cached
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
-    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    columns = tl.program_id(0) * SLAB + tl.arange(0, SLAB)
     first = chunk * chunk_rows
     last = tl.minimum(first + chunk_rows, area)
     stats += image * 3 * channels + columns
@@ -205,7 +205,7 @@ def backward_partial(
     x += image * area * channels
     dy += image * (area // 4 if HALVED else area) * channels
     dbias, dweight = _backward_sums(
-        x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, WIDTH, HALVED
+        x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, SLAB, HALVED
     )
     out = partial + (image * chunks + chunk) * 2 * channels + columns
     tl.store(out, dbias)
@@ -216,12 +216,12 @@ def backward_partial(
 @triton.jit
 def backward_apply(
     x, dy, stats, weight_in, bias_in, partial, add, dx, affine, area, channels, chunk_rows,
-    width, add_stride, affine_stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    width, add_stride, affine_stride, ROWS: tl.constexpr, SLAB: tl.constexpr, GROUP: tl.constexpr,
     CHUNKS: tl.constexpr, HALVED: tl.constexpr, ADD: tl.constexpr, ADD_HALVED: tl.constexpr,
 ):  # fmt: skip
     """Write dx, plus `add` if ADD; the first chunk also writes the gradients of weight and biases."""
     image, chunk, chunks = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
-    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    columns = tl.program_id(0) * SLAB + tl.arange(0, SLAB)
     first = chunk * chunk_rows
     last = tl.minimum(first + chunk_rows, area)
     stats += image * 3 * channels + columns
@@ -233,15 +233,15 @@ def backward_apply(
     add += image * (area // 4 if ADD_HALVED else area) * add_stride
     if CHUNKS == 1:
         dbias, dweight = _backward_sums(
-            x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, WIDTH, HALVED
+            x, dy, mean, rstd, weight, bias, first, last, channels, columns, width, ROWS, SLAB, HALVED
         )
     else:
         dbias, dweight = _chunk_totals(
             partial + image * chunks * 2 * channels, chunks, columns, channels, CHUNKS
         )
     count = area * GROUP
-    mean_gradient = _over_group(weight * dbias, WIDTH, GROUP) / count
-    mean_product = _over_group(weight * dweight, WIDTH, GROUP) / count
+    mean_gradient = _over_group(weight * dbias, SLAB, GROUP) / count
+    mean_product = _over_group(weight * dweight, SLAB, GROUP) / count
     if chunk == 0:
         out = affine + image * affine_stride + columns
         tl.store(out, dweight)

@@ -1,4 +1,4 @@
-"""Yaw of a head, estimated from the 68 facial points of an image."""
+"""Yaw of a head, estimated from nine of the 68 facial points of an image."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def estimate_yaw(xy: FloatArray) -> FloatArray:
     """Estimate the yaw of heads in degrees, [N]; positive if the nose points to the right in the image.
 
     First, fit an affine camera (a 2 x 3 matrix) to the nine points of `FACE` by least squares. Then replace
-    it by the nearest matrix with orthonormal rows. The cross product of the rows completes a rotation matrix:
-    yaw about the vertical axis of the head, then pitch, then roll. The third row of the rotation is
-    (-sin(yaw) cos(pitch), sin(pitch), cos(yaw) cos(pitch)). In the ratio of its first and last entries,
-    cos(pitch) cancels, so this ratio determines yaw independently of pitch, roll, position and size.
+    it by the nearest matrix with orthonormal rows. With the cross product of these rows as its third row, it
+    is a rotation matrix. The rotation turns the head by yaw (about its vertical axis), then by pitch, then by
+    roll. The third row is therefore (-sin(yaw) cos(pitch), sin(pitch), cos(yaw) cos(pitch)). In the ratio of
+    its first and last entries, cos(pitch) cancels. So this ratio and the signs of the two entries determine
+    yaw independently of pitch, roll, position and size.
 
     Args:
         xy: [N, 68, 2] points of the 300-W scheme in pixels.

@@ -55,7 +55,9 @@ class _Parser:
             raise ValueError("its storage has another type")
         values = self._read_values(number_type)
         if min(sizes) < 1 or min(strides) < 0 or math.prod(sizes) > len(values):
-            raise ValueError(f"its size is {sizes}")
+            raise ValueError(
+                f"its sizes {sizes} and strides {strides} do not fit the {len(values)} values in its storage"
+            )
         last = first + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         if first < 0 or last >= len(values):
             raise ValueError("it extends beyond its storage")
@@ -87,7 +89,9 @@ class _Parser:
         dtype = np.dtype(_DTYPES[number_type])
         remaining = len(self._content) - self._position
         if not 0 <= count * dtype.itemsize <= remaining:
-            raise ValueError(f"it ends after {remaining} of {count * dtype.itemsize} bytes")
+            raise ValueError(
+                f"it states {count} values of {dtype.itemsize} bytes, but {remaining} bytes are left"
+            )
         return np.frombuffer(self._content, dtype, count, self._position)
 
     def _read_string(self) -> str:

@@ -95,9 +95,10 @@ def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
     """Only the last batch is in memory when the next one is requested, so long videos fit."""
     references: list[weakref.ref[Any]] = []
 
-    def predict_and_track() -> Iterator[Prediction]:
+    def predict_with_weak_references() -> Iterator[Prediction]:
         for batch in make_predictions(STILLS, batch=1):
-            # The list of batches keeps its own landmarks alive, so yield a copy that nothing else refers to.
+            # `make_predictions` returns a list, which keeps the landmarks of all batches alive. So yield a
+            # copy that nothing else refers to.
             copy = batch._replace(landmarks=type(batch.landmarks)(*vars(batch.landmarks).values()))
             gc.collect()
             assert [reference() for reference in references[:-1]] == [None] * len(references[:-1])
@@ -105,7 +106,7 @@ def test_earlier_batches_are_released(write: Write, tmp_path: Path) -> None:
             yield copy
             del copy
 
-    _require_packages(write)(predict_and_track(), CARD, tmp_path)
+    _require_packages(write)(predict_with_weak_references(), CARD, tmp_path)
     assert len(references) == len(STILLS) == 3
 
 

@@ -1,0 +1,53 @@
+"""The script `benchmarks/run_profile.py` counts each second of a run as the part that the next event ends."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CHECKS = {"event": "progress", "stage": "checking landmarks"}
+
+
+def _profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]]
+) -> dict[str, float]:
+    """Return the parts of a run with one event per second, without the parts that took no time."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    lines = [json.dumps({"time": second, **event}) for second, event in enumerate(events)]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
+    parts: dict[str, float] = import_module("run_profile").profile(tmp_path)
+    return {part: seconds for part, seconds in parts.items() if seconds}
+
+
+def test_the_comparison_of_the_detectors_belongs_to_the_verification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {"event": "progress", "stage": "training a second detector"}
+    events = [{"event": "preview"}, {"event": "verification"}, training, training, CHECKS, CHECKS]
+    events += [{"event": "agreement_of_runs"}, {"event": "done"}]
+    expected = {"previews": 1, "verification": 3, "checks and report": 3}
+    assert _profile(tmp_path, monkeypatch, events) == expected
+
+
+def test_without_verification_the_first_check_ends_no_verification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [{"event": "preview"}, CHECKS, {"event": "done"}]
+    assert _profile(tmp_path, monkeypatch, events) == {"checks and report": 2}
+
+
+def test_student_rounds_are_compared_with_the_zero_shot_landmarks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [
+        {"event": "preview"},
+        {"event": "agreement", "stage": "student"},
+        {"event": "agreement", "stage": "keypoints"},
+    ]
+    expected = {"features and zero-shot landmarks": 1, "describing and clustering keypoints": 1}
+    assert _profile(tmp_path, monkeypatch, events) == expected

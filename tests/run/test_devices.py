@@ -10,7 +10,7 @@ import torch
 
 from selfmark.config import Runtime, preset
 from selfmark.detector import Detector
-from selfmark.errors import TrainingError
+from selfmark.errors import InputError, TrainingError
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 from selfmark.run import devices
@@ -23,6 +23,7 @@ from selfmark.run.devices import (
     measure_free_memory,
     pad_batch,
     padded_count,
+    select_device,
     uses_bf16,
 )
 
@@ -157,3 +158,9 @@ def test_discovery_settles_the_automatic_precision(has_bf16: bool, monkeypatch: 
     for device in (cpu, cuda):
         assert is_bf16("fp32", device) == (False, False)
         assert is_bf16("bf16", device) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["mps", "meta", "gpu", "cuda:x"])
+def test_devices_that_selfmark_cannot_use_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"unknown device '{name}': use auto, cpu or cuda"):
+        select_device(name)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from selfmark.config import Runtime
 from selfmark.errors import InputError
 
-_DEVICE_TYPES = ("cpu", "cuda", "mps")  # mps is accepted, but it has not been tested
+_DEVICE_TYPES = ("cpu", "cuda")
 
 
 def select_device(name: str) -> torch.device:

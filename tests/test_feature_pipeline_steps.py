@@ -167,7 +167,7 @@ def test_rounds_use_the_first_labels_and_then_the_landmarks_of_the_previous_roun
     assert all(torch.equal(xy, wanted) for xy, wanted in zip(used, expected, strict=True))
 
 
-def test_the_first_round_learns_all_candidates_and_the_others_the_chosen_ones(
+def test_the_first_round_learns_all_candidates_and_later_rounds_the_chosen_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = _create_run(tmp_path / "run", **SMALL)

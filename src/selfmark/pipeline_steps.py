@@ -108,7 +108,7 @@ def train_phase(
     Args:
         run: the run.
         stage: name of the checkpoints, e.g. `stage1`; log entries contain `phase.stage` instead.
-        state: network, optimizer and iteration; changed in place.
+        state: network, optimizer and iteration; the training changes them.
         phase: iterations and learning rate.
         task: loss and batches.
         batch_setting: dotted name and value of the batch size, for the advice if GPU memory is too small.

@@ -157,7 +157,7 @@ def make_trial(K: int, score: float, error: float = 0.02) -> CountTrial:
     return CountTrial(K, 0.8, 0.9, 0.7, score, error)
 
 
-def test_the_smallest_count_within_one_standard_error_is_chosen_and_the_others_are_listed() -> None:
+def test_the_smallest_count_within_one_standard_error_is_chosen_and_the_other_counts_are_listed() -> None:
     trials = tuple(
         make_trial(K, score) for K, score in ((4, 0.3), (8, 0.585), (10, 0.60), (12, 0.581), (16, 0.4))
     )

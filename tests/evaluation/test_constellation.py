@@ -39,7 +39,7 @@ def test_individuals_of_one_shape_fit_exactly() -> None:
     assert np.sqrt((fitted.shape**2).sum(axis=1).mean()) == pytest.approx(1)
 
 
-def test_a_landmark_that_jumps_leaves_the_shape_and_the_others_stay() -> None:
+def test_a_landmark_that_jumps_leaves_the_shape_and_other_landmarks_stay() -> None:
     xy = _place_individuals(noise=0.1)
     jumps = np.arange(IMAGES) % 3 == 0
     xy[jumps, 4] = xy[jumps, 1]  # for example, landmark 4 is on the head instead of the tail
@@ -71,7 +71,7 @@ def test_duplicates_are_close_in_most_images() -> None:
     assert group_duplicates(xy, 0.5) == [[2, 6]]
 
 
-def test_landmarks_that_follow_from_the_others_are_explained() -> None:
+def test_landmarks_that_follow_from_other_landmarks_are_explained() -> None:
     """The third landmark is the mean of the first two, the fourth is noise, the fifth copies the fourth."""
     random = np.random.default_rng(2)
     free = random.normal(0, 10, (200, 2, 2))

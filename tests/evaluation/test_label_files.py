@@ -332,7 +332,7 @@ def test_labels_match_the_frames_of_a_video(tmp_path: Path) -> None:
     frames = [ImageRef(Path("/data/fly.mp4"), frame) for frame in range(0, 6, 2)]
     assert read(tmp_path, content, frames).refs == (frames[2], frames[0], frames[1])
     content["images"][0]["frame"] = 3
-    with pytest.raises(InputError, match=r"images\[0\]: frame 3 of 'fly.mp4' is not among"):
+    with pytest.raises(InputError, match=r"images\[0\]: frame 3 of 'fly.mp4' is not one of the given frames"):
         read(tmp_path, content, frames)
     for wrong in (None, "3", True, 2.0):
         content["images"][0]["frame"] = wrong

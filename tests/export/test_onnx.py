@@ -124,7 +124,7 @@ def test_peaks_at_borders_and_between_cells_agree_with_torch(refine: PeakMethod)
     np.testing.assert_allclose(to_cells(torch.from_numpy(found_xy[0])), cells, atol=0.51)
 
 
-def test_any_batch_size_works(scene: Scene, tmp_path: Path) -> None:
+def test_batches_of_different_sizes_give_the_points_of_the_detector(scene: Scene, tmp_path: Path) -> None:
     detector = Detector(_build_network(NETWORK, 3), CARD)
     exported = _export(detector, tmp_path)
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))

@@ -92,7 +92,7 @@ def test_frames_of_a_track_are_paired_even_if_animals_swap_positions() -> None:
     assert (track[by_position] != track[:, None]).any(), "positions alone give wrong pairs"
 
 
-def test_an_absent_animal_is_not_paired_with_another() -> None:
+def test_an_absent_animal_is_not_paired_with_another_animal() -> None:
     frame, track = np.array([0, 0, 1, 2, 2]), np.array([1, 2, 1, 1, 2])
     center = np.zeros((5, 2))
     settings = Temporal(enabled=True, max_frame_gap=1, neighbors=3)

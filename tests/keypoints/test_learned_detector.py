@@ -240,7 +240,7 @@ def test_descriptors_recognize_a_point_after_a_small_rotation(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_superpoint_applies_the_threshold_and_the_others_select_by_rank(name):
+def test_superpoint_applies_the_threshold_and_other_detectors_select_by_rank(name):
     image = to_batch(draw_polygons(96, 2))
     found = {}
     for threshold in (0.015, 0.6):

@@ -63,7 +63,7 @@ def make_points_with_outliers():
     return points, is_outlier
 
 
-def test_outliers_are_dropped_and_the_others_keep_their_order():
+def test_outliers_are_dropped_and_all_other_points_keep_their_order():
     points, is_outlier = make_points_with_outliers()
     settings = FirstKeypoints(outlier_neighbors=10, outlier_fraction=0.4)
     kept = remove_outliers(points, settings, make_generator())
@@ -105,7 +105,7 @@ def test_nothing_is_dropped_if_there_is_nothing_to_compare(count):
 
 
 @pytest.mark.gpu
-def test_cuda_drops_the_same_points():
+def test_outliers_are_dropped_on_cuda():
     points, is_outlier = make_points_with_outliers()
     settings = FirstKeypoints(outlier_neighbors=10, outlier_fraction=0.4)
     kept = remove_outliers(points.to("cuda"), settings, torch.Generator("cuda").manual_seed(0))

@@ -96,7 +96,7 @@ def test_with_one_image_a_point_follows_the_nearest_landmark() -> None:
     assert np.abs(with_far).max() < 2
 
 
-def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
+def test_points_missing_in_some_images_are_fitted_on_the_other_images() -> None:
     landmarks = _draw_objects(12)
     points = np.einsum("lk,nkc->nlc", BLEND, landmarks)
     visible = np.ones((12, L), bool)
@@ -120,7 +120,7 @@ def test_points_missing_in_some_images_are_fitted_on_the_others() -> None:
     np.testing.assert_allclose(reordered.predict(fresh, np.ones((3, K))), predicted[:, [1, 0]])
 
 
-def test_mirror_images_teach_the_other_side() -> None:
+def test_mirror_images_teach_the_mirror_partner() -> None:
     """Only the left point is annotated; the map still predicts its mirror partner."""
     landmarks = np.array([[[80.0, 90], [175, 90], [128, 140]]])
     left = landmarks[:, :1] + np.array([3.0, -2.0])

@@ -49,7 +49,9 @@ def test_a_user_can_give_a_partner_to_a_landmark_without_one() -> None:
     card = replace(CARD, mirror=(0, 1, 2), unpaired=(0, 2))
     assert landmarks_without_partner(card) == [0, 2]
     assert landmarks_without_partner(replace(card, mirror=(1, 0, 2))) == [2]
-    assert landmarks_without_partner(replace(card, confirmed=(0, 2))) == [], "they are on the midline"
+    assert landmarks_without_partner(replace(card, confirmed=(0, 2))) == [], (
+        "landmarks 0 and 2 are on the midline"
+    )
     assert visible_card(replace(card, hidden=(0,))).unpaired == (1,)
 
 

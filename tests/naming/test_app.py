@@ -115,7 +115,7 @@ def test_trust_and_verdict_are_sent_with_the_run(shared_server: ToyServer, tmp_p
         assert (values["trust"], values["min_trust"], values["verdict"]) == (trust, 0.25, "usable")
         assert running.edit({"kind": "rename", "landmark": 0, "name": "nose"}).status_code == 200
     judged = read_card(folder / "model")
-    assert (judged.trust, judged.verdict) == (card.trust, "usable"), "edits keep both"
+    assert (judged.trust, judged.verdict) == (card.trust, "usable"), "edits keep trust and verdict"
 
 
 def test_notes_list_outdated_files_when_mirror_partners_change(toy: ToyServer) -> None:

@@ -119,7 +119,9 @@ def test_unsure_and_different_images_are_chosen() -> None:
     first = choose_for_correction(xy, score, sides, 3, nothing)
     assert set(first) == {4, 8, 12}
     later = choose_for_correction(xy, score, sides, 100, np.array(first))
-    assert sorted(later) == sorted(set(range(30)) - set(first)), "all others, each once"
+    assert sorted(later) == sorted(set(range(30)) - set(first)), (
+        "all images that were not shown first, each once"
+    )
     assert {row % 3 for row in choose_for_correction(xy, np.ones((30, K)), sides, 3, nothing)} == {0, 1, 2}
 
 

@@ -148,7 +148,7 @@ def test_edits_appear_in_exports_and_report(
 # --- keyboard, mouse and touch ----------------------------------------------------------------------
 
 
-def test_everything_works_with_the_keyboard(browser: Any, toy: ToyServer) -> None:
+def test_the_keyboard_names_hides_confirms_undoes_and_switches_views(browser: Any, toy: ToyServer) -> None:
     with visit(browser, toy.address) as visited:
         page = wait_until_ready(visited)
         keys = page.keyboard
@@ -258,7 +258,7 @@ def test_landmarks_on_each_other_can_each_be_clicked(browser: Any, tmp_path: Pat
             "all => all.map(end => [+end.getAttribute('cx'), +end.getAttribute('cy')])"
         )
         assert true_places == [[40.5, 30.5], [40.5, 30.5], [40.5, 30.5], [41.5, 31.0]], (
-            "the others stay in place"
+            "the true places do not change"
         )
         assert page.locator(".point:has(.hollow)").get_attribute("data-landmark") == "1"
         assert "trust 0.20: do not rely" in page.locator(".point[data-landmark='1'] title").text_content()
@@ -294,7 +294,9 @@ def test_points_are_corrected_by_dragging(browser: Any, tmp_path: Path) -> None:
         x, y, visibility = read_points()[0]
         assert visibility == 2
         assert (x, y) == pytest.approx((shown.xy[0, 0, 0] + 10, shown.xy[0, 0, 1] + 5), abs=0.3)
-        assert [point[2] for point in read_points()] == [2, 0, 0, 0, 0, 0], "the others are not confirmed yet"
+        assert [point[2] for point in read_points()] == [2, 0, 0, 0, 0, 0], (
+            "only the moved landmark counts as corrected"
+        )
         act_and_wait(page, lambda: page.keyboard.press("Shift+ArrowLeft"))
         assert read_points()[0][0] == pytest.approx(x - 1, abs=0.02)
         act_and_wait(page, lambda: page.keyboard.press("Control+z"))
@@ -323,7 +325,7 @@ def test_points_are_corrected_by_dragging(browser: Any, tmp_path: Path) -> None:
             assert page.evaluate(_WITHOUT_LABEL) == page.evaluate(_LOW_CONTRAST) == []
 
 
-def test_touch_works_like_a_mouse(browser: Any, toy: ToyServer) -> None:
+def test_landmarks_are_selected_connected_and_named_by_touch(browser: Any, toy: ToyServer) -> None:
     with visit(browser, toy.address, 390, has_touch=True, is_mobile=True) as visited:
         page = wait_until_ready(visited)
         page.touchscreen.tap(*get_center(page, 1))

@@ -1,4 +1,4 @@
-"""Nonsensical paths, numbers and files on the command line are refused at once, with one sentence."""
+"""Nonsensical paths, numbers and files on the command line are refused immediately, with one sentence."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_without_an_intact_checkpoint_the_run_is_refused(finished: Path) -> None
     resume(finished)
 
 
-def test_no_checkpoint_is_announced_before_a_damaged_one_that_is_the_only_one(finished: Path) -> None:
+def test_an_earlier_checkpoint_is_announced_only_if_there_is_one(finished: Path) -> None:
     (finished / "checkpoints" / "stage2.previous.safetensors").unlink()
     flip_bit(finished / "checkpoints" / "stage2.safetensors")
     with pytest.raises(InputError, match=r"delete stage2.safetensors in"):

@@ -65,7 +65,7 @@ def test_the_command_line_exits_with_130_and_says_how_to_resume(
     assert Run.open(output).events()[-1]["event"] == "checkpoint"
 
 
-def test_a_second_signal_interrupts_at_once() -> None:
+def test_a_second_signal_interrupts_the_context() -> None:
     reached = []
 
     def send_twice() -> None:

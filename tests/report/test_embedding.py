@@ -138,7 +138,7 @@ def test_wrong_shapes_are_value_errors(embed: object) -> None:
         embed(np.zeros(5))  # type: ignore[operator]
 
 
-def test_another_process_computes_the_same_positions() -> None:
+def test_a_child_process_computes_the_same_positions() -> None:
     vectors, _ = _make_clusters(60, 3)
     with closing(EmbeddingProcess(vectors)) as process:
         np.testing.assert_array_equal(process.result(), tsne(vectors))

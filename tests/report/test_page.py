@@ -48,7 +48,7 @@ def source(tmp_path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_nothing_is_loaded_from_other_files(source: str) -> None:
+def test_the_page_loads_nothing(source: str) -> None:
     page = Page(source)
     assert not page.find_all("script")
     assert not page.find_all("link")

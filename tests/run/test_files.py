@@ -81,7 +81,7 @@ def test_a_failed_writer_leaves_the_temporary_file_of_another_writer(tmp_path: P
     assert path.read_text() == "second"
 
 
-def test_a_writer_never_writes_into_the_file_of_another_one(
+def test_a_writer_never_writes_into_the_file_of_another_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second writer replaces the temporary file just before the first one opens it by path to sync it."""

@@ -86,12 +86,12 @@ def test_runs_can_be_opened(folder: Path) -> None:
     assert ("done" in events) == (folder == FINISHED)
 
 
-def test_detectors_predict_the_same_landmarks() -> None:
+def test_detectors_of_0_1_predict_the_same_landmarks_as_in_0_1() -> None:
     _assert_predicts(selfmark.load(FINISHED), _read_expected("landmarks"))
     _assert_predicts(selfmark.load(FINISHED / "model"), _read_expected("landmarks"))
 
 
-def test_mapped_detectors_predict_the_same_points() -> None:
+def test_mapped_detectors_of_0_1_predict_the_same_points_as_in_0_1() -> None:
     _assert_predicts(selfmark.load(FINISHED, mapped=True), _read_expected("mapped"))
 
 
@@ -104,7 +104,7 @@ def test_metrics_are_still_valid_and_reports_show_them() -> None:
     assert "belongs to an earlier state" not in page
 
 
-def test_an_evaluation_gives_the_same_metrics() -> None:
+def test_an_evaluation_of_a_run_of_0_1_gives_the_same_metrics_as_in_0_1() -> None:
     old = json.loads((FINISHED / "metrics.json").read_text())
     new = selfmark.evaluate(
         FINISHED, IMAGES, LABELS, settings={"draws": 1, "fit_images": [3]}, output="again", device="cpu"

@@ -130,7 +130,7 @@ def test_a_video_without_motion_is_rejected(tmp_path: Path) -> None:
         track_animals(write_arena_video(still, tmp_path / "still.mp4"), 1, SETTINGS)
 
 
-def test_two_tracks_of_a_single_animal_share_it(tmp_path: Path) -> None:
+def test_two_tracks_share_a_single_animal(tmp_path: Path) -> None:
     paths = wander(60, 1, seed=1)
     tracks = track_animals(write_arena_video(paths, tmp_path / "one.mp4"), 2, SETTINGS)
     error = np.nanmax(np.linalg.norm(tracks.center - paths, axis=2))

@@ -141,7 +141,7 @@ def test_touching_animals_share_a_blob() -> None:
     np.testing.assert_allclose(np.abs(tracker.update(touching).center - before.center), [[2, 0], [2, 0]])
 
 
-def test_animals_that_cover_each_other_continue_as_expected() -> None:
+def test_animals_that_cover_each_other_continue_at_half_their_speed() -> None:
     """Both move by 6 pixels, so they are expected to move by half of that; then there is only one blob."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     order = np.argsort(tracker.update(draw_mask((20, 30), (44, 30))).center[:, 0])

@@ -320,5 +320,7 @@ def test_discover_serves_the_page_and_writes_previews_and_tensorboard(
     curve = board.Scalars("round/total")
     assert [point.value for point in curve] == pytest.approx([event["loss"]["total"] for event in trained])
     steps_of_curve = [point.step for point in curve]
-    assert steps_of_curve == sorted(set(steps_of_curve)), "the steps of a round follow those of the last"
+    assert steps_of_curve == sorted(set(steps_of_curve)), (
+        "the steps of a round follow the last step of the round before"
+    )
     assert {f"landmarks/{step}" for step in steps} <= set(board.Tags()["images"])

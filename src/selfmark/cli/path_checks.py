@@ -1,7 +1,7 @@
 """Checks of the paths on the command line.
 
 Importing torch, OpenCV and SciPy takes seconds. These checks run before the imports, so that a wrong path is
-reported at once. The functions that use the paths check them again, with the same messages.
+reported immediately. The functions that use the paths check them again, with the same messages.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: ProcessGr
 def _sum_by_cluster(vectors: Tensor, centroids: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """Return the sum [C, D] and count [C] of the vectors nearest to each centroid over all processes."""
     prepared = _PreparedCentroids.prepare(centroids)
-    # Sums and counts share one tensor, which the processes exchange at once; the last column is the count.
+    # Sums and counts share one tensor, so that one exchange is enough; the last column is the count.
     sums = torch.zeros(len(centroids), vectors.shape[1] + 1, device=centroids.device, dtype=torch.float64)
     for block in iterate_blocks(vectors, centroids.device):
         total, count = _sum_block(block, _argmin(prepared.compare(block)), len(centroids))

@@ -50,7 +50,9 @@ def match_annotations(
         path = path_of[_split_path(image)]
         frame = image.video_frame() if path in videos else None
         if (path, frame) not in rows_of:
-            raise InputError(f"{image.where}: frame {frame} of '{image.file_name}' is not among those given")
+            raise InputError(
+                f"{image.where}: frame {frame} of '{image.file_name}' is not one of the given frames"
+            )
         row = _choose_object(annotation, rows_of[path, frame], refs)
         if row in taken:
             raise InputError(_describe_conflict(annotation.where, taken[row], refs[row].box))

@@ -59,7 +59,7 @@ def require_matching_sizes(
     if len(found) > _MAX_DIFFERENT * len(rows):
         raise InputError(
             f"{truth.source} belongs to other images with the same names: {checked} "
-            f"{choose_form(len(found), 'does', 'do')} not fit, first {first}; give the images of these labels"
+            f"{choose_form(len(found), 'does', 'do')} not fit, first {first}; give the labeled images"
         )
     verb = choose_form(len(found), "does not fit its labels", "do not fit their labels")
     return (f"{truth.source}: {checked} {verb}, first {first}",)

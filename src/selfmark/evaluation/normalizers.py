@@ -70,7 +70,7 @@ def measure_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> 
 
 
 def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
-    """Return the objects for which a normalizer can be measured, with a note about the others.
+    """Return the objects for which a normalizer can be measured, with a note about those left out.
 
     This needs no predictions, so a wrong normalizer can be reported before minutes of prediction.
 
@@ -91,7 +91,7 @@ def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
     if not is_usable.any():
         raise InputError(
             f"{truth.source}: the normalizer '{spec}' cannot be measured for any object, first {first}: "
-            f"{reason}; choose another one with --normalizer"
+            f"{reason}; choose another normalizer with --normalizer"
         )
     count = int((~is_usable).sum())
     note = (
@@ -114,7 +114,8 @@ def measure_unchecked_lengths(truth: AnnotatedObjects, spec: str, regions: Float
     ends = _find_ends(truth.names, spec)
     if ends is None:
         raise InputError(
-            f"{truth.source} does not name the points that the normalizer '{spec}' needs; choose another one"
+            f"{truth.source} does not name the points that the normalizer '{spec}' needs; choose another "
+            "normalizer"
         )
     distance: FloatArray = np.linalg.norm(
         _compute_mean_point(truth, ends[0]) - _compute_mean_point(truth, ends[1]), axis=1

@@ -127,7 +127,7 @@ def random_color_changes(count: int, settings: Augment, generator: torch.Generat
     color = _random_color_matrix(count, settings, generator)
     taps = _random_blur_taps(count, settings, generator)
     noise_sigma = _uniform(count, 0.0, settings.noise, generator)
-    if settings.noise_fraction < 1:  # If it is 1, draw no random numbers, for the same reason.
+    if settings.noise_fraction < 1:  # If it is 1, draw no random numbers: see `negative_fraction` above.
         noise_sigma = noise_sigma * _bernoulli(count, settings.noise_fraction, generator)
     return ColorChanges(color, contrast, brightness, taps, noise_sigma)
 

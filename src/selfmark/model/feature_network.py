@@ -49,7 +49,7 @@ class FeaturePsi(nn.Module):
         """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
         is_encoder_trained = any(parameter.requires_grad for parameter in self.encoder.parameters())
         with self.backend.execution.forward_context(self):
-            # Without gradients, a frozen encoder is faster and its maps are freed at once.
+            # Without gradients, a frozen encoder is faster and its maps are freed immediately.
             with torch.set_grad_enabled(is_encoder_trained and torch.is_grad_enabled()):
                 features = self.encoder(images)
             maps = self.head(features * self.feature_scale)

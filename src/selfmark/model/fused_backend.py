@@ -51,7 +51,7 @@ class WeightCopies:
         return self._copies[parameter]
 
     def replace(self, copies: dict[Tensor, Tensor]) -> None:
-        """Use these copies instead; the caller owns them and keeps them up to date."""
+        """Replace all copies by the given ones, which the caller owns and keeps up to date."""
         self._copies, self._has_owner = copies, True
 
     def refresh(self, network: nn.Module) -> None:
@@ -173,23 +173,23 @@ class FusedExecution:
         return nullcontext()
 
     def parallel(self, side: Callable[[], A], main: Callable[[], B]) -> tuple[A, B]:
-        """Run the two computations on two streams.
+        """Run `main` on the current stream and `side` on a side stream.
 
-        At the end, the current stream waits for the other stream. At the start of the next call, the other
-        stream waits for the current stream. Each can therefore reuse memory that the other has read.
+        At the end, the current stream waits for the side stream. At the start of the next call, the side
+        stream waits for the current stream. Each stream can therefore reuse memory that the other has read.
         """
         if self._depth == len(self._streams):
             self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
-        current, other = torch.cuda.current_stream(), self._streams[self._depth]
-        other.wait_stream(current)
-        with torch.cuda.stream(other):
+        current, side_stream = torch.cuda.current_stream(), self._streams[self._depth]
+        side_stream.wait_stream(current)
+        with torch.cuda.stream(side_stream):
             side_result = side()
         self._depth += 1
         try:
             main_result = main()
         finally:
             self._depth -= 1
-        current.wait_stream(other)
+        current.wait_stream(side_stream)
         return side_result, main_result
 
 

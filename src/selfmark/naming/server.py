@@ -161,7 +161,7 @@ def _serve(
         with suppress(KeyboardInterrupt):  # raised by the server after Ctrl-C
             options.print_line(f"{'naming' if tool == 'select' else 'correction'} page: {address}")
             options.print_line(
-                f"{describe_count(len(shown), 'image')}. Every change is saved at once. Stop with Ctrl-C."
+                f"{describe_count(len(shown), 'image')}. Every change is saved immediately. Stop with Ctrl-C."
             )
             if options.browser:
                 webbrowser.open(address)

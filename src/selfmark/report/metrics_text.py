@@ -196,7 +196,10 @@ def list_landmark_facts(metrics: Metrics) -> tuple[tuple[tuple[str, str], ...], 
                     "looks more like itself than like another landmark",
                     _format_fraction(checks["purity"][index]),
                 ),
-                ("keeps its place among the others", _format_fraction(checks["constellation"][index])),
+                (
+                    "keeps its place among the other landmarks",
+                    _format_fraction(checks["constellation"][index]),
+                ),
             ]
         if "expected_error" in checks:
             row += [
@@ -272,7 +275,9 @@ def _build_error_table(metrics: Metrics, direction: str, unit: str = "") -> Repo
     regressors = list(next(iter(cells.values())))
     target = "annotated points" if direction == "forward" else "discovered landmarks"
     draws = max(row[direction]["draws"] for row in metrics["errors"])
-    spread = f"; ± is the standard deviation over {draws} random samples of them" if draws > 1 else ""
+    spread = (
+        f"; ± is the standard deviation over {draws} random samples of training images" if draws > 1 else ""
+    )
     guess = _format_number(metrics["guessing"][direction])
     return ReportTable(
         title=f"{direction.capitalize()} error by number of annotated images{unit}",

@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def defer_interrupts() -> Iterator[Callable[[], bool]]:
-    """Defer the first SIGINT or SIGTERM to the end of the context; a second one interrupts at once.
+    """Defer the first SIGINT or SIGTERM to the end of the context; a second one interrupts the context.
 
     Yields:
         A function that returns True once a signal has arrived; the code in the context should then save its

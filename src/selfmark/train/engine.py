@@ -178,7 +178,7 @@ def run_phase(
     or a weight is not finite, no checkpoint is written.
 
     Args:
-        state: network, optimizer and iteration; changed in place.
+        state: network, optimizer and iteration; the training changes them.
         phase: iterations and learning rate.
         task: loss and batches.
         runtime: how often to log and to write checkpoints.

@@ -106,7 +106,7 @@ class FlatOptimizer(ABC):
 
     @abstractmethod
     def _update(self, gradients: list[Tensor]) -> None:
-        """Update the values of all groups by their gradients, which may be changed in place."""
+        """Update the values of all groups by their gradients, which it may overwrite."""
 
     @torch.no_grad()
     def update_copies(self) -> None:

@@ -47,7 +47,7 @@ def test_two_processes_share_the_jobs(tmp_path: Path) -> None:
     assert len({process for _, process in lines}) == 2
 
 
-def test_the_job_of_a_killed_process_is_run_by_another(tmp_path: Path) -> None:
+def test_the_job_of_a_killed_process_is_run_by_another_process(tmp_path: Path) -> None:
     first = _CONTEXT.Process(target=_run_all, args=(tmp_path, 60))
     first.start()
     while not (tmp_path / "started.txt").exists():

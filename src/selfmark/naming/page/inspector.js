@@ -75,7 +75,7 @@ function nameInput() {
     if (event.key === "Enter") {
       event.preventDefault();
       saveName();
-      focusName(Math.min(state.selected + 1, state.run.landmarks - 1)); // at once, without waiting for the server
+      focusName(Math.min(state.selected + 1, state.run.landmarks - 1)); // without waiting for the server
     }
     if (event.key === "Escape") {
       showName(state.card.names[state.selected], "");

@@ -1,4 +1,4 @@
-// Mirror pairs side by side. The partner is shown mirrored, so both sides of a correct pair look alike.
+// Mirror pairs side by side. The partner is shown mirrored, so the two pictures of a correct pair look alike.
 
 import { badge, element, icon, ICONS } from "./dom.js";
 import { toggleConfirmed } from "./inspector.js";
@@ -26,7 +26,7 @@ function render(view, changed) {
   view.replaceChildren(
     element("div", { class: "toolbar" }, element("p", { class: "hint muted" },
       `${confirmed} of ${total} confirmed. In a mirrored image, the left ear becomes the right ear. `
-      + "The partner is shown mirrored here, so both sides of a correct pair look alike.")),
+      + "The partner is shown mirrored here, so the two pictures of a correct pair look alike.")),
     ...state.card.notes.map((note) => element("p", { class: "note" }, note)),
     element("h2", {}, "Pairs"),
     element("div", { class: "pairs" }, pairs.map((index) => pairCard(index, partnerOf(index)))),

@@ -44,8 +44,8 @@ def read(root: Path) -> Dataset:
     train, train_notes = _read_300w_lp(root, train_folder)
     test, test_notes = _read_balanced(root, test_folder)
     note = (
-        "boxes are made from the points unless --boxes gives others; the paper used those of a detector for "
-        "training"
+        "boxes are made from the points unless --boxes gives others; the paper trained with boxes of a "
+        "detector"
     )
     return Dataset(
         name="ls3d",

@@ -32,7 +32,7 @@ def test_values_keep_their_types(tmp_path: Path) -> None:
     batches = make_predictions(EVERYTHING)
     table = parquet.read_table(write_parquet(batches, CARD, tmp_path))
     assert table.column_names == list(COLUMNS)
-    types = ["string", "int32", "int32", "int32", "string", "float", "float", "float"]
+    types = ["string", "int32", "int32", "int64", "string", "float", "float", "float"]
     assert [str(field.type) for field in table.schema] == types
     expected = list(iterate_expected_objects(batches))
     rows = table.to_pylist()

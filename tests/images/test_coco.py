@@ -130,6 +130,33 @@ def test_a_track_is_a_whole_number(track: Any) -> None:
         make_annotation(track_id=track).track()
 
 
+@pytest.mark.parametrize("key", ["track_id", "track"])
+@pytest.mark.parametrize("track", [2**63, -(2**63) - 1, 10**30])
+def test_a_track_fits_into_64_bits(key: str, track: int) -> None:
+    with pytest.raises(InputError, match=r"^labels.json: annotations\[0\]: a track must be .* 64 bits"):
+        make_annotation(**{key: track}).track()
+    assert make_annotation(**{key: 2**63 - 1}).track() == 2**63 - 1
+
+
+def test_ids_and_frame_numbers_fit_into_64_bits(tmp_path: Path) -> None:
+    huge = 10**30
+    with pytest.raises(InputError, match=r"images\[0\] needs a usable 'id', not 10{30}$"):
+        write_and_read(tmp_path, [{"id": huge, "file_name": "a.jpg"}], [])
+    with pytest.raises(InputError, match=r"annotations\[0\] needs a usable 'image_id', not 10{30}$"):
+        write_and_read(tmp_path, annotations=[{"image_id": huge}])
+    file = write_and_read(tmp_path, annotations=[{"image_id": 1, "id": huge}])
+    with pytest.raises(
+        InputError, match=r"annotations\[0\] needs an 'id' that is a string or a whole number"
+    ):
+        file.check_ids()
+    categories = [{"id": huge, "name": "cat", "keypoints": ["nose"]}]
+    file = write_and_read(tmp_path, annotations=[{"image_id": 1, "category_id": huge}], categories=categories)
+    with pytest.raises(InputError, match=r"categories\[0\] needs an 'id' that is a string or a whole number"):
+        file.category(file.annotations)
+    with pytest.raises(InputError, match="it needs a 'frame' number that counts from 0, not 10"):
+        make_image("v.mp4", frame=huge).frame()
+
+
 def test_skeletons_are_converted_to_count_from_zero() -> None:
     assert make_category(skeleton=[[1, 2], [3, 1]]).skeleton(3) == ((0, 1), (2, 0))
     assert make_category().skeleton(3) == ()

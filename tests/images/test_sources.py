@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ import pytest
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
+from selfmark.run.image_list import refs_from_json, refs_to_json
+from tests.conftest import selfmark
+
+TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -371,3 +376,37 @@ def test_deeply_nested_json_is_rejected(tmp_path: Path) -> None:
     labels.write_text("[" * 200_000)
     with pytest.raises(InputError, match="not valid JSON"):
         list_images([labels])
+
+
+def test_tracks_and_frames_of_64_bits_survive_images_json() -> None:
+    refs = [ImageRef(Path("v.mp4"), 2**53, (0.0, 0.0, 1.0, 1.0), track) for track in (-1, 2**63 - 1)]
+    entries = json.loads(json.dumps(refs_to_json(refs)))
+    assert refs_from_json(entries) == refs
+    for field in ("frame", "track"):
+        with pytest.raises(ValueError, match=f"is not a valid value of '{field}'"):
+            refs_from_json([{**entries[0], field: 2**63}])
+
+
+@pytest.mark.parametrize("command", ["check", "predict", "predict --boxes", "map", "discover"])
+def test_a_track_of_a_hundred_bits_is_refused_with_its_place(
+    command: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = next(photos.glob("*.png")).resolve()
+    annotation = {"image_id": 1, "category_id": 1, "bbox": [1, 1, 30, 30], "keypoints": [5, 5, 2]}
+    content = {
+        "images": [{"id": 1, "file_name": str(image)}],
+        "annotations": [{**annotation, "id": 1, "track_id": 10**30}],
+        "categories": [{"id": 1, "name": "toy", "keypoints": ["a"]}],
+    }
+    path = tmp_path / "labels.json"
+    path.write_text(json.dumps(content))
+    arguments: dict[str, list[object]] = {
+        "check": ["check", path, "-o", tmp_path / "out"],
+        "predict": ["predict", TOY_DETECTOR, path, "-o", tmp_path / "out"],
+        "predict --boxes": ["predict", TOY_DETECTOR, image, "--boxes", path, "-o", tmp_path / "out"],
+        "map": ["map", shutil.copytree(TOY_DETECTOR, tmp_path / "toy"), "--labels", path],
+        "discover": ["discover", path, "-k", 4, "-o", tmp_path / "out"],
+    }
+    assert selfmark(*arguments[command], *([] if command == "check" else ["--device", "cpu"])) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"selfmark: {path}: annotations[0]: a track must be a whole number")

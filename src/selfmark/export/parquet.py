@@ -31,7 +31,7 @@ def write_parquet(predictions: Iterable[Prediction], card: ModelCard, folder: Pa
     arrow, parquet = require_package("pyarrow", "pyarrow"), require_package("pyarrow.parquet", "pyarrow")
     require_writable(folder)
     text, integer, real = arrow.string(), arrow.int32(), arrow.float32()
-    types = (text, integer, integer, integer, text, real, real, real)
+    types = (text, integer, integer, arrow.int64(), text, real, real, real)
     columns = list(zip(COLUMNS, types, strict=True))
     if get_smoothing_method(card):
         motion_types = (arrow.float64(), real, real, arrow.bool_(), text)

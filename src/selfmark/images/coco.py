@@ -31,6 +31,7 @@ from selfmark.images.input_files import (
     read_text,
     require_utf8,
 )
+from selfmark.run.json_schema import is_int64
 
 Id = int | str
 Scalar = str | int | float | bool | None
@@ -72,7 +73,7 @@ class CocoImage:
     def video_frame(self) -> int:
         """Return the 0-based frame number of an entry that is known to be a video frame."""
         frame = self.values.get("frame")
-        if isinstance(frame, bool) or not isinstance(frame, int) or frame < 0:
+        if not is_int64(frame) or frame < 0:
             raise InputError(
                 f"{self.where}: '{self.file_name}' is a video, so it needs a 'frame' number that counts from "
                 f"0, not {reprlib.repr(frame)}"
@@ -134,8 +135,10 @@ class CocoAnnotation:
         if isinstance(attributes, dict):
             candidates += [attributes.get("track_id"), attributes.get("object_id")]
         track = next((value for value in candidates if value is not None), None)
-        if isinstance(track, bool) or not isinstance(track, int | None):
-            raise InputError(f"{self.where}: a track must be a whole number, not {reprlib.repr(track)}")
+        if track is not None and not is_int64(track):
+            raise InputError(
+                f"{self.where}: a track must be a whole number of at most 64 bits, not {reprlib.repr(track)}"
+            )
         return track
 
 
@@ -418,7 +421,7 @@ def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[s
     for where, entry in located:
         for name in required:
             value = entry.get(name) if isinstance(entry, dict) else None
-            if isinstance(value, bool) or not isinstance(value, str if name == "file_name" else int | str):
+            if not isinstance(value, str) and (name == "file_name" or not is_int64(value)):
                 raise InputError(f"{where} needs a usable '{name}', not {reprlib.repr(value)}")
             if isinstance(value, str):
                 require_utf8(value, f"{where}: the '{name}'")
@@ -429,8 +432,11 @@ def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:
     """Raise unless all ids are distinct integers or strings; `ids` holds pairs of location and id."""
     locations: dict[Id, str] = {}
     for where, value in ids:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise InputError(f"{where} needs an 'id' that is a number or a string, not {reprlib.repr(value)}")
+        if not isinstance(value, str) and not is_int64(value):
+            raise InputError(
+                f"{where} needs an 'id' that is a string or a whole number of at most 64 bits, not "
+                f"{reprlib.repr(value)}"
+            )
         if value in locations:
             raise InputError(
                 f"{where}: the id {value!r} is already used by {locations[value]}; give each entry its own id"

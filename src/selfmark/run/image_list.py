@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.image_ref import ImageRef
-from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, is_text, require_fields
+from selfmark.run.json_schema import (
+    is_count,
+    is_int64,
+    is_list_of,
+    is_none_or,
+    is_number,
+    is_text,
+    require_fields,
+)
 
 
 def refs_to_json(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
@@ -33,8 +41,8 @@ def refs_from_json(entries: Any) -> list[ImageRef]:
 def _ref_from_json(entry: Any) -> ImageRef:
     require_fields(
         entry,
-        {"path": _is_path, "frame": is_none_or(is_count), "box": is_none_or(_is_box)},
-        {"track": is_none_or(is_count), "film": is_none_or(_is_clip)},  # early runs lack these fields
+        {"path": _is_path, "frame": is_none_or(_is_frame), "box": is_none_or(_is_box)},
+        {"track": is_none_or(is_int64), "film": is_none_or(_is_clip)},  # early runs lack these fields
     )
     box, clip = entry["box"], entry.get("film")
     return ImageRef(
@@ -48,6 +56,10 @@ def _ref_from_json(entry: Any) -> ImageRef:
 
 def _is_path(value: Any) -> bool:
     return is_text(value) and value != ""
+
+
+def _is_frame(value: Any) -> bool:
+    return is_int64(value) and value >= 0
 
 
 def _is_box(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 _MAX_NUMBER = 1e15  # far above any count, time or error; a float holds all whole numbers up to it exactly
 
@@ -26,6 +26,15 @@ def is_count(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, int) and is_number(value) and value >= 0
+
+
+def is_int64(value: Any) -> TypeGuard[int]:
+    """Return True for a whole number that fits into 64 bits; booleans do not count as numbers.
+
+    >>> is_int64(-1), is_int64(2**63 - 1), is_int64(2**63), is_int64(True)
+    (True, True, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def is_text(value: Any) -> bool:

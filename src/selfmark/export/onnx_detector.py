@@ -12,14 +12,20 @@ import torch
 from torch import Tensor
 
 from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
-from selfmark.errors import DamagedFile, InputError, require_package, suggest
+from selfmark.errors import InputError, require_package, suggest
 from selfmark.export.onnx_export import CROP_XY, CROPS, FILES, INSTALL, Precision
 from selfmark.export.onnx_metadata import MODEL, remove_checksum
+from selfmark.features.onnx_session import OnnxSession, check_graph, first_line, parse_model
 from selfmark.model.card import model_folder
 from selfmark.run.devices import select_device
 from selfmark.run.guarded_files import physical_memory, read_bytes
 
+Floats = npt.NDArray[np.float32]
 RuntimeName = Literal["torch", "onnx", "onnx-int8"]
+
+_REMEDY = "it was changed after the export; write it again with 'selfmark export'"
+_MAX_DISTANCE = 1.0  # of a landmark from the network image, in sides of the image
+_SCORE_TOLERANCE = 1e-3  # scores are limited to 0..1, except for rounding
 
 
 def load_detector(folder: str | Path, runtime: str = "torch", device: str = "auto") -> Detector:
@@ -43,13 +49,14 @@ class OnnxDetector(Detector):
     def __init__(self, detector: Detector, path: Path) -> None:
         """Use the graph in `path`, which must have been made from `detector`."""
         super().__init__(detector.psi, detector.card, runtime=detector.runtime)
+        self._path = path
         model = _load_model(path)
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         if metadata.get(MODEL) != detector_fingerprint(self):
             raise InputError(f"{path} was exported from another model: write it again with 'selfmark export'")
         # One core processes an image from start to end. The maps of the image stay in the cache of that core,
         # and no core waits for another. Splitting every operation between the cores is much slower.
-        self._session = _open_session(_remove_cropping(model), path, threads=1)
+        self._session = _open_session(model, path, threads=1)
         self._workers = ThreadPoolExecutor(torch.get_num_threads())
 
     @classmethod
@@ -73,46 +80,65 @@ class OnnxDetector(Detector):
         score = np.empty((len(images), num_landmarks), np.float32)
 
         def locate_row(row: int) -> None:
-            xy[row : row + 1], score[row : row + 1] = self._run(images[row : row + 1])
+            xy[row], score[row] = self._locate_one(images[row : row + 1])
 
         list(self._workers.map(locate_row, range(len(images))))
         return NetworkLandmarks(torch.from_numpy(xy), torch.from_numpy(score))
 
-    def _run(self, crops: npt.NDArray[np.float32]) -> Any:
-        return self._session.run([CROP_XY, "scores"], {CROPS: crops})
+    def _locate_one(self, crop: npt.NDArray[np.float32]) -> tuple[Floats, Floats]:
+        """Return landmarks [K, 2] and scores [K] of one network image [1, 3, S, S].
+
+        Raises:
+            InputError: if the graph fails, or if its results cannot come from a detector.
+        """
+        try:
+            xy, score = self._session.run({CROPS: crop}, [CROP_XY, "scores"])
+        except ValueError as error:
+            raise InputError(f"ONNX Runtime cannot run {self._path} ({error}): {_REMEDY}") from error
+        size, num_landmarks = crop.shape[-1], len(self.names)
+        if xy.shape != (1, num_landmarks, 2) or score.shape != (1, num_landmarks):
+            raise self._wrong_result(
+                f"shapes {list(xy.shape)} and {list(score.shape)} for {num_landmarks} landmarks"
+            )
+        if xy.dtype != np.float32 or score.dtype != np.float32:
+            raise self._wrong_result(f"values of type {xy.dtype} and {score.dtype}")
+        limit = _MAX_DISTANCE * size
+        if not (-limit <= xy.min() and xy.max() <= size + limit):  # also if a value is NaN
+            raise self._wrong_result(
+                f"landmarks far outside the image, at {xy.min():.4g} to {xy.max():.4g} pixels"
+            )
+        if not (score.min() >= -_SCORE_TOLERANCE and score.max() <= 1 + _SCORE_TOLERANCE):
+            raise self._wrong_result(f"scores from {score.min():.4g} to {score.max():.4g} instead of 0 to 1")
+        return xy[0], score[0]
+
+    def _wrong_result(self, found: str) -> InputError:
+        return InputError(f"{self._path} returns {found}: {_REMEDY}")
 
 
 def _load_model(path: Path) -> Any:
-    onnx = require_package("onnx", INSTALL)
     try:
         content = read_bytes(path, physical_memory())
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     try:
-        return onnx.load_from_string(remove_checksum(content, path))
-    except DamagedFile:
-        raise
-    except Exception as error:  # the errors of onnx have no common base class
-        raise InputError(f"{path} is not an ONNX file: {str(error).splitlines()[0]}") from error
+        return parse_model(remove_checksum(content, path))
+    except ValueError as error:
+        raise InputError(f"{path} is not an ONNX file: {error}") from error
 
 
-def _remove_cropping(model: Any) -> bytes:
-    """Return the part of an exported graph from the crops to the landmarks in the crops, serialized.
+def _open_session(model: Any, path: Path, threads: int) -> OnnxSession:
+    """Open the part of an exported graph from the crops to the landmarks in the crops.
 
     Cropping is left out because other threads do it: they decode and crop the next images while the network
     runs.
     """
-    extract = require_package("onnx.utils", INSTALL).Extractor(model).extract_model
-    return bytes(extract([CROPS], [CROP_XY, "scores"]).SerializeToString())
-
-
-def _open_session(model: bytes, path: Path, threads: int) -> Any:
-    runtime = require_package("onnxruntime", INSTALL)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3  # errors only; they are also raised
+    extractor = require_package("onnx.utils", INSTALL).Extractor
+    check_graph(model, str(path), _REMEDY)
     try:
-        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the errors of ONNX Runtime have no common base class
-        raise InputError(f"ONNX Runtime cannot read {path}: {str(error).splitlines()[0]}") from error
+        part = extractor(model).extract_model([CROPS], [CROP_XY, "scores"]).SerializeToString()
+    except Exception as error:  # the errors of onnx have no common base class
+        raise InputError(f"{path} cannot be used ({first_line(error)}): {_REMEDY}") from error
+    try:
+        return OnnxSession(bytes(part), threads)
+    except ValueError as error:
+        raise InputError(f"ONNX Runtime cannot read {path}: {error}") from error

@@ -114,12 +114,12 @@ def join_maps(maps: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
         [B, sum of C_i, *grid] float32. Each map is resized bilinearly and normalized, then the joined vectors
         are normalized.
     """
-    parts = [F.normalize(_resize(values.float(), grid), dim=1) for values in maps]
+    parts = [F.normalize(resize_maps(values.float(), grid), dim=1) for values in maps]
     return parts[0] if len(parts) == 1 else F.normalize(torch.cat(parts, dim=1), dim=1)
 
 
-def _resize(values: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Resize maps [B, C, h, w] bilinearly to (rows, columns)."""
+def resize_maps(values: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Resize maps [B, C, h, w] bilinearly to (rows, columns), unless they have this size."""
     if values.shape[2:] == grid:
         return values
     return F.interpolate(values, grid, mode="bilinear", align_corners=False)

@@ -3,10 +3,14 @@
 The model has one float32 input [B, 3, H, W] and one float32 output [B, D, h, w]. The input is RGB in 0..1,
 normalized with the mean and the standard deviation of ImageNet's colors. Dimensions may be fixed or dynamic.
 If H and W are fixed, images are resized. If B is fixed, images are divided into batches of this size.
+
+A model may come from a stranger, as a part of a detector: its graph, its declared shapes and every result are
+checked, see also `onnx_session`.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +21,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from selfmark.errors import InputError, UnsafeFile
-from selfmark.features.encoder import Encoder, FeatureInfo
+from selfmark.features.encoder import Encoder, FeatureInfo, grid_shape, resize_maps
 from selfmark.features.imagenet_colors import ColorNormalizer
+from selfmark.features.onnx_session import OnnxSession, check_graph, parse_model
 from selfmark.run.guarded_files import physical_memory, read_bytes
 
 PREFIX = "onnx:"
 _PROBE_SIZE = 256  # pixels; side of the image with which the channels of the output are counted
 _FLOAT = "tensor(float)"
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
+_MAX_CHANNELS = 8192  # D; large published models have 1,536, and several of their layers may be joined
+_MAX_INPUT_BYTES = 256 << 20  # of the images of one pass, for example 85 images of 512 x 512 pixels
+_MAX_VALUE = 1e15  # larger values overflow when the vectors are normalized in float32
+_LIMITS = f"1 to {_MAX_CHANNELS} channels, and no more cells than pixels"
 
 Floats = npt.NDArray[np.float32]
 
@@ -56,51 +65,86 @@ class OnnxEncoder(Encoder):
         self.model_bytes = model_bytes
         self._session = _open_session(name, model_bytes)
         shape = self._check_interface()
-        self._input = self._session.get_inputs()[0].name
+        self._input = self._session.inputs[0].name
         self._batch = _fixed_size(shape[0])
         self._size = (_fixed_size(shape[2]), _fixed_size(shape[3]))
+        self._check_input_size(shape)
+        self._max_batch = self._batch  # None means any number of images
+        self.channels = self.part_channels = 0  # not known yet
         self.channels = self.part_channels = self._count_channels()
         self.eval()
 
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the output of the model for images [B, 3, S, S] in 0..1, without gradients."""
+        """Return the output of the model for images [B, 3, S, S] in 0..1, without gradients.
+
+        Maps of another resolution are resized to cells, so that many large maps need not be kept.
+        """
+        images, grid = images.detach().float(), grid_shape(images)
         height, width = (fixed or side for fixed, side in zip(self._size, images.shape[2:], strict=True))
-        images = images.detach().float()
-        if images.shape[2:] != (height, width):
-            images = F.interpolate(
-                images, (height, width), mode="bilinear", align_corners=False, antialias=True
-            )
-        values = self._run(self.normalize(images).cpu().numpy())
-        maps = [torch.from_numpy(values).to(images.device)]
+        limit = max(1, _MAX_INPUT_BYTES // (3 * 4 * height * width))
+        parts = [images.new_zeros(0, self.channels, *grid)]
+        done = 0
+        while done < len(images):
+            part = images[done : done + min(self._max_batch or limit, limit)]
+            values = self._try_run(part, (height, width))
+            if values is None:  # Fewer images need less memory.
+                self._max_batch = len(part) // 2
+                continue
+            done += len(part)
+            parts.append(resize_maps(torch.from_numpy(values).to(images.device), grid))
+        maps = [torch.cat(parts)]
         return maps, maps
 
-    def _run(self, images: Floats) -> Floats:
-        """Run the model in batches of its fixed size; copies of the last image fill up the last batch."""
-        count = len(images)
-        batch = self._batch or count
-        images = np.concatenate([images, np.repeat(images[-1:], -count % batch, axis=0)])
-        outputs = [self._run_batch(images[start : start + batch]) for start in range(0, count, batch)]
-        return np.concatenate(outputs)[:count]
-
-    def _run_batch(self, images: Floats) -> Floats:
+    def _try_run(self, images: Tensor, size: tuple[int, int]) -> Floats | None:
+        """Run the model on one batch resized to `size`; return None if smaller batches may succeed."""
+        if images.shape[2:] != size:
+            images = F.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True)
+        values = self.normalize(images).cpu().numpy()
         try:
-            (output,) = self._session.run(None, {self._input: np.ascontiguousarray(images)})
-        except Exception as error:  # ONNX Runtime's own exceptions have no public base class
-            height, width = images.shape[2:]
+            return self._run(values)
+        except ValueError as error:
+            if self._batch is None and len(values) > 1:
+                return None
             raise InputError(
-                f"the model of {self.info.name} fails on images of {height} x {width} pixels "
-                f"({_first_line(error)}); export it for this size"
+                f"the model of {self.info.name} fails on images of {size[0]} x {size[1]} pixels "
+                f"({error}); export it for this size, or use a smaller model"
             ) from error
-        if output.ndim != 4 or len(output) != len(images):
-            raise self._wrong_output(f"shape {list(output.shape)} for {len(images)} images")
-        if not np.isfinite(output).all():
+
+    def _run(self, images: Floats) -> Floats:
+        """Run the model on one batch; copies of the last image fill up a batch of fixed size.
+
+        Raises:
+            ValueError: if ONNX Runtime fails.
+            InputError: if the output is unsuitable.
+        """
+        count = len(images)
+        if self._batch is not None:
+            images = np.concatenate([images, np.repeat(images[-1:], self._batch - count, axis=0)])
+        (output,) = self._session.run({self._input: np.ascontiguousarray(images)})
+        self._check_output(output, images.shape)
+        return output[:count]
+
+    def _check_output(self, output: Floats, images: tuple[int, ...]) -> None:
+        """Raise an InputError unless the output for images of this shape [B, 3, H, W] is suitable."""
+        if output.ndim != 4 or len(output) != images[0] or output.dtype != np.float32:
+            raise self._wrong_output(f"shape {list(output.shape)} for {images[0]} images")
+        rows, columns = output.shape[2:]
+        is_valid_map = 1 <= rows <= images[2] and 1 <= columns <= images[3]
+        if not is_valid_map or not 1 <= output.shape[1] <= _MAX_CHANNELS:
+            raise self._wrong_output(
+                f"shape {list(output.shape)} for images of {images[2]} x {images[3]} pixels", _LIMITS
+            )
+        if self.channels not in (0, output.shape[1]):
+            raise self._wrong_output(f"shape {list(output.shape)} instead of {self.channels} channels")
+        low, high = output.min(), output.max()  # NaN if any value is NaN
+        if not np.isfinite([low, high]).all():
             raise self._wrong_output("values that are not finite")
-        values: Floats = output
-        return values
+        if max(-low, high) > _MAX_VALUE:
+            raise self._wrong_output(f"values up to {max(-low, high):.1e}", f"at most {_MAX_VALUE:.0e}")
 
     def _check_interface(self) -> list[Any]:
         """Raise an InputError unless there is one suitable input and output; return the input's shape."""
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        inputs, outputs = self._session.inputs, self._session.outputs
         if len(inputs) != 1 or len(outputs) != 1:
             raise InputError(
                 f"the model of {self.info.name} has {len(inputs)} inputs and {len(outputs)} outputs; "
@@ -112,24 +156,39 @@ class OnnxEncoder(Encoder):
                 f"the input of {self.info.name} is {inputs[0].type} with shape {shape}; features need a "
                 "model with a float32 input [B, 3, H, W]"
             )
-        # The declared shape of the output is empty if it is unknown. `_run_batch` then checks the results.
+        # The declared shape of the output is empty if it is unknown. `_check_output` then checks the results.
         if outputs[0].type != _FLOAT or len(outputs[0].shape) not in (0, 4):
             raise self._wrong_output(f"{outputs[0].type} with shape {outputs[0].shape}")
         return shape
 
+    def _check_input_size(self, shape: list[Any]) -> None:
+        """Raise an InputError if a batch of the fixed dimensions of the input is too large."""
+        batch, height, width = (_fixed_size(shape[axis]) or 1 for axis in (0, 2, 3))
+        if 3 * 4 * batch * height * width > _MAX_INPUT_BYTES:
+            raise InputError(
+                f"the input of {self.info.name} has the shape {shape}, which is more than "
+                f"{_MAX_INPUT_BYTES >> 20} MiB; export the model for smaller batches or smaller images"
+            )
+
     def _count_channels(self) -> int:
-        """Return D from the declared shape of the output, or if it is dynamic, from a run on one image."""
-        shape = self._session.get_outputs()[0].shape
+        """Return D from the declared shape of the output, or if it is dynamic, from a run on one image.
+
+        A declared number may be wrong: every result is compared with it.
+        """
+        shape = self._session.outputs[0].shape
         if len(shape) == 4 and (declared := _fixed_size(shape[1])):
+            if declared > _MAX_CHANNELS:
+                raise self._wrong_output(f"declared with shape {shape}", _LIMITS)
             return declared
         height, width = (fixed or _PROBE_SIZE for fixed in self._size)
-        output = self._run(np.zeros((1, 3, height, width), np.float32))
-        return int(output.shape[1])
+        values = self._try_run(torch.zeros(1, 3, height, width), (height, width))
+        assert values is not None  # one image cannot be divided further
+        return int(values.shape[1])
 
-    def _wrong_output(self, found: str) -> InputError:
+    def _wrong_output(self, found: str, limits: str = "") -> InputError:
         return InputError(
             f"the output of {self.info.name} is {found}; features need a model with one float32 output "
-            "[B, D, h, w] of finite values"
+            f"[B, D, h, w] of finite values{limits and f', {limits}'}"
         )
 
 
@@ -148,32 +207,27 @@ def read_onnx_model(name: str) -> bytes:
         raise InputError(f"cannot read the ONNX model: {error}") from error
 
 
-def _open_session(name: str, model_bytes: bytes) -> Any:
+def _open_session(name: str, model_bytes: bytes) -> OnnxSession:
+    file = f"'{name.removeprefix(PREFIX)}'"
+    for package in ("onnx", "onnxruntime"):
+        _require_package(name, package)
     try:
-        import onnxruntime
+        check_graph(parse_model(model_bytes), file, "export the model without it")
+        return OnnxSession(model_bytes, torch.get_num_threads(), _PROVIDERS)
+    except ValueError as error:
+        raise InputError(f"{file} is not an ONNX model that ONNX Runtime can read: {error}") from error
+
+
+def _require_package(name: str, package: str) -> None:
+    try:
+        import_module(package)
     except ImportError as error:
         raise InputError(
-            f"the features '{name}' need the package onnxruntime, which is not installed: "
+            f"the features '{name}' need the package {package}, which is not installed: "
             "pip install 'selfmark[onnx]'"
-        ) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors only: warnings about the graph do not concern the user
-    available = onnxruntime.get_available_providers()
-    providers = [provider for provider in _PROVIDERS if provider in available]
-    try:
-        return onnxruntime.InferenceSession(model_bytes, options, providers=providers)
-    except Exception as error:  # ONNX Runtime's own exceptions have no public base class
-        raise InputError(
-            f"'{name.removeprefix(PREFIX)}' is not an ONNX model that ONNX Runtime can read: "
-            f"{_first_line(error)}"
         ) from error
 
 
 def _fixed_size(dimension: Any) -> int | None:
     """Return the size of a dimension, or None if it is dynamic."""
     return dimension if isinstance(dimension, int) and dimension > 0 else None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

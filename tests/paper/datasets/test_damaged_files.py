@@ -5,19 +5,24 @@ from __future__ import annotations
 import io
 import json
 import random
+import struct
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 
-from selfmark.paper.datasets import celeba, mtfl
+from selfmark.errors import InputError
+from selfmark.paper.datasets import celeba, lsp, mtfl
 from selfmark.paper.datasets.detection_files import read_points
+from selfmark.paper.datasets.matlab_files import load_matlab
 from selfmark.paper.datasets.torch7_files import read_tensor
 from tests.fuzz.fuzzing import fuzz
 from tests.fuzz.mutate import change_bytes, change_json
 from tests.fuzz.readers import Reader
-from tests.paper.datasets import face_miniatures
+from tests.paper.datasets import body_miniatures, face_miniatures
 
 TABLE = (
     b"image,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5\r\na.png,1,2,3,4,5,6,7,8,9,10\r\nb.png,1,2,3,4,5,6,7,8,9,1e1\r\n"
@@ -75,3 +80,92 @@ def test_damaged_files_raise_input_errors(kind: str, tmp_path: Path) -> None:
         tally = fuzz(reader, tmp_path, 300, random.Random(f"8 {kind}"))
     assert tally.failures == []
     assert tally.refused > 30
+
+
+def test_a_number_of_rows_with_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    root = face_miniatures.make_celeba(tmp_path, images=4)
+    path = root / "Anno/list_landmarks_align_celeba.txt"
+    path.write_text("9" * 5_000 + path.read_text()[1:])
+    with pytest.raises(InputError, match=rf"^{path}, line 1: expected the number of rows, found '9{{40}}'$"):
+        celeba.read(root)
+
+
+@pytest.mark.parametrize("count", [0, 10_000])
+def test_an_impossible_number_of_images_is_refused(count: int, tmp_path: Path) -> None:
+    root = body_miniatures.make_lsp(tmp_path)
+    scipy.io.savemat(root / "joints.mat", {"joints": np.zeros((3, 14, count))})
+    with pytest.raises(
+        InputError, match=f"joints.mat must have the joints of 1 to 9,999 images, not {count:,}"
+    ):
+        lsp.read(root)
+
+
+def _make_element(kind: int, data: bytes) -> bytes:
+    return struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+
+def _make_matrix(kind: int, shape: tuple[int, ...], *parts: bytes) -> bytes:
+    flags = _make_element(6, struct.pack("<II", kind, 0))
+    name = _make_element(1, b"joints")
+    return _make_element(
+        14, flags + _make_element(5, struct.pack(f"<{len(shape)}i", *shape)) + name + b"".join(parts)
+    )
+
+
+def _write_matlab(path: Path, variable: bytes, is_compressed: bool) -> None:
+    if is_compressed:
+        packed = zlib.compress(variable)
+        variable = struct.pack("<II", 15, len(packed)) + packed
+    path.write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM" + variable)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("kind", [1, 2, 4, 6])  # cells, structs, text, numbers
+def test_headers_of_matlab_files_claim_no_more_than_the_file_contains(
+    kind: int, is_nested: bool, is_compressed: bool, tmp_path: Path
+) -> None:
+    """Text without data is the worst: scipy fills the claimed length with spaces, here 8 GB."""
+    variable = _make_matrix(kind, (1, 2**31 - 1), _make_element(16 if kind == 4 else 9, b""))
+    path = tmp_path / "joints.mat"
+    _write_matlab(path, _make_matrix(1, (1, 1), variable) if is_nested else variable, is_compressed)
+    with pytest.raises(InputError, match=f"^{path} is not a readable MATLAB file: .* 1 x 2147483647 "):
+        load_matlab(path)
+
+
+def test_damaged_lengths_and_deep_nesting_in_matlab_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "joints.mat"
+    variable = _make_matrix(6, (1, 1), struct.pack("<II", 9, 2**31) + bytes(8))
+    _write_matlab(path, variable, True)
+    with pytest.raises(InputError, match="an element extends beyond the end"):
+        load_matlab(path)
+    for _ in range(30):
+        variable = _make_matrix(1, (1, 1), variable)
+    _write_matlab(path, variable, True)
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_matlab(path)
+
+
+def test_a_small_matlab_file_with_gigabytes_of_zeros_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "joints.mat"
+    scipy.io.savemat(path, {"joints": np.zeros((3, 14, 150_000))}, do_compression=True)
+    with pytest.raises(InputError, match="its compressed variables are far larger than the file"):
+        load_matlab(path)
+
+
+def test_variables_of_every_kind_pass_the_check_of_sizes(tmp_path: Path) -> None:
+    variables = {
+        "number": 1.5,
+        "text": "jumping_jacks",
+        "empty": "",
+        "cells": np.array([np.zeros((2, 3)), "a", np.zeros((0, 5))], object),
+        "records": {"inner": {"deep": np.arange(3)}, "complex": np.array([1j])},
+        "flags": np.array([True, False]),
+    }
+    path = tmp_path / "all.mat"
+    for is_compressed in (False, True):
+        scipy.io.savemat(path, variables, do_compression=is_compressed)
+        assert set(load_matlab(path)) >= set(variables)
+    # Files that MATLAB wrote; the tests of scipy are not always installed.
+    for file in (Path(scipy.io.matlab.__file__).parent / "tests" / "data").glob("test[!h]*_[67].*GLNX86.mat"):
+        load_matlab(file)

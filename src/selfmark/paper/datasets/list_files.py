@@ -9,6 +9,7 @@ from pathlib import Path
 from selfmark.errors import InputError
 from selfmark.images.input_files import read_text
 
+_MAX_DIGITS = 12  # of the number of rows; Python converts no numbers of thousands of digits
 Row = tuple[str, list[str]]  # file and line number for messages, and the words of the line
 
 
@@ -37,7 +38,7 @@ def read_rows(path: Path, num_words: int, num_header_lines: int = 0) -> list[Row
 def read_counted_rows(path: Path, num_words: int) -> list[Row]:
     """Read a file with two header lines: the number of rows, and the names of the columns."""
     first = next(iter(read_text(path).splitlines()), "").strip()
-    if not first.isdecimal():
+    if not first.isdecimal() or len(first) > _MAX_DIGITS:
         raise InputError(f"{path}, line 1: expected the number of rows, found '{first[:40]}'")
     rows = read_rows(path, num_words, num_header_lines=2)
     if len(rows) != int(first):

@@ -53,6 +53,11 @@ def build_dataset(
         digits: Number of digits in the names of images. Images are numbered from 1.
         num_train: Number of images for training; the others are for testing.
     """
+    if not 0 < len(xy) < 10**digits:
+        raise InputError(
+            f"{root}: joints.mat must have the joints of 1 to {10**digits - 1:,} images, not {len(xy):,}; "
+            "download it again"
+        )
     files = [Path("images") / f"im{number:0{digits}d}.jpg" for number in range(1, len(xy) + 1)]
     exists = files_exist([root / file for file in files])
     # A box around a single joint would have no area.

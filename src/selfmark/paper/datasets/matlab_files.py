@@ -1,8 +1,7 @@
 """Read variables of MATLAB files, with checks of types and shapes.
 
-MATLAB compresses files by default. Damage to a compressed file is detected by its checksums. In uncompressed
-files, scipy's compiled reader trusts the lengths that it finds, so a malicious file can crash the program.
-Read only files from sources that you trust.
+MATLAB compresses files by default. Damage to a compressed file is detected by its checksums. `matlab_sizes`
+checks the lengths in a file, because scipy's compiled reader trusts them.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import scipy.io
 
 from selfmark.errors import InputError
+from selfmark.paper.datasets.matlab_sizes import WrongSize, check_matlab_sizes
 from selfmark.points import FloatArray
 
 Content = dict[str, Any]
@@ -24,13 +24,16 @@ Content = dict[str, Any]
 def load_matlab(path: Path) -> Content:
     """Read the variables of a file in a MATLAB format before version 7.3."""
     try:
+        if scipy.io.matlab.matfile_version(str(path), appendmat=False)[0] == 1:  # the formats 5 to 7
+            check_matlab_sizes(path.read_bytes())
         content: Content = scipy.io.loadmat(str(path), appendmat=False)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except NotImplementedError as error:
         raise InputError(f"{path} has MATLAB's format 7.3; save it again with save(..., '-v7')") from error
     except Exception as error:  # scipy raises errors of every kind for damaged files.
-        raise InputError(f"{path} is not a readable MATLAB file") from error
+        reason = f": {error}" if isinstance(error, WrongSize) else ""
+        raise InputError(f"{path} is not a readable MATLAB file{reason}") from error
     return content
 
 

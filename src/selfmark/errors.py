@@ -10,7 +10,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 
@@ -23,7 +25,7 @@ class InputError(SelfmarkError):
 
 
 class DamagedFile(InputError):
-    """A file written by selfmark that cannot be read or does not match its checksum."""
+    """A file written by selfmark, or a file of weights, that cannot be read or has the wrong content."""
 
 
 class UnsafeFile(InputError):
@@ -31,7 +33,7 @@ class UnsafeFile(InputError):
 
 
 class DiskError(InputError):
-    """The run folder cannot be written; the run can be resumed once the cause is fixed."""
+    """A file or folder cannot be written; the command can be repeated or resumed once the cause is fixed."""
 
 
 class NotEnoughData(InputError):
@@ -74,6 +76,20 @@ def describe_os_error(error: OSError) -> str:
     """
     known = os.strerror(error.errno) if error.errno else ""
     return known or (str(error.strerror or error) or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def report_write_errors(target: Path | str, advice: str = "") -> Iterator[None]:
+    """Convert an OSError in the context to a DiskError, which is never stored as the result of a method.
+
+    Args:
+        target: what is written, a path or "to" and a folder.
+        advice: what to do, appended to the message.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"cannot write {target}: {describe_os_error(error)}{advice}") from error
 
 
 def escape_control_characters(text: str) -> str:

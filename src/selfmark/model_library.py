@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfmark.errors import InputError, suggest
+from selfmark.errors import InputError, report_write_errors, suggest
 from selfmark.model.card import ONNX_FEATURES, ModelCard, is_packaged, model_folder, read_card
 from selfmark.model.landmark_network import build_landmark_network, read_weights
 from selfmark.run.files import atomic_folder, read_json, read_text, write_text
@@ -102,11 +102,9 @@ def pack_model(folder: Path, path: Path) -> str:
     tensors, _ = read_tensors(source / "weights.safetensors")
     if (source / ONNX_FEATURES).exists():
         tensors[_ONNX] = read_tensors(source / ONNX_FEATURES)[0]["onnx"]
-    try:
+    with report_write_errors(path):
         card = read_text(source / "model.json")
         write_tensors(tensors, {_CARD: card}, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
     return compute_file_sha256(path)
 
 
@@ -137,7 +135,7 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
     target = library_folder() / name
     if target.exists():
         raise InputError(f"{target} exists already: choose another name with --name, or delete it")
-    try:
+    with report_write_errors(f"to {library_folder()}", advice="; set SELFMARK_CACHE to another folder"):
         make_folders(library_folder())
         with atomic_folder(target) as temporary:
             file = Path(origin)
@@ -151,10 +149,6 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
                 )
             _unpack(file, origin, temporary)
             remove_file(temporary / "download.safetensors")
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {library_folder()} ({error.strerror}); set SELFMARK_CACHE to another folder"
-        ) from error
     return target
 
 

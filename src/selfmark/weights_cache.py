@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 
-from selfmark.errors import InputError, suggest
+from selfmark.errors import DamagedFile, InputError, report_write_errors, suggest
 from selfmark.run.files import atomic_open
 from selfmark.run.guarded_files import (
     create_file,
@@ -203,12 +203,12 @@ def load_weights(path: Path, name: str) -> dict[str, torch.Tensor]:
         try:
             tensors: dict[str, torch.Tensor] = parse_safetensors(content)
         except (SafetensorError, ValueError) as error:
-            raise InputError(f"{path} is not a valid .safetensors file: {error}") from error
+            raise DamagedFile(f"{path} is not a valid .safetensors file: {error}") from error
         return tensors
     # Unpickle the bytes that were checked, because the file could change in between.
     published = _find_published(name)
     if hashlib.sha256(content).hexdigest() != published.sha256:
-        raise InputError(
+        raise DamagedFile(
             f"{path} is not the published {published.file} of {name}. It was not opened, because a pickle "
             "can run any code; use the published file, or convert yours to .safetensors"
         )
@@ -246,15 +246,12 @@ def _find_published(name: str) -> WeightsFile:
 @contextlib.contextmanager
 def _cache_file(target: Path) -> Iterator[IO[bytes]]:
     """Open a file of the cache for an atomic write; several processes may install the same weights."""
-    try:
+    with report_write_errors(
+        f"to the cache folder {target.parent}", advice="; set SELFMARK_CACHE to another folder"
+    ):
         make_folders(target.parent)
         with atomic_open(target, "wb", unique=True) as handle:
             yield handle
-    except OSError as error:
-        raise InputError(
-            f"cannot write to the cache folder {target.parent} ({error.strerror}); set SELFMARK_CACHE to "
-            "another folder"
-        ) from error
 
 
 def _open_source(name: str, source: str | None) -> IO[bytes]:

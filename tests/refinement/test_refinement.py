@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,7 +19,7 @@ import torch
 from selfmark.config import Augment, Config, Features
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError
 from selfmark.features.loading import load_encoder
 from selfmark.images.sources import list_images
 from selfmark.model.card import read_card, write_card
@@ -24,6 +28,7 @@ from selfmark.model.heatmaps import draw_gaussians
 from selfmark.naming.corrections import CorrectionFile, MovePoint
 from selfmark.refinement import refine_run
 from selfmark.refinement.head_training import LabeledPixels, describe_views, split_network, train_head
+from selfmark.run import files
 from selfmark.run.tensor_files import read_tensors
 from tests.conftest import selfmark
 
@@ -160,26 +165,81 @@ def test_landmarks_without_labels_stay(quick_run: Path) -> None:
     assert (after[:, 0] - target).square().mean() < 0.5 * error_before
 
 
-def test_a_refinement_that_ends_between_its_files_keeps_the_original(
-    corrected: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process may be killed, or the disk may be full, after the weights and before the card."""
-    weights = corrected / "model" / "weights.safetensors"
-    original = weights.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt  # like a killed process, it must not be handled
-
-    network = Detector.load(corrected).psi
+def build_refined(folder: Path) -> Detector:
+    network = Detector.load(folder).psi
     with torch.no_grad():
         for parameter in split_network(network).head.parameters():
             parameter += 1.0
-    refined = Detector(network, read_card(corrected / "model"))
-    with monkeypatch.context() as patch:
-        patch.setattr("selfmark.detector.write_card", fail)
-        with pytest.raises(KeyboardInterrupt):
-            refine_run._save(refined, corrected / "model", corrected / "labels.json", None, 4, 64)
-    assert weights.read_bytes() != original
-    refine_run._save(refined, corrected / "model", corrected / "labels.json", None, 4, 64)
-    assert selfmark("refine", corrected, "--undo") == 0
-    assert weights.read_bytes() == original
+    return Detector(network, read_card(folder / "model"))
+
+
+def save_refined(detector: Detector, folder: Path) -> None:
+    refine_run._save(detector, folder / "model", folder / "labels.json", None, 4, 64)
+
+
+def test_a_refinement_that_ends_between_its_files_keeps_the_original(
+    corrected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may be killed before each file gets its final name, also when it is undone."""
+    original = (corrected / "model" / "weights.safetensors").read_bytes()
+    refined = build_refined(corrected)
+    replace_file, calls, last_call = os.replace, 0, 0
+
+    def replace_until_killed(*args: Any, **options: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == last_call:
+            raise KeyboardInterrupt  # like a killed process, it must not be handled
+        replace_file(*args, **options)
+
+    monkeypatch.setattr("selfmark.run.files.os.replace", replace_until_killed)
+    for last_call in range(1, 7):
+        folder, calls = tmp_path / f"copy-{last_call}", 0
+        shutil.copytree(corrected, folder)
+        weights = folder / "model" / "weights.safetensors"
+        with contextlib.suppress(KeyboardInterrupt):
+            save_refined(refined, folder)
+            assert weights.read_bytes() != original
+            selfmark("refine", folder, "--undo")
+        assert calls >= min(last_call, 5)
+        calls = 100
+        if refine_run.is_refined(folder / "model"):
+            assert selfmark("refine", folder, "--undo") == 0
+        assert weights.read_bytes() == original
+        assert not refine_run.is_refined(folder / "model")
+
+
+def test_a_full_disk_leaves_a_detector_as_it_was(
+    corrected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every file that is written, in turn, may be the one that does not fit, also when it is undone."""
+    refined = build_refined(corrected)
+    sync_file, calls, last_call = files._sync_file, 0, 0
+
+    def sync_until_full(path: Path, folder: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == last_call:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync_file(path, folder)
+
+    monkeypatch.setattr(files, "_sync_file", sync_until_full)
+    for last_call in range(1, 5):
+        folder, calls = tmp_path / f"copy-{last_call}", 0
+        shutil.copytree(corrected, folder)
+        with pytest.raises(DiskError, match=r"cannot write to .*: No space left on device"):
+            save_refined(refined, folder)
+        assert read_files(folder) == read_files(corrected)
+    last_call = 100
+    save_refined(refined, corrected)
+    for last_call in (1, 2):
+        folder, calls = tmp_path / f"undone-{last_call}", 0
+        shutil.copytree(corrected, folder)
+        capsys.readouterr()
+        assert selfmark("refine", folder, "--undo") == 2
+        assert f"cannot write to {folder}: No space left on device" in capsys.readouterr().err
+        assert read_files(folder) == read_files(corrected)
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

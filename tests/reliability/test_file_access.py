@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +126,21 @@ def test_files_are_accessed_only_through_the_guards() -> None:
 def test_the_rule_notices_file_accesses(call: str) -> None:
     assert list(find_file_accesses(f"import os\n{call}"))
     assert not list(find_file_accesses("text.replace('a', 'b')\nread_text(path)\nRun.open(path)"))
+
+
+def _find_input_errors(tree: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls in `raise InputError(...)`."""
+    for node in ast.walk(tree):
+        call = node.exc if isinstance(node, ast.Raise) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "InputError":
+            yield call
+
+
+@pytest.mark.parametrize(
+    "module", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_what_cannot_be_written_is_a_disk_error(module: Path) -> None:
+    """`compare` and `reproduce` store other errors as the result of a method, and `discover` deletes the run."""
+    for call in _find_input_errors(ast.parse(module.read_text())):
+        message = ast.unparse(call).split("InputError(", 1)[1]
+        assert not re.match(r"f?['\"](cannot (write|store|save) |.*is the disk full)", message), message

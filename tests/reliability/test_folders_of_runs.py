@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import json
+import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,9 @@ import pytest
 
 from selfmark.comparison import measure, runner
 from selfmark.comparison.jobs import Comparison, Job
-from selfmark.errors import DiskError, InputError
+from selfmark.errors import DamagedFile, DiskError, InputError, TrainingError, UnsafeFile
 from selfmark.multiview.view_boxes import View, read_views, write_views
+from selfmark.run import files
 from selfmark.run.files import read_json, write_json
 from selfmark.run.guarded_files import remove_folder
 from selfmark.run.locks import FolderLocked, exclusive
@@ -97,7 +101,15 @@ def test_a_crafted_result_of_a_comparison_is_refused(change: dict[str, Any], tmp
         measure.run_job(job)
 
 
-@pytest.mark.parametrize("error", [FolderLocked("another process"), DiskError("the disk is full")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        FolderLocked("another process"),
+        DiskError("the disk is full"),
+        DamagedFile("the weights are damaged"),
+        UnsafeFile("model is a link"),
+    ],
+)
 def test_a_failure_that_may_pass_is_not_recorded(
     error: InputError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +124,79 @@ def test_a_failure_that_may_pass_is_not_recorded(
     error = InputError("too few images")  # `train` raises this error now
     assert measure.run_job(job)["failure"] == "too few images"
     assert job.result_file.exists()
+
+
+def test_a_damaged_schedule_is_not_recorded_as_a_failure(tmp_path: Path) -> None:
+    job = _make_job(tmp_path)
+    for content, problem in (("7", "is not a schedule: delete it"), ("{", "schedule.json is not valid JSON")):
+        job.schedule_file.write_text(content)
+        with pytest.raises(InputError, match=problem):
+            measure.run_job(job)
+    assert not job.result_file.exists()
+
+
+def test_only_a_failed_training_of_an_earlier_attempt_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another error means that files of the earlier attempt are missing or damaged."""
+    errors: list[Exception] = [TrainingError("collapsed"), InputError("config.yaml is missing")]
+
+    def train(*_: object) -> None:
+        raise errors.pop()
+
+    job = _make_job(tmp_path)
+    job.schedule_file.write_text("{}")
+    monkeypatch.setattr(measure, "_train_and_measure", train)
+    with pytest.raises(InputError, match=rf"config\.yaml is missing; .* delete {re.escape(str(tmp_path))}"):
+        measure.run_job(job)
+    assert measure.run_job(job)["failure"] == "collapsed"
+
+
+@pytest.fixture
+def trained_job(finished: Path, labeled: Path, tmp_path: Path) -> Job:
+    """A method of a comparison that is trained, but not measured yet."""
+    comparison = Comparison((str(labeled / "images"),), labeled / "labels.json", 4, 1.0, preset="tiny")
+    job = Job(comparison, "self-training", tmp_path / "out" / "self-training", "cpu")
+    job.folder.mkdir(parents=True)
+    finished.rename(job.run_folder)
+    job.schedule_file.write_text("{}")
+    return job
+
+
+@pytest.mark.parametrize("file", ["metrics.json", ".safetensors", "result.json"])
+def test_a_disk_that_fills_up_during_the_evaluation_is_not_recorded_as_a_failure(
+    file: str, trained_job: Job, monkeypatch: pytest.MonkeyPatch, without_report: None
+) -> None:
+    sync_file = files._sync_file
+    full = [True]
+
+    def sync_until_full(path: Path, folder: int) -> None:
+        if path.name.endswith(f"{file}.part") and full:
+            full.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync_file(path, folder)
+
+    monkeypatch.setattr(files, "_sync_file", sync_until_full)
+    with pytest.raises((DiskError, OSError), match="No space left on device"):
+        measure.run_job(trained_job)
+    assert not full
+    assert not trained_job.result_file.exists()
+    row = measure.run_job(trained_job)  # There is space again.
+    assert row["failure"] == ""
+    assert row["forward"] > 0
+
+
+def test_damaged_weights_are_not_recorded_as_a_failure(trained_job: Job, without_report: None) -> None:
+    weights = trained_job.run_folder / "model" / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(DamagedFile, match="does not match its checksum"):
+        measure.run_job(trained_job)
+    weights.unlink()
+    with pytest.raises(InputError, match=r"weights\.safetensors is missing.*; .* delete"):
+        measure.run_job(trained_job)
+    assert not trained_job.result_file.exists()
 
 
 def test_a_comparison_that_is_already_running_is_refused(

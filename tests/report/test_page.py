@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from selfmark.errors import InputError
+from selfmark.errors import DiskError
 from selfmark.report import ReportCurves, ReportTable, write_report
 from tests.report.example import ATTACK, E, K, make_evaluated_data, make_example_data
 
@@ -274,9 +274,9 @@ def test_writing_again_replaces_the_report(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_unwritable_folder_is_an_input_error(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(InputError, match=r"cannot write .*index\.html"):
+    with pytest.raises(DiskError, match=r"cannot write .*index\.html"):
         write_report(make_example_data(), tmp_path / "file")
 
 

@@ -25,7 +25,7 @@ from selfmark.cli.options import (
     parse_settings,
 )
 from selfmark.cli.path_checks import check_inputs, check_models
-from selfmark.errors import InputError, describe_os_error, suggest
+from selfmark.errors import InputError, report_write_errors, suggest
 from selfmark.wording import describe_count
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def predict(
         first = next(counted, None)  # Predict one batch before anything is written.
         if first is None:
             raise InputError(f"none of the images could be read (0 of {len(refs)})")
-        try:
+        with report_write_errors(f"to {output}"):
             make_folders(output)
             predictions: Iterator[Prediction] = itertools.chain([first], counted)
             card = detector.card
@@ -201,8 +201,6 @@ def predict(
                     predictions = draw_photos(predictions, refs, card, output, layout)
                 path = write(predictions, card, output)
             write_record(output, model, run, format, card)
-        except OSError as error:
-            raise InputError(f"cannot write to {output}: {describe_os_error(error)}") from error
     print_result(f"{describe_count(counted.images, 'image')}, {display.rate:.1f} per second: {path}")
     for video in videos.values():
         print_result(f"labeled video: {video}")

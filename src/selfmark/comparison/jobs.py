@@ -109,6 +109,11 @@ class Job:
         return self.folder / "run"
 
     @property
+    def schedule_file(self) -> Path:
+        """Return the file with the number of iterations; it exists once the method was started."""
+        return self.folder / "schedule.json"
+
+    @property
     def result_file(self) -> Path:
         """Return the file with the row of the method; it exists once the method is done."""
         return self.folder / "result.json"

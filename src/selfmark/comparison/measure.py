@@ -11,7 +11,15 @@ from selfmark.comparison.jobs import Job
 from selfmark.comparison.pace import plan_schedule
 from selfmark.detector import Detector
 from selfmark.discovery import discover
-from selfmark.errors import DiskError, InputError, SelfmarkError
+from selfmark.errors import (
+    DamagedFile,
+    DiskError,
+    InputError,
+    NotEnoughData,
+    SelfmarkError,
+    TrainingError,
+    UnsafeFile,
+)
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
 from selfmark.evaluation.normalizers import choose_normalizer
@@ -76,6 +84,8 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
     Raises:
         DiskError: if the disk is full or cannot be written.
         FolderLocked: if another process works on the run of the method.
+        DamagedFile: if weights or another file that the method needs are damaged.
+        InputError: if an earlier attempt cannot be continued.
     """
     if job.result_file.exists():
         return _read_row(job)
@@ -83,11 +93,15 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
     device = select_device(job.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    is_resumed = job.schedule_file.exists()
     try:
         row = _train_and_measure(job, device, listener)
-    except (DiskError, FolderLocked):
+    except (DiskError, FolderLocked, DamagedFile, UnsafeFile):
         raise
     except SelfmarkError as error:
+        if is_resumed and not isinstance(error, TrainingError | NotEnoughData):
+            # The first attempt accepted the same inputs, so a file is probably missing or damaged.
+            raise InputError(f"{error}; if nothing else helps, delete {job.folder} to train again") from error
         row = _empty_row(job) | {"failure": str(error)}
     write_json(row, job.result_file)
     return row
@@ -112,12 +126,11 @@ def _read_row(job: Job) -> Row:
 def _train_and_measure(job: Job, device: torch.device, listener: Listener | None) -> Row:
     """Plan the schedule, train, evaluate, and return the row of the method."""
     comparison = job.comparison
-    plan_file = job.folder / "schedule.json"
-    if not plan_file.exists():
-        write_json(plan_schedule(job, device), plan_file)
-    schedule = read_json(plan_file)
+    if not job.schedule_file.exists():
+        write_json(plan_schedule(job, device), job.schedule_file)
+    schedule = read_json(job.schedule_file)
     if not is_dict_of(_is_setting)(schedule):
-        raise InputError(f"{plan_file} is not a schedule: delete it to measure the pace again")
+        raise DamagedFile(f"{job.schedule_file} is not a schedule: delete it to measure the pace again")
     resume = (job.run_folder / "run.json").exists()
     started = time.monotonic()
     detector = discover(

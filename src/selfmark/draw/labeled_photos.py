@@ -14,7 +14,7 @@ from PIL import Image
 from selfmark.detector import Prediction
 from selfmark.draw.frame_drawing import DrawnObject, compute_opacity
 from selfmark.draw.layout import Layout, build_style, compose_picture
-from selfmark.errors import InputError
+from selfmark.errors import report_write_errors
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import read_image
 from selfmark.images.picture_files import encode_image, image_format
@@ -121,9 +121,7 @@ def _build_drawn_object(
 
 
 def _save(picture: np.ndarray, path: Path) -> None:
-    try:
+    with report_write_errors(path):
         make_folders(path.parent)
         with atomic_open(path, "wb") as handle:
             handle.write(encode_image(Image.fromarray(picture), image_format(path), _QUALITY))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

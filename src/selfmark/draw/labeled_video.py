@@ -21,7 +21,7 @@ from selfmark.detector import Prediction
 from selfmark.draw.frame_drawing import DrawnObject, compute_opacity, smooth_trail
 from selfmark.draw.layout import Layout, PictureStyle, build_style, compose_picture
 from selfmark.draw.video_writer import VideoWriter, open_video_writer
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError, report_write_errors
 from selfmark.export.output_files import choose_output_paths
 from selfmark.export.trust_entries import get_smoothing_method
 from selfmark.image_ref import ImageRef
@@ -273,7 +273,7 @@ class _LabeledVideo:
         except InputError:
             frames = 0
         if frames != self._num_written:
-            raise InputError(
+            raise DiskError(
                 f"cannot write {self._target}: only {frames} of {self._num_written} frames can be read back; "
                 "is the disk full?"
             )
@@ -286,13 +286,11 @@ class _LabeledVideo:
             self._frame_size = (width * self._zoom, height * self._zoom)
             height, width = compose_picture(self._enlarge(frame), [], [], self._options.style).shape[:2]
             self._size = (width + width % 2, height + height % 2)  # encoders need even sides
-            try:
+            with report_write_errors(self._target):
                 make_folders(self._target.parent)
                 file = atomic_write(self._target, keep_suffix=True, verify=self._read_back)
                 temporary = self._files.enter_context(file)
                 self._writer = open_video_writer(temporary, self._size, self._rate)
-            except OSError as error:
-                raise InputError(f"cannot write {self._target}: {error.strerror or error}") from error
             self._files.callback(self._writer.close)
         return self._writer
 

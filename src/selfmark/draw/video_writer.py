@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import cv2
 import numpy as np
 
-from selfmark.errors import InputError
+from selfmark.errors import DiskError
 from selfmark.images import video_av
 from selfmark.images.decode import Pixels
 from selfmark.images.video import video_reader
@@ -90,7 +90,7 @@ class _OpenCVWriter:
     def __init__(self, path: Path, size: tuple[int, int], rate: float) -> None:
         self._writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
         if not self._writer.isOpened():
-            raise InputError(f"cannot write the video {path}; check that its folder is writable")
+            raise DiskError(f"cannot write the video {path}; check that its folder is writable")
 
     def write(self, frame: Pixels, seconds: float) -> None:
         self._writer.write(np.asarray(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR)))

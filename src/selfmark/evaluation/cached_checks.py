@@ -8,7 +8,7 @@ from pathlib import Path
 
 from selfmark._version import __version__
 from selfmark.config import Evaluation
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.evaluation.cached_predictions import cache_file, digest, images_fingerprint, run_fingerprint
 from selfmark.evaluation.protocol import Metrics
 from selfmark.evaluation.run_models import RunModels
@@ -47,11 +47,9 @@ def load_or_check(
     # If the weights of pretrained features are missing, some checks are left out. Such results are not
     # cached, because the weights may be installed later.
     if any(error is not None for error in checks["appearance_error"]):
-        try:
+        with report_write_errors(path):
             make_folder(path.parent)
             write_json({"fingerprint": key, "digest": digest(to_json(checks)), "checks": checks}, path)
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}") from error
     return checks
 
 

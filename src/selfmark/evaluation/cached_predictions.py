@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from selfmark.config import original_setting_names, used_image_settings, used_settings
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.evaluation.run_models import RunModels
 from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks
 from selfmark.image_ref import ImageRef
@@ -77,11 +77,9 @@ def load_or_predict(
         if cached is not None:
             return cached
     predictions = _predict(models, refs, on_progress)
-    try:
+    with report_write_errors(path):
         make_folder(path.parent)
         _write(predictions, path, fingerprint)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
     return predictions
 
 

@@ -19,7 +19,7 @@ from selfmark._version import __version__
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, override
 from selfmark.detector import Detector
-from selfmark.errors import InputError, suggest
+from selfmark.errors import InputError, report_write_errors, suggest
 from selfmark.evaluation import protocol
 from selfmark.evaluation.advice import advise
 from selfmark.evaluation.cached_checks import load_or_check
@@ -188,11 +188,9 @@ def evaluate_run(
     )
     metrics |= _build_check_entries(run, checks, second_run, config)
     target = Path(output) if output is not None else run.path
-    try:
+    with report_write_errors(f"to {target}"):
         make_folders(target)
         write_json(metrics, target / "metrics.json")
-    except OSError as error:
-        raise InputError(f"cannot write to {target}: {error.strerror}") from error
     return metrics
 
 

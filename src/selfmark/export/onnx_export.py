@@ -20,7 +20,7 @@ import torch
 
 from selfmark._version import __version__
 from selfmark.detector import Detector
-from selfmark.errors import InputError, require_package
+from selfmark.errors import InputError, report_write_errors, require_package
 from selfmark.export.onnx_crop import add_crops, add_to_original
 from selfmark.export.onnx_encoder import add_feature_maps, require_exportable
 from selfmark.export.onnx_graph import Maps, Recorder, add_maps, add_mirrored_maps, add_positions
@@ -83,12 +83,10 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
         "float16": partial(write_float16, detector),
         "int8": partial(write_int8, detector, sample),
     }
-    try:
+    with report_write_errors(f"to {folder}"):
         if output is not None:
             detector.save(output)
         return [write[precision](folder / FILES[precision]) for precision in precisions]
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def write_float32(detector: Detector, path: Path) -> Path:

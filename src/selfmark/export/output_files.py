@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from selfmark.errors import InputError, describe_os_error
+from selfmark.errors import InputError, report_write_errors
 from selfmark.run.files import atomic_open, atomic_write
 from selfmark.run.guarded_files import make_folder, remove_folder
 from selfmark.run.locks import FolderLocked, exclusive
@@ -28,7 +28,7 @@ def output_file(path: Path) -> Iterator[Path]:
     Raises:
         InputError: The file cannot be written.
     """
-    with _report_write_errors(path), atomic_write(path, keep_suffix=True) as temporary:
+    with report_write_errors(path), atomic_write(path, keep_suffix=True) as temporary:
         yield temporary
 
 
@@ -47,16 +47,8 @@ def open_output(
     Raises:
         InputError: The file cannot be written.
     """
-    with _report_write_errors(path), atomic_open(path, mode, newline=newline, verify=verify) as handle:
+    with report_write_errors(path), atomic_open(path, mode, newline=newline, verify=verify) as handle:
         yield handle
-
-
-@contextmanager
-def _report_write_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:  # Errors of libraries may come without strerror.
-        raise InputError(f"cannot write {path}: {describe_os_error(error)}") from error
 
 
 def choose_output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Path]:
@@ -107,11 +99,8 @@ def spool_folder(folder: Path) -> Iterator[Path]:
 
 def require_writable(folder: Path) -> None:
     """Raise if a folder cannot be written to; call it before predictions, which may take hours."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    with report_write_errors(f"to {folder}"), tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def require_absent(folder: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from selfmark.config import Config, Features, Runtime
-from selfmark.errors import InputError
+from selfmark.errors import DiskError
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
@@ -168,6 +168,6 @@ def _allocate(channels: int, feed: PixelFeed, rows: slice, runtime: Runtime, pat
             return torch.from_numpy(np.memmap(handle, np.float16, "r+", shape=shape))
     except OSError as error:
         remove_file(path)
-        raise InputError(
+        raise DiskError(
             f"cannot store {num_bytes / 1e9:.1f} GB of features in {path.parent}: {error.strerror}"
         ) from error

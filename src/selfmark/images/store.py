@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from selfmark.config import Images
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import keypoint_bounds
 from selfmark.images.crop_readers import Job, run_jobs
@@ -320,6 +320,6 @@ def allocate_pixels(
             return torch.from_numpy(np.memmap(handle, dtype=np.uint8, mode="r+", shape=shape))
     except OSError as error:
         remove_file(file)
-        raise InputError(
+        raise DiskError(
             f"cannot store {size / 1e9:.1f} GB of images in {scratch}: {error.strerror}"
         ) from error

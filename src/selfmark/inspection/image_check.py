@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from selfmark.config import Config, override
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
 from selfmark.images.store import ImageStore, load_store
@@ -114,7 +114,7 @@ def check_images(
 def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Path]:
     """Write the pictures and return their paths; boxes.jpg is written only if images have boxes."""
     pictures = []
-    try:
+    with report_write_errors(f"to {output}"):
         write_sheet(draw_crops(store), output / "crops.jpg")
         pictures.append(output / "crops.jpg")
         if any(ref.box is not None for ref in store.refs):
@@ -126,8 +126,6 @@ def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Pat
         if ruler is not None:
             write_sheet(ruler, output / "ruler.jpg")
             pictures.append(output / "ruler.jpg")
-    except OSError as error:
-        raise InputError(f"cannot write to {output}: {error.strerror}") from error
     return pictures
 
 
@@ -176,7 +174,5 @@ def _write_result(result: ImageCheck, store: ImageStore, output: Path) -> None:
         "estimate": asdict(result.estimate) | {"seconds": result.estimate.seconds},
         "unreadable": [asdict(skipped) for skipped in store.skipped],
     }
-    try:
+    with report_write_errors(f"to {output}"):
         write_json(content, output / "check.json")
-    except OSError as error:
-        raise InputError(f"cannot write to {output}: {error.strerror}") from error

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from selfmark._version import __version__
 from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.mapping.model_selection import FitOptions
 from selfmark.mapping.point_map import PointMap
 from selfmark.model.card import model_folder
@@ -86,11 +86,9 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
         },
         "normaliser": mapping.normalizer,
     }
-    try:
+    with report_write_errors(f"to {folder}"):
         write_tensors(tensors, {"model": mapping.model}, folder / TENSORS)
         write_json(values, folder / DESCRIPTION)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:

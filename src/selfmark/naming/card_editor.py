@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from selfmark.errors import InputError
+from selfmark.errors import report_write_errors
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.naming.edits import Edit, apply_edits
 from selfmark.run.locks import exclusive
@@ -32,14 +32,14 @@ class CardEditor:
         Returns:
             The new card, and the edits that undo the change.
         """
-        try:
-            # Another process may edit the same card. Lock the folder itself, because a lock file would stay
-            # in the model folder.
-            with exclusive(self.folder, wait=True, lock_file=False):
-                card, undo = apply_edits(self.read(), edits)
-                write_card(card, self.folder)
-        except OSError as error:
-            raise InputError(f"cannot write {self.folder / 'model.json'}: {error.strerror}") from error
+        # Another process may edit the same card. Lock the folder itself, because a lock file would stay in
+        # the model folder.
+        with (
+            report_write_errors(self.folder / "model.json"),
+            exclusive(self.folder, wait=True, lock_file=False),
+        ):
+            card, undo = apply_edits(self.read(), edits)
+            write_card(card, self.folder)
         return card, undo
 
 

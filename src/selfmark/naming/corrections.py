@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from selfmark._version import __version__
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, read_coco, read_keypoints
 from selfmark.images.input_files import MAX_COORDINATE
@@ -260,7 +260,7 @@ class CorrectionFile:
         """
         for edit in edits:
             _check_edit(edit, len(card.names), refs)
-        try:
+        with report_write_errors(self.path):
             make_folder(self.path.parent)
             with exclusive(self.path.parent, wait=True, lock_file=False):
                 objects = {get_object_key(item.ref): item for item in self.read(len(card.names))}
@@ -274,8 +274,6 @@ class CorrectionFile:
                     after = apply_correction(found.correction, edit, predicted[edit.row], card.hidden)
                     objects[key] = replace(found, correction=after)
                 write_json(_to_coco(objects.values(), card), self.path)
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}: {error.strerror}") from error
         return undo
 
     def revision(self) -> str:

@@ -14,7 +14,7 @@ from PIL import Image
 from rich.progress import Progress
 
 from selfmark.detector import Detector
-from selfmark.errors import InputError
+from selfmark.errors import report_write_errors
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_original
 from selfmark.images.picture_files import encode_image
@@ -42,14 +42,12 @@ def predict_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, 
     """
     detector = Detector.load(folder, select_device(device))
     cache = folder / CACHE_FOLDER
-    try:
+    with report_write_errors(f"to {cache}"):
         make_folder(cache)
         console = PlainConsole(stderr=True)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("predicting landmarks", total=len(refs))
             _predict(detector, refs, fingerprint, cache, lambda done, total: bar.update(task, completed=done))
-    except OSError as error:
-        raise InputError(f"cannot write to {cache}: {error.strerror}") from error
 
 
 def _predict(

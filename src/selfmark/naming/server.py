@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import uvicorn
 
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError, report_write_errors
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import region_sides
 from selfmark.local_page.page_server import build_page_server, open_socket
@@ -147,7 +147,7 @@ def _open_card(folder: Path, change: str) -> CardEditor:
     editor = CardEditor(model_folder(folder))
     editor.read()
     if not (os.access(editor.folder, os.W_OK) and os.access(folder, os.W_OK)):
-        raise InputError(f"cannot write to {folder}, where changes are stored: make it writable or copy it")
+        raise DiskError(f"cannot write to {folder}, where changes are stored: make it writable or copy it")
     return editor
 
 
@@ -174,7 +174,7 @@ def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> Shown
     card = editor.read()
     fingerprint = compute_images_fingerprint(editor.folder, card, refs)
     cache = folder / CACHE_FOLDER
-    try:
+    with report_write_errors(f"to {cache}"):
         make_folder(cache)
         with exclusive(cache, wait=True):  # Another server of the same run may be predicting.
             shown = load_cached_landmarks(folder, refs, fingerprint, len(card.names))
@@ -182,10 +182,8 @@ def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> Shown
                 return shown
             _predict_in_child(folder, refs, fingerprint, device)
             shown = load_cached_landmarks(folder, refs, fingerprint, len(card.names))
-    except OSError as error:
-        raise InputError(f"cannot write to {cache}: {error.strerror}") from error
     if shown is None:
-        raise InputError(f"the predicted landmarks could not be read back from {folder}: is the disk full?")
+        raise DiskError(f"the predicted landmarks could not be read back from {folder}: is the disk full?")
     return shown
 
 

@@ -8,7 +8,8 @@ from the original detector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import nn
 from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, Refinement, override
 from selfmark.detector import Detector
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError, describe_os_error
 from selfmark.evaluation.annotated_refs import list_labeled_images
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.nme import nan_mean
@@ -34,8 +35,10 @@ from selfmark.model.card import (
     landmarks_without_partner,
     model_folder,
     read_card,
+    serialize_card,
     write_card,
 )
+from selfmark.model.landmark_network import select_stored_weights
 from selfmark.points import FloatArray
 from selfmark.refinement.head_training import (
     HeadExamples,
@@ -48,10 +51,11 @@ from selfmark.refinement.head_training import (
     train_head,
 )
 from selfmark.run.devices import select_device
-from selfmark.run.files import atomic_folder, whole_run
+from selfmark.run.files import atomic_folder, atomic_open, whole_run
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import copy_file, remove_folder
 from selfmark.run.locks import exclusive
+from selfmark.run.tensor_files import write_tensors
 from selfmark.sampling import evenly_spaced
 from selfmark.wording import describe_count
 
@@ -374,8 +378,9 @@ def _save(
 ) -> None:
     """Keep a copy of the original detector, then write the refined detector with the current names.
 
-    The card is written before the weights. If the process is killed between the two, the detector counts as
-    refined, so the copy of the original is kept.
+    When both files are on the disk under temporary names, the card is renamed, then the weights. So if the
+    disk is full, the original detector stays unchanged. If the process is killed between the two, the
+    detector counts as refined, so the copy of the original is kept.
     """
     record = {
         "labels": str(labels),
@@ -385,38 +390,59 @@ def _save(
         "error_before": None if errors is None else round(errors.mean_before, 3),
         "error_after": None if errors is None else round(errors.mean_after, 3),
     }
+    # Names may be edited at the same time, and another process may refine the same detector.
+    with _report_disk_errors(target), exclusive(target, wait=True, lock_file=False):
+        if not is_refined(target):
+            remove_folder(original_folder(target))  # left over if a refined run was trained again
+            with atomic_folder(original_folder(target)) as temporary:
+                for path in target.glob("*.safetensors"):
+                    copy_file(path, temporary / path.name)
+                copy_file(target / "model.json", temporary / "model.json")
+        card = read_card(target)
+        card = replace(card, provenance={**card.provenance, REFINED: record})
+        try:
+            _write_weights(detector, target, verify=lambda _: write_card(card, target))
+        except OSError:
+            if not is_refined(target):  # The card was not written, so the weights are still the original.
+                remove_folder(original_folder(target))
+            raise
+
+
+@contextmanager
+def _report_disk_errors(target: Path) -> Iterator[None]:
+    """Raise errors of the disk with the name of the run folder."""
     try:
-        # Names may be edited at the same time, and another process may refine the same detector.
-        with exclusive(target, wait=True, lock_file=False):
-            if not is_refined(target):
-                remove_folder(original_folder(target))  # left over if a refined run was trained again
-                with atomic_folder(original_folder(target)) as temporary:
-                    for path in target.glob("*.safetensors"):
-                        copy_file(path, temporary / path.name)
-                    copy_file(target / "model.json", temporary / "model.json")
-            card = read_card(target)
-            card = replace(card, provenance={**card.provenance, REFINED: record})
-            write_card(card, target)
-            Detector(detector.psi, card, detector.device, detector.runtime).save(target)
+        yield
     except OSError as error:
-        raise InputError(f"cannot write to {target.parent}: {error.strerror}") from error
+        raise DiskError(f"cannot write to {target.parent}: {describe_os_error(error)}") from error
+
+
+def _write_weights(detector: Detector, target: Path, verify: Callable[[Path], None] | None = None) -> None:
+    """Write the weights; a refinement does not change the ONNX model of features `onnx:FILE`."""
+    weights = select_stored_weights(detector.psi)
+    write_tensors(weights, {}, target / "weights.safetensors", verify=verify)
 
 
 def restore_original(folder: Path) -> Path:
     """Restore the original detector, but keep the current names; return the model folder.
 
+    When both files are on the disk, the weights are renamed, then the card: until both are, the detector
+    counts as refined, and its original is kept.
+
     Raises:
-        InputError: if the detector was not refined.
+        InputError: if the detector was not refined, or the folder cannot be written.
     """
     target = model_folder(folder)
-    with exclusive(target, wait=True, lock_file=False):
+    with _report_disk_errors(target), exclusive(target, wait=True, lock_file=False):
         if not is_refined(target):
             raise InputError(f"the detector of {folder} was not refined, so there is nothing to undo")
         original = original_folder(target)
         detector = Detector.load(original)
         card = read_card(target)
         provenance = {name: value for name, value in card.provenance.items() if name != REFINED}
-        Detector(detector.psi, replace(card, provenance=provenance)).save(target)
+        content = serialize_card(replace(card, provenance=provenance))
+        with atomic_open(target / "model.json", verify=lambda _: _write_weights(detector, target)) as handle:
+            handle.write(content)
         remove_folder(original)
     return target
 

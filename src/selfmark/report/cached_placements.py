@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from selfmark._version import __version__
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.evaluation.cached_predictions import cache_file, digest, images_fingerprint, run_fingerprint
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
@@ -65,11 +65,9 @@ def load_or_place(
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in vars(placements).items()
     }
-    try:
+    with report_write_errors(path):
         make_folder(path.parent)
         write_tensors(tensors, {"fingerprint": fingerprint}, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
     return placements
 
 

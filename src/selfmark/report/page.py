@@ -13,7 +13,7 @@ import jinja2
 import numpy as np
 
 from selfmark._version import __version__
-from selfmark.errors import InputError
+from selfmark.errors import report_write_errors
 from selfmark.model.card import GOOD_TRUST, MIN_TRUST
 from selfmark.model.colors import palette
 from selfmark.points import FloatArray
@@ -139,12 +139,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
     """Write `folder`/index.html atomically, and return its path."""
     page = _load_template().render(_build_template_values(data), charts=charts, scatter=scatter)
     target = folder / "index.html"
-    try:
+    with report_write_errors(target):
         make_folders(folder)
         # File names that are not valid text contain lone surrogates, which UTF-8 cannot encode.
         write_text(page, target, errors="replace")
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}") from error
     return target
 
 

@@ -37,7 +37,7 @@ import torch
 
 from selfmark._version import __version__
 from selfmark.config import Config, current_name, override, with_landmarks
-from selfmark.errors import DamagedFile, DiskError, InputError
+from selfmark.errors import DamagedFile, DiskError, InputError, report_write_errors
 from selfmark.image_ref import ImageRef
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.config_file import read_config, write_config
@@ -158,7 +158,7 @@ class Run:
             InputError: if the folder already contains a run or other files, or cannot be written.
         """
         cls.require_unused(path)
-        try:
+        with report_write_errors(f"to {path}"):
             for name in _SUBFOLDERS:
                 make_folders(path / name)
             with exclusive(path):  # Another process may be creating a run here too.
@@ -172,8 +172,6 @@ class Run:
                     start.copy(path / "start")
                     values["start_from"] = {"model": start.model, "sha256": start.sha256}
                 write_json(values | {"options": dict(options or {})}, path / "run.json")
-        except OSError as error:
-            raise InputError(f"cannot write to {path}: {error.strerror}") from error
 
     @staticmethod
     def require_unused(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from selfmark.errors import InputError, require_package
+from selfmark.errors import report_write_errors, require_package
 from selfmark.run.event_log import Event
 from selfmark.run.guarded_files import make_folder, open_to_read
 
@@ -34,11 +34,9 @@ class TensorBoardLog:
         """Start writing to the folder of a run."""
         from torch.utils.tensorboard import SummaryWriter
 
-        try:
+        with report_write_errors(f"to {run / FOLDER}"):
             make_folder(run / FOLDER)  # raises if the folder is a link
             self._writer = SummaryWriter(str(run / FOLDER))
-        except OSError as error:
-            raise InputError(f"cannot write to {run / FOLDER}: {error.strerror}") from error
 
     def __call__(self, event: Event) -> None:
         """Write the losses of a `train` event or the picture of a `preview` event; ignore other events."""

@@ -17,7 +17,7 @@ from typing import Any
 import cv2
 import pytest
 
-from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
+from selfmark.errors import DamagedFile, DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import registry
 from selfmark.paper.reproduction import experiment, harness, workspace
@@ -217,12 +217,14 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
     _reproduce(["flipping"], root, tmp_path)
     assert "failed" not in (tmp_path / "flipping.md").read_text()
 
-    def fill_disk(task: Any) -> Any:
-        raise DiskError("no space is left")
+    for error in (DiskError("no space is left"), DamagedFile("the weights are damaged")):
 
-    monkeypatch.setitem(workspace._MEASURE, "detector", fill_disk)
-    with pytest.raises(DiskError):
-        _reproduce(["cats"], root, tmp_path)
+        def fail(task: Any, error: InputError = error) -> Any:
+            raise error
+
+        monkeypatch.setitem(workspace._MEASURE, "detector", fail)
+        with pytest.raises(type(error)):
+            _reproduce(["cats"], root, tmp_path)
     assert list((tmp_path / "failed").iterdir()) == []
 
 

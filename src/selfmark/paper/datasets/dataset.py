@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.annotations import AnnotatedObjects
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.points import FloatArray
 from selfmark.run.files import to_json, write_text
 from selfmark.run.guarded_files import make_folders, remove_file
@@ -84,10 +84,8 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     Returns:
         The paths of train.json and test.json.
     """
-    try:
+    with report_write_errors(f"to {folder}"):
         remove_file(folder / "fit.json")  # A file from earlier may belong to another data set.
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     for name, split in dataset.splits.items():
         write_coco_split(dataset, split, folder / f"{name}.json")
     return folder / "train.json", folder / "test.json"
@@ -95,11 +93,9 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
 
 def write_coco_split(dataset: Dataset, split: AnnotatedObjects, path: Path) -> None:
     """Write objects of a data set to a COCO file that names the images by their absolute paths."""
-    try:
+    with report_write_errors(f"to {path.parent}"):
         make_folders(path.parent)
         write_text(to_json(_to_coco(dataset, split)), path)
-    except OSError as error:
-        raise InputError(f"cannot write to {path.parent}: {error.strerror}") from error
 
 
 def _to_coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:

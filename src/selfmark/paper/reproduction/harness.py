@@ -15,7 +15,7 @@ import torch
 from selfmark._version import __version__
 from selfmark.config import Config, override, preset
 from selfmark.config.renamed import current_name
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.paper.reproduction import cost
 from selfmark.paper.reproduction import experiment as experiment_files
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
@@ -119,10 +119,8 @@ def reproduce_tables(
     plan = make_plan(experiments, datasets, options.preset, options.changes, missing)
     varied_settings = frozenset().union(*(experiment.varied_settings for experiment in experiments))
     _require_weights(plan, "keypoints.detector" not in varied_settings, log)
-    try:
+    with report_write_errors(f"to {output}"):
         make_folders(output)
-    except OSError as error:
-        raise InputError(f"cannot write to {output}: {error.strerror}") from error
     workspace = Workspace(datasets, output, device, open_listener if rank == 0 else nullcontext)
     _run_plan(plan, workspace, log)
     if rank != 0:

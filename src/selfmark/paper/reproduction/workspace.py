@@ -14,7 +14,7 @@ from pathlib import Path
 
 from selfmark.config import override
 from selfmark.discovery import discover, train_stage1
-from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
+from selfmark.errors import DamagedFile, DiskError, InputError, NotEnoughData, TrainingError, UnsafeFile
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
@@ -25,6 +25,7 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_json
 from selfmark.run.folder import Listener, Run
 from selfmark.run.guarded_files import make_folder, make_folders
+from selfmark.run.locks import FolderLocked
 
 OpenListener = Callable[[], AbstractContextManager[Listener | None]]
 
@@ -102,7 +103,7 @@ def run_job(workspace: Workspace, job: Job) -> None:
         if not _is_settled(workspace, measurement):
             try:
                 run_measurement(workspace, measurement)
-            except DiskError:
+            except (DiskError, FolderLocked, DamagedFile, UnsafeFile):
                 raise
             except InputError as error:
                 why = f"the measurement '{measurement.kind}' failed: {error}"

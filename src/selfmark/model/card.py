@@ -38,8 +38,9 @@ from selfmark.run.files import (
     require_folder,
     require_format,
     require_run,
+    to_json,
     view_folders,
-    write_json,
+    write_text,
 )
 
 _MAX_LANDMARKS = 10_000  # a model.json with more landmarks is rejected
@@ -118,8 +119,13 @@ def read_card(folder: Path) -> ModelCard:
 
 def write_card(card: ModelCard, folder: Path) -> None:
     """Write model.json atomically."""
+    write_text(serialize_card(card), folder / "model.json")
+
+
+def serialize_card(card: ModelCard) -> str:
+    """Return the content of model.json."""
     values = {"format": FORMAT, "selfmark": __version__, "K": len(card.names), **dataclasses.asdict(card)}
-    write_json(values, folder / "model.json")
+    return to_json(values, indent=1)
 
 
 def model_folder(folder: Path) -> Path:

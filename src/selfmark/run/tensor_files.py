@@ -7,7 +7,7 @@ killed. The checksum covers names, types, shapes, bytes and metadata. Reading te
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ _METADATA = "__metadata__"  # key of the metadata in the header of a safetensors
 
 
 def write_tensors(
-    tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, previous: Path | None = None
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str],
+    path: Path,
+    previous: Path | None = None,
+    verify: Callable[[Path], None] | None = None,
 ) -> None:
     """Write tensors and metadata to a safetensors file, atomically.
 
@@ -44,11 +48,12 @@ def write_tensors(
         metadata: text by name.
         path: the file.
         previous: where to move the old file; None replaces it.
+        verify: called with the synced temporary file before it is renamed; if it raises, the old file stays.
     """
     copies = {name: _to_unshared_cpu(value) for name, value in tensors.items()}
     checksum = {CHECKSUM: compute_checksum(_entries(copies), metadata), CHECKSUM_SCOPE: SCOPE}
     header, content = _serialize(copies, metadata | checksum)
-    with atomic_open(path, "wb", previous) as handle:
+    with atomic_open(path, "wb", previous, verify=verify) as handle:
         handle.write(header)
         handle.write(content)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from selfmark.comparison.jobs import Comparison, order_rows, parse_duration, parse_methods
+from selfmark.comparison import runner
+from selfmark.comparison.jobs import Comparison, Job, order_rows, parse_duration, parse_methods
 from selfmark.comparison.page import write_page
 from selfmark.detector import Detector
 from selfmark.errors import InputError
@@ -122,3 +124,19 @@ def test_budgets_and_methods_are_parsed() -> None:
     for text in ("4", "min", "-3s", "0s"):
         with pytest.raises(InputError):
             parse_duration(text)
+
+
+@pytest.mark.parametrize("outcome", [{"failure": ""}, KeyboardInterrupt(), InputError("no images")])
+def test_a_process_whose_parent_was_killed_ends_quietly(
+    outcome: dict[str, Any] | BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_job(job: Job) -> dict[str, Any]:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(runner, "run_job", run_job)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    receiver.close()  # as when the parent process is killed
+    job = Job(Comparison(("images",), Path("labels.json"), 4, 1.0), "autolink", tmp_path, "cpu")
+    runner._work(job, sender)

@@ -187,12 +187,13 @@ def run_in_process(job: Job, on_start: Callable[[BaseProcess], None] = lambda pr
 
 
 def _work(job: Job, sender: Connection) -> None:
-    """Run a job, and send its row or its exception to the parent process."""
+    """Run a job, and send its row or its exception to the parent process, unless that was killed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        sender.send(run_job(job))
-    except BaseException as error:
-        sender.send(error)
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            sender.send(run_job(job))
+        except BaseException as error:
+            sender.send(error)
 
 
 def _end_with_parent() -> None:

@@ -234,5 +234,5 @@ def test_an_interrupt_while_a_gpu_is_prepared_stops_reading(
 
 def test_unusable_images_are_reported_from_the_reading_thread(tmp_path: Path) -> None:
     run = _create_run_on_files(tmp_path, 1, [])
-    with pytest.raises(NotEnoughData, match="1 usable images are too few"):
+    with pytest.raises(NotEnoughData, match="1 usable image is too few"):
         load_images_and_encoder(run, torch.device("meta"))

@@ -565,16 +565,16 @@ def test_every_step_prints_a_progress_line(
     expected = [
         "preset tiny on cpu: as requested",
         f"{NUM_PHOTOS} images, 4 landmarks, output {tmp_path}/run",
-        f"reading images: {NUM_PHOTOS} of {NUM_PHOTOS} ",
+        f"reading images: {NUM_PHOTOS} of {NUM_PHOTOS}",
         "features efficientnet-lite0 (Apache License 2.0), learned from ImageNet photographs",
         "recipe any-orientation: images are turned so that all objects face the same way",
-        f"finding directions: {NUM_PHOTOS} of {NUM_PHOTOS} ",
+        f"finding directions: {NUM_PHOTOS} of {NUM_PHOTOS}",
         "the place of a part in the image",
-        f"computing features: {NUM_PHOTOS} of {NUM_PHOTOS} ",
-        f"features of mirror images: {NUM_PHOTOS} of {NUM_PHOTOS} ",
+        f"computing features: {NUM_PHOTOS} of {NUM_PHOTOS}",
+        f"features of mirror images: {NUM_PHOTOS} of {NUM_PHOTOS}",
         f"first landmarks: {tmp_path}/run/preview/zero-shot.jpg",
         "learning landmarks, round 1 of 2: 3 of 3 loss",
-        f"finding landmarks: {NUM_PHOTOS} of {NUM_PHOTOS} ",
+        f"finding landmarks: {NUM_PHOTOS} of {NUM_PHOTOS}",
         "round 1 is undone: its landmarks are worse than the first landmarks",
     ]
     remaining = iter(lines)  # the search for each line continues after the previous one

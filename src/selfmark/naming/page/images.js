@@ -24,10 +24,8 @@ const NEXT_HINTS = {
 const imageCache = new Map(); // image data by row
 let marks = []; // [x, y] where each landmark is drawn, in pixels of the image; null for hidden landmarks
 let photo, overlay, caption, strip, rowInput, toolButtons, hint;
-// The current press of the pointer; null if it is not pressed.
-// `x`, `y`: where the press began, on the screen. `landmark`: the landmark there; null if none is close.
-// `to`: where the pointer has been dragged to, in the image; with the tool Correct, where the landmark has. Null before the pointer moves.
-// `from`: only with the tool Correct, the place of the landmark before the drag.
+// The current press of the pointer, or null. `x`, `y`: where it began, on the screen. `landmark`: the one there; null if none is close.
+// `to`: where the pointer (tool Correct: the landmark, which was at `from`) has been dragged to, in the image; null before it moves.
 let press = null;
 const INTERRUPTED = "The browser interrupted the drag, so nothing was moved. Drag the point again.";
 

@@ -83,6 +83,8 @@ def test_methods_are_compared_and_not_repeated(
         ("--methods=zero-shot,zero-shot", "is listed twice"),
         ("--budget=4", "a duration such as 90s, 4min or 1h"),
         ("--labels=nowhere.json", "nowhere.json"),
+        ("--set=seed=3", "--set seed=... is not possible in a comparison: use --seed instead"),
+        ("--set=K=3", "--set K=... is not possible in a comparison: use -k instead"),
     ],
 )
 def test_bad_input_is_refused_before_any_training(

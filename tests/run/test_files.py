@@ -219,6 +219,22 @@ def test_an_error_leaves_the_old_file_unchanged(options: dict[str, bool], tmp_pa
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("points.csv", "old")]
 
 
+@pytest.mark.parametrize("name", ["_sync_file", "create_file"])
+def test_the_error_of_a_full_disk_names_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *_: object) -> None:
+        # The system names the file only when it is opened.
+        names = [path.name] if name == "create_file" else []
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *names)
+
+    monkeypatch.setattr(files, name, fail)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_json({}, tmp_path / "compare.json")
+    assert caught.value.filename == str(tmp_path / "compare.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     leftover = tmp_path / ".frames.0123abcd.part"
     leftover.mkdir()

@@ -30,6 +30,8 @@ from selfmark.run.files import read_json, write_json
 from selfmark.run.guarded_files import COMPARISON_FILE, make_folders
 from selfmark.run.locks import exclusive
 
+# Settings that all methods get from options of their own.
+_OPTIONS = {"seed": "--seed", "K": "-k", "method": "--methods", "preset": "--preset"}
 _ADDED_FIELDS = {"label_images": [], "normalizer": ""}  # missing in comparisons of earlier versions
 OnStart = Callable[[str, str], None]
 OnDone = Callable[[Row], None]
@@ -69,6 +71,9 @@ def run_comparison(
 
 def _check_settings(comparison: Comparison, output: Path, device: str) -> None:
     """Raise if no method can use the settings. If only some methods cannot, they become failed rows."""
+    for name, option in _OPTIONS.items():
+        if name in comparison.settings:
+            raise InputError(f"--set {name}=... is not possible in a comparison: use {option} instead")
     num_images, errors = len(list_images(list(comparison.images))), list[InputError]()
     for method in comparison.methods:
         try:

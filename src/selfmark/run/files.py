@@ -73,6 +73,7 @@ def atomic_write(
 
     Raises:
         InputError: Another process has written the file at the same time.
+        OSError: The file cannot be written; the error names `path`.
     """
     with _create_temporary_file(path, previous, keep_suffix, unique, verify) as (temporary, _):
         yield temporary
@@ -88,6 +89,33 @@ def _create_temporary_file(
 ) -> Iterator[tuple[Path, int]]:
     """Yield the path and the descriptor of the temporary file of `atomic_write`."""
     temporary = _temporary_path(path, keep_suffix, unique)
+    with (
+        _name_file(path, temporary),
+        _create_named_temporary(path, temporary, previous, keep_suffix, verify) as created,
+    ):
+        yield temporary, created
+
+
+@contextmanager
+def _name_file(path: Path, temporary: Path) -> Iterator[None]:
+    """Name `path` in errors without a file name, as on a full disk, and in those with the temporary name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, temporary.name, str(temporary)):
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def _create_named_temporary(
+    path: Path,
+    temporary: Path,
+    previous: Path | None,
+    keep_suffix: bool,
+    verify: Callable[[Path], None] | None,
+) -> Iterator[int]:
+    """Create the temporary file, yield its descriptor, and rename the file when the block ends."""
     # `create_file` first removes what a killed process left behind, or a link that someone put there. The
     # file stays open, so that no other file gets its inode number.
     with open_folder(path.parent) as folder, create_file(temporary) as created:
@@ -100,7 +128,7 @@ def _create_temporary_file(
         try:
             if keep_suffix:
                 _remove_leftovers(path, folder)
-            yield temporary, created.fileno()
+            yield created.fileno()
             _require(is_own(), temporary)
             _sync_file(temporary, folder)
             if verify is not None:

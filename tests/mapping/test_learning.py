@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +19,19 @@ from torch import Tensor
 
 from selfmark.config import Features, Images, Network
 from selfmark.detector import Detector, NetworkLandmarks
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError
 from selfmark.export import get_writer
 from selfmark.features.loading import build_encoder
 from selfmark.images.sources import list_images
+from selfmark.mapping import mapped_detector
 from selfmark.mapping.learning import infer_mirror_partners, learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping, save_mapping
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.network import Psi
 from selfmark.points import FloatArray
+from selfmark.run import files
+from selfmark.run.tensor_files import write_tensors
 
 SIDE, K = 64, 4
 NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
@@ -276,18 +281,120 @@ def test_missing_map_is_reported_with_the_command_that_makes_one(run: Path) -> N
 
 
 def test_arrays_and_description_of_different_maps_are_rejected(run: Path, tmp_path: Path) -> None:
-    """This happens if the process is killed between writing the two files."""
-    learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
-    description = (run / "model" / "map.json").read_text()
+    """Earlier versions left these files if the process was killed between writing the two."""
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    description = learned.path.read_text()
     learn_map(run, _write_labels(tmp_path / "more", _draw_shapes(4, seed=8)))
-    (run / "model" / "map.json").write_text(description)
+    learned.path.write_text(description)
+    with pytest.raises(InputError, match=r"map-\w+\.safetensors, .* is missing: learn it again"):
+        _load_mapped(run)
+    _find_arrays(run).rename(run / "model" / "map.safetensors")
     with pytest.raises(InputError, match="do not belong together"):
         _load_mapped(run)
 
 
+def test_maps_of_earlier_versions_are_loaded_and_replaced(run: Path, tmp_path: Path) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    old = run / "model" / "map.safetensors"
+    _find_arrays(run).rename(old)
+    assert np.array_equal(_load_mapped(run).mapping.map.weights, learned.mapping.map.weights)
+    save_mapping(learned.mapping, run / "model")
+    assert not old.exists()
+    assert np.array_equal(_load_mapped(run).mapping.map.weights, learned.mapping.map.weights)
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+@pytest.mark.parametrize("file", [".safetensors.part", "map.json.part"])
+def test_a_full_disk_keeps_the_old_map(
+    file: str, is_early: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    if is_early:
+        _find_arrays(run).rename(run / "model" / "map.safetensors")
+    before = {path.name: path.read_bytes() for path in (run / "model").iterdir()}
+    labels = _write_labels(tmp_path / "more", _draw_shapes(4, seed=8))
+    sync_file = files._sync_file
+
+    def sync_until_full(path: Path, folder: int) -> None:
+        if path.name.endswith(file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync_file(path, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_sync_file", sync_until_full)
+        with pytest.raises(DiskError, match=r"cannot write to .*: No space left on device"):
+            learn_map(run, labels)
+    assert {path.name: path.read_bytes() for path in (run / "model").iterdir()} == before
+    assert np.array_equal(_load_mapped(run).mapping.map.weights, learned.mapping.map.weights)
+    new = learn_map(run, labels)
+    assert np.array_equal(_load_mapped(run).mapping.map.weights, new.mapping.map.weights)
+    assert len(list((run / "model").glob("map*"))) == 2
+
+
+def _find_arrays(run: Path) -> Path:
+    (path,) = (run / "model").glob("map-*.safetensors")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("weights", lambda array: array[:, :-1], "weights of shape"),
+        ("weights", lambda array: array * 1e300, "'weights' has numbers"),
+        ("weights", lambda array: array.astype(np.int64), "not floating-point"),
+        ("constant", lambda array: array[:3], "constant of shape"),
+        ("constant", lambda array: np.float64(3.0), "constant of shape"),
+        ("constant", lambda array: array * np.nan, "not finite"),
+        ("constant", lambda array: array + 1e8, "'constant' has numbers"),
+        ("reference", lambda array: np.ones((3, 2)), "reference of shape"),
+        ("reference", lambda array: np.ones((0, 3)), "reference of shape"),
+        ("reference", lambda array: np.float64(3.0), "reference of shape"),
+        ("reference", lambda array: np.arange(2.0 * K).reshape(K, 2) * 1e200, "'reference' has numbers"),
+    ],
+)
+def test_crafted_arrays_are_rejected(name: str, change: Any, problem: str, run: Path, tmp_path: Path) -> None:
+    """The digest in map.json matches the crafted arrays."""
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    arrays = dict(vars(learned.mapping.map))
+    arrays[name] = np.ascontiguousarray(change(arrays[name])).reshape(np.shape(change(arrays[name])))
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    _find_arrays(run).unlink()
+    write_tensors(tensors, {}, run / "model" / "map.safetensors")
+    _edit_json(learned.path, lambda values: values.update(numbers=mapped_detector._digest(arrays)))
+    with pytest.raises(InputError, match=problem):
+        _load_mapped(run)
+
+
+def test_maps_that_could_not_be_loaded_are_not_saved(run: Path, tmp_path: Path) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    point_map = replace(learned.mapping.map, constant=learned.mapping.map.constant + 1e8)
+    with pytest.raises(InputError, match=r"no usable map can be learned from .*'constant' has numbers"):
+        save_mapping(replace(learned.mapping, map=point_map), run / "model")
+    assert _load_mapped(run).names == tuple(NAMES)
+
+
+def test_points_that_are_not_finite_are_not_predicted(run: Path, tmp_path: Path) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    point_map = replace(learned.mapping.map, weights=learned.mapping.map.weights * 1e300)
+    mapped = MappedDetector(Detector.load(run), replace(learned.mapping, map=point_map))
+    with np.errstate(all="ignore"), pytest.raises(InputError, match="coordinates that are not finite"):
+        mapped(tmp_path / "few" / "images")
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"names": ["a", "b"]}, {"mirror": [0, 0, 1]}, {"skeleton": [[0, 7]]}, {"fit": 3}, {"leave_one_out": {}}],
+    [
+        {"names": ["a", "b"]},
+        {"names": [1, 2, 3]},
+        {"mirror": [0, 0, 1]},
+        {"skeleton": [[0, 7]]},
+        {"fit": 3},
+        {"fit": {"aligned": True, "mirrored": False, "ridge": "0.1"}},
+        {"leave_one_out": {}},
+        {"leave_one_out": {"mean": 1, "points": dict.fromkeys(NAMES, "1")}},
+        {"labels": 3},
+        {"images": -1},
+    ],
 )
 def test_damaged_descriptions_are_rejected(run: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))

@@ -140,7 +140,7 @@ def _find_input_errors(tree: ast.AST) -> Iterator[ast.Call]:
     "module", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
 )
 def test_what_cannot_be_written_is_a_disk_error(module: Path) -> None:
-    """`compare` and `reproduce` store other errors as the result of a method, and `discover` deletes the run."""
+    """`compare` and `reproduce` store other errors as the result of a method."""
     for call in _find_input_errors(ast.parse(module.read_text())):
         message = ast.unparse(call).split("InputError(", 1)[1]
         assert not re.match(r"f?['\"](cannot (write|store|save) |.*is the disk full)", message), message

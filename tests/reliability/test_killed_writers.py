@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from selfmark.detector import Detector, detector_fingerprint
 from selfmark.export import FORMATS
 from selfmark.export.onnx_metadata import append_checksum
-from selfmark.mapping.mapped_detector import TENSORS
+from selfmark.mapping.mapped_detector import TENSORS, LearnedMapping, load_mapping, save_mapping
+from selfmark.mapping.model_selection import FitOptions
+from selfmark.mapping.point_map import PointMap, make_empty_reference
 from selfmark.model.card import write_card
 from selfmark.run.files import atomic_folder, write_bytes, write_json, write_text
 from selfmark.run.guarded_files import create_file
@@ -96,3 +100,43 @@ def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) 
         write(folder)
         assert set(_read_files(folder)) == set(expected), "nothing is left of the killed process"
     assert killed >= 2
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["current", "early"])
+def test_a_killed_map_leaves_the_old_or_the_new_one(is_early: bool, finished: Path) -> None:
+    """Maps of early versions have another name of the file of arrays."""
+    detector, model = Detector.load(finished), finished / "model"
+    old, new = _make_mapping(detector, 1.0), _make_mapping(detector, 2.0)
+    found, killed = set(), 0
+    for change in range(1, 20):
+        save_mapping(old, model)
+        if is_early:
+            (arrays,) = model.glob("map-*.safetensors")
+            arrays.rename(model / TENSORS)
+        if _write_and_kill(lambda folder: save_mapping(new, folder), model, change) == 0:
+            break
+        killed += 1
+        found.add(float(load_mapping(finished, detector).map.constant[0]))
+        save_mapping(new, model)
+        assert float(load_mapping(finished, detector).map.constant[0]) == 2
+        assert len(list(model.glob("map*"))) == 2, "nothing is left of the killed process"
+    assert killed >= 5
+    assert found == {1.0, 2.0}
+
+
+def _make_mapping(detector: Detector, value: float) -> LearnedMapping:
+    """Return a map of all landmarks to a single point at (value, value)."""
+    return LearnedMapping(
+        map=PointMap(np.zeros((2 * len(detector.names), 2)), np.full(2, value), make_empty_reference()),
+        names=("nose",),
+        mirror=(),
+        skeleton=(),
+        model=detector_fingerprint(detector),
+        labels="labels.json",
+        images=1,
+        objects=1,
+        options=FitOptions(aligned=False, mirrored=False, ridge=0.1),
+        normalizer="side",
+        error=None,
+        errors=(None,),
+    )

@@ -1,14 +1,19 @@
 """Maps stored in the model folder, and the detector that predicts the user's own points with them.
 
-map.safetensors contains the arrays, and map.json a readable description. map.json also contains the
-fingerprint of the detector that the map was learned on. A map that was learned on another detector is
-rejected.
+map.json contains a readable description, and map-*.safetensors the arrays. The name of the latter contains
+the start of the digest of the arrays, which is also in map.json. map.json is replaced last, so there is a
+complete map at any moment. Earlier versions wrote map.safetensors.
+
+map.json also contains the fingerprint of the detector that the map was learned on. A map that was learned on
+another detector is rejected.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +29,42 @@ from selfmark.mapping.model_selection import FitOptions
 from selfmark.mapping.point_map import PointMap
 from selfmark.model.card import model_folder
 from selfmark.points import FloatArray
-from selfmark.run.files import FORMAT, read_json, require_format, write_json
+from selfmark.run.files import FORMAT, read_json, require_format, strip_temporary, write_json
+from selfmark.run.guarded_files import remove_file
+from selfmark.run.json_schema import (
+    Check,
+    is_bool,
+    is_count,
+    is_dict_of,
+    is_list_of,
+    is_none_or,
+    is_number,
+    is_object,
+    is_text,
+    require_fields,
+)
+from selfmark.run.locks import exclusive
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 
-TENSORS, DESCRIPTION = "map.safetensors", "map.json"
+TENSORS, DESCRIPTION = "map.safetensors", "map.json"  # TENSORS: the file of earlier versions
+_TENSORS = re.compile(r"map(-[0-9a-f]{16})?\.safetensors")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# No fit gives larger numbers: landmarks and points lie within or near the network image, which has at most
+# some thousand pixels per side, and with a weight of 1 a point moves by as much as a landmark. The products
+# are far from overflowing the 32-bit numbers of the results.
+_MAX_COORDINATE = 1e7  # network pixels
+_MAX_WEIGHT = 1e5
+# Checks of the fields of map.json, apart from those of the arrays.
+_FIELDS: dict[str, Check] = {
+    "names": is_list_of(is_text),
+    "model": is_text,
+    "labels": is_text,
+    "images": is_count,
+    "objects": is_count,
+    "normaliser": is_text,
+    "fit": is_object({"aligned": is_bool, "mirrored": is_bool, "ridge": is_number}),
+    "leave_one_out": is_object({"mean": is_none_or(is_number), "points": is_dict_of(is_none_or(is_number))}),
+}
 
 
 @dataclass(frozen=True)
@@ -64,14 +101,26 @@ class LearnedMapping:
 
 
 def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
-    """Write map.safetensors, then map.json with a digest of the arrays."""
+    """Write the arrays, then map.json with their digest, then remove the arrays of earlier maps.
+
+    Until map.json is replaced, the old map stays complete.
+
+    Raises:
+        DiskError: The files cannot be written; the old map stays.
+        InputError: The map has numbers that `load_mapping` would refuse.
+    """
     arrays = {name: getattr(mapping.map, name) for name in ("weights", "constant", "reference")}
+    try:
+        _require_plausible(mapping.map, len(mapping.map.weights) // 2, len(mapping.names))
+    except ValueError as error:
+        raise InputError(f"no usable map can be learned from {mapping.labels}: {error}") from error
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    digest = _digest(arrays)
     values = {
         "format": FORMAT,
         "selfmark": __version__,
         "model": mapping.model,
-        "numbers": _digest(arrays),
+        "numbers": digest,
         "names": mapping.names,
         "mirror": mapping.mirror or None,
         "skeleton": mapping.skeleton,
@@ -86,9 +135,27 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
         },
         "normaliser": mapping.normalizer,
     }
-    with report_write_errors(f"to {folder}"):
-        write_tensors(tensors, {"model": mapping.model}, folder / TENSORS)
-        write_json(values, folder / DESCRIPTION)
+    # Of two processes, one must not remove the arrays that the other has just written.
+    with report_write_errors(f"to {folder}"), exclusive(folder, wait=True, lock_file=False):
+        try:
+            write_tensors(tensors, {"model": mapping.model}, folder / _tensors_name(digest))
+            write_json(values, folder / DESCRIPTION)
+        finally:
+            _remove_unused_tensors(folder)
+
+
+def _tensors_name(digest: str) -> str:
+    return f"map-{digest[:16]}.safetensors"
+
+
+def _remove_unused_tensors(folder: Path) -> None:
+    """Remove the arrays that map.json does not refer to: of earlier maps and of interrupted commands."""
+    with suppress(OSError, InputError):  # Such files do no harm, and the next map removes them.
+        path = folder / DESCRIPTION
+        used = _find_tensors(read_json(path), folder).name if path.exists() else ""
+        for found in folder.glob("map*"):
+            if _TENSORS.fullmatch(strip_temporary(found.name)) and found.name != used:
+                remove_file(found)
 
 
 def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
@@ -102,30 +169,43 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
         raise InputError(f"{folder} has no map: learn one with 'selfmark map {folder} --labels FILE'")
     values = read_json(path)
     require_format(values, path)
-    tensors, _ = read_tensors(path.with_name(TENSORS))
     advice = f"learn it again with 'selfmark map {folder} --labels FILE'"
+    tensors_path = _find_tensors(values, path.parent)
+    if not tensors_path.exists():
+        raise InputError(f"{tensors_path}, which belongs to {path}, is missing: {advice}")
+    tensors, _ = read_tensors(tensors_path)
     try:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     except TypeError as error:  # NumPy does not have the data type of a tensor.
-        raise InputError(f"{path.with_name(TENSORS)} is not a usable map: {error}; {advice}") from error
+        raise InputError(f"{tensors_path} is not a usable map: {error}; {advice}") from error
     if values.get("numbers") != _digest(arrays):
-        raise InputError(f"{path} and {path.with_name(TENSORS)} do not belong together: {advice}")
+        raise InputError(f"{path} and {tensors_path} do not belong together: {advice}")
     if values.get("model") != detector_fingerprint(detector):
         raise InputError(f"{path} was learned on another model than the one in this folder: {advice}")
     try:
-        require_finite(tensors, path.with_name(TENSORS))
+        require_finite(tensors, tensors_path)
         return _mapping_from_json(values, PointMap(**arrays), len(detector.names))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise InputError(f"{path} is not a usable map: {error}; {advice}") from error
 
 
+def _find_tensors(values: Any, folder: Path) -> Path:
+    """Return the path of the arrays that belong to the content of map.json."""
+    digest = values.get("numbers") if isinstance(values, dict) else None
+    if isinstance(digest, str) and _DIGEST.fullmatch(digest):
+        path = folder / _tensors_name(digest)
+        if path.exists() or not (folder / TENSORS).exists():
+            return path
+    return folder / TENSORS
+
+
 def _mapping_from_json(values: Any, point_map: PointMap, num_landmarks: int) -> LearnedMapping:
-    names = tuple(str(name) for name in values["names"])
+    require_fields(values, _FIELDS)
+    names = tuple(values["names"])
     errors = values["leave_one_out"]
     mirror = tuple(int(partner) for partner in values["mirror"] or ())
     skeleton = tuple((int(a), int(b)) for a, b in values["skeleton"])
-    if point_map.weights.shape != (2 * num_landmarks, 2 * len(names)) or not names:
-        raise ValueError(f"{len(names)} names do not fit weights of shape {point_map.weights.shape}")
+    _require_plausible(point_map, num_landmarks, len(names))
     if mirror and sorted(mirror) != list(range(len(names))):
         raise ValueError("mirror partners are not a permutation")
     if any(not 0 <= end < len(names) for pair in skeleton for end in pair):
@@ -144,6 +224,27 @@ def _mapping_from_json(values: Any, point_map: PointMap, num_landmarks: int) -> 
         error=errors["mean"],
         errors=tuple(errors["points"][name] for name in names),
     )
+
+
+def _require_plausible(point_map: PointMap, num_landmarks: int, num_points: int) -> None:
+    """Raise a ValueError if arrays of a map have wrong types or shapes, or numbers that no fit gives."""
+    weights, constant, reference = point_map.weights, point_map.constant, point_map.reference
+    if any(array.dtype not in (np.float32, np.float64) for array in (weights, constant, reference)):
+        raise ValueError("the arrays are not floating-point numbers")
+    if weights.shape != (2 * num_landmarks, 2 * num_points) or not num_points:
+        raise ValueError(f"{num_points} names do not fit weights of shape {weights.shape}")
+    if constant.shape != (2 * num_points,):
+        raise ValueError(f"{num_points} names do not fit a constant of shape {constant.shape}")
+    if reference.shape not in ((num_landmarks, 2), (0, 2)):
+        raise ValueError(f"{num_landmarks} landmarks do not fit a reference of shape {reference.shape}")
+    limits = {
+        "weights": (weights, _MAX_WEIGHT),
+        "constant": (constant, _MAX_COORDINATE),
+        "reference": (reference, _MAX_COORDINATE),
+    }
+    for name, (array, limit) in limits.items():
+        if not (np.abs(array) <= limit).all():  # False for NaN, too
+            raise ValueError(f"'{name}' has numbers that are not finite or larger than {limit:g}")
 
 
 def _digest(arrays: Mapping[str, FloatArray]) -> str:
@@ -190,11 +291,20 @@ class MappedDetector(Detector):
         self.mapping = mapping
 
     def locate(self, pixels: Tensor) -> NetworkLandmarks:
-        """Return the mapped points of network images [B, 3, S, S], in pixels of these images."""
+        """Return the mapped points of network images [B, 3, S, S], in pixels of these images.
+
+        Raises:
+            InputError: The map gives coordinates that are not finite.
+        """
         located = self.detector.locate(pixels)
         xy, score = (tensor.cpu().numpy().astype(np.float64) for tensor in located)
         points = self.mapping.map.predict(xy, score).astype(np.float32)
         scores = self.mapping.map.point_scores(score).astype(np.float32)
+        if not (np.isfinite(points).all() and np.isfinite(scores).all()):
+            raise InputError(
+                "the map to your own points gives coordinates that are not finite: learn it again with "
+                "'selfmark map'"
+            )
         return NetworkLandmarks(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))
 
     def save(self, folder: Path) -> None:

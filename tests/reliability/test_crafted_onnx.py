@@ -88,6 +88,16 @@ def make_endless_loop(value: str, output: str) -> list[Any]:
     return [*limits, helper.make_node("Loop", ["times", "start", value], [output], body=body)]
 
 
+def add_condition(model: Any, nodes: list[Any]) -> None:
+    """Add an If whose two branches consist of the same nodes, the last of which computes "chosen"."""
+    result = helper.make_tensor_value_info("chosen", TensorProto.FLOAT, None)
+    branch = helper.make_graph(nodes, "branch", [], [result])
+    output = model.graph.output[0].name
+    model.graph.node[-1].output[0] = "maps"
+    choice = helper.make_node("If", ["is_true"], [output], then_branch=branch, else_branch=branch)
+    model.graph.node.extend([constant("is_true", True, bool), choice])
+
+
 def add_external_weights(model: Any) -> None:
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
@@ -130,7 +140,11 @@ def add_unlimited_operator(model: Any) -> None:
     [
         (
             lambda model: model.graph.node.extend(make_endless_loop("y0", "z")),
-            r"a loop or .* operator Loop\)",
+            r"a loop \(the operator Loop\)",
+        ),
+        (
+            lambda model: add_condition(model, make_endless_loop("maps", "chosen")),
+            r"a loop \(the operator Loop\)",
         ),
         (add_external_weights, "weights in another file"),
         (add_function, "the function 'Copy'"),
@@ -146,6 +160,14 @@ def test_graphs_without_a_limit_are_refused(change: Change, problem: str) -> Non
     change(model)
     with pytest.raises(InputError, match=f"^'own.onnx' has {problem}, which selfmark does not run: "):
         build_encoder("onnx:own.onnx", model.SerializeToString())
+
+
+def test_conditions_without_loops_are_run() -> None:
+    model = onnx.load_from_string(make_model())
+    expected = build_encoder("onnx:own.onnx", model.SerializeToString())(random_images(1, 64))
+    add_condition(model, [helper.make_node("Identity", ["maps"], ["chosen"])])
+    chosen = build_encoder("onnx:own.onnx", model.SerializeToString())(random_images(1, 64))
+    assert torch.equal(chosen, expected)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +347,7 @@ def add_huge_tensor(model: Any) -> None:
             change_output("scores", helper.make_node("ReduceSum", ["old"], ["scores"], keepdims=0)),
             r"shapes \[1, 16, 2\] and \[\] for 16 landmarks",
         ),
-        (change_output(CROP_XY, *make_endless_loop("old", CROP_XY)), r"a loop or a condition \(the operator"),
+        (change_output(CROP_XY, *make_endless_loop("old", CROP_XY)), r"a loop \(the operator"),
         (add_huge_tensor, "ONNX Runtime cannot run .*ConstantOfShape"),
     ],
     ids=["far", "nan", "negative", "large", "transposed", "tiled", "one score", "loop", "memory"],

@@ -59,8 +59,8 @@ def parse_model(content: bytes) -> onnx.ModelProto:
 def check_graph(model: onnx.ModelProto, source: str, remedy: str) -> None:
     """Raise unless the graph can be run safely.
 
-    It must not contain control flow (any attribute that is a graph), functions, external data, sparse tensors
-    or strings, whose memory is not limited by `MAX_MEMORY`.
+    It must not contain loops (any operator but If with a graph inside), functions, external data, sparse
+    tensors or strings, whose memory is not limited by `MAX_MEMORY`.
 
     Args:
         model: the model.
@@ -76,9 +76,12 @@ def check_graph(model: onnx.ModelProto, source: str, remedy: str) -> None:
 
 
 def _find_problems(model: onnx.ModelProto) -> Iterator[str]:
-    graph = model.graph
     for function in model.functions:  # Nested functions can make a small file as large as one likes.
         yield f"the function '{function.name:.{_MAX_NAME}}'"
+    yield from _find_graph_problems(model.graph)
+
+
+def _find_graph_problems(graph: onnx.GraphProto) -> Iterator[str]:
     if graph.sparse_initializer:
         yield "sparse tensors"
     for tensor in graph.initializer:
@@ -96,8 +99,10 @@ def _find_node_problems(node: onnx.NodeProto) -> Iterator[str]:
     if node.op_type in _UNLIMITED_OPERATORS:
         yield operator
     for attribute in node.attribute:
-        if attribute.HasField("g") or attribute.graphs:
-            yield f"a loop or a condition ({operator})"
+        for branch in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            if node.op_type != "If":
+                yield f"a loop ({operator})"
+            yield from _find_graph_problems(branch)
         if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
             yield "sparse tensors"
         is_string_type = attribute.name == "to" and attribute.i == TensorProto.STRING

@@ -9,7 +9,7 @@ from selfmark.config.limits import above, between
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the iterations of self-training follow the number of images; of the presets, only `fast` uses it."""
+    """How the iterations of self-training follow the number of images; used by the preset `fast` only."""
 
     # the iterations are multiplied by (images / reference_images) ^ growth; 0: a fixed schedule
     growth: float = between(0, 1, 0.0)

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,27 @@ def test_load_with_onnx_runtime_finds_the_same_landmarks(run: Path, photos: Path
     np.testing.assert_allclose(found.xy, expected.xy, atol=0.02)
     with pytest.raises(selfmark.InputError, match="abacus"):
         selfmark.load(run, runtime="abacus")
+
+
+@pytest.mark.parametrize("call", ["load", "load onnx", "Detector.load", "evaluate", "map_points", "discover"])
+def test_names_that_are_too_long_are_one_sentence(call: str, photos: Path) -> None:
+    name = "a" * 5000
+    calls: dict[str, Callable[[], object]] = {
+        "load": lambda: selfmark.load(name),
+        "load onnx": lambda: selfmark.load(name, runtime="onnx"),
+        "Detector.load": lambda: selfmark.Detector.load(name),
+        "evaluate": lambda: selfmark.evaluate(name, photos),
+        "map_points": lambda: selfmark.map_points(name, photos),
+        "discover": lambda: selfmark.discover(photos, 4, name, device="cpu"),
+    }
+    with pytest.raises(selfmark.InputError, match=r"^a+ \.\.\. a+(/[a-z.]+)?: File name too long$") as caught:
+        calls[call]()
+    assert len(str(caught.value)) < 600
+
+
+def test_errors_of_a_listener_keep_their_type(photos: Path, tmp_path: Path) -> None:
+    def listen(event: object) -> None:
+        raise ConnectionError("no network")
+
+    with pytest.raises(ConnectionError, match="no network"):
+        selfmark.discover(photos, 4, tmp_path / "run", preset="tiny", device="cpu", listener=listen)

@@ -17,7 +17,7 @@ import selfmark
 from selfmark.config import Features, Images, Network, Runtime, Student
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector, detector_fingerprint
-from selfmark.errors import DamagedFile, InputError
+from selfmark.errors import DamagedFile, DiskError, InputError
 from selfmark.evaluation.regression import fit_ridge
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import build_encoder
@@ -324,6 +324,32 @@ def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
 def test_arrays_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(InputError, match=r"\[H, W, 3\] uint8"):
         _build_detector()(np.zeros((10, 10), np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(0, 0, 3), (10, 0, 3), (0, 10, 3)])
+def test_arrays_without_pixels_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="needs at least one pixel; its shape is "):
+        _build_detector()([np.zeros((10, 10, 3), np.uint8), np.zeros(shape, np.uint8)])
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(1, 3, 5, 5, dtype=torch.uint8),
+        torch.zeros(3, 64, 64, dtype=torch.uint8),
+        torch.zeros(1, 3, 64, 64),
+    ],
+)
+def test_network_images_of_the_wrong_shape_or_type_are_refused(images: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"must be \[B, 3, 64, 64\] uint8, not \("):
+        _build_detector().locate(images)
+
+
+def test_saving_where_a_file_is_gives_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "model", tmp_path / ("a" * 300)):
+        with pytest.raises(DiskError, match=f"^cannot write to {folder}: "):
+            _build_detector().save(folder)
 
 
 @pytest.mark.parametrize("other", ["a.png", Path("a.png"), 3])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfmark.detector import Detector
-from selfmark.errors import InputError, escape_control_characters
+from selfmark.errors import InputError, escape_control_characters, report_path_errors
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.export.onnx_detector import load_detector
 from selfmark.mapping.learning import learn_map
@@ -17,6 +17,7 @@ from selfmark.multiview.view_detector import load_view_detector
 from selfmark.run.devices import select_device
 
 
+@report_path_errors()
 def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime: str = "torch") -> Detector:
     """Load the detector of a run.
 
@@ -39,6 +40,7 @@ def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime:
     return MappedDetector(detector, load_mapping(folder, detector)) if mapped else detector
 
 
+@report_path_errors()
 def evaluate(
     run: str | Path,
     images: str | Path | Sequence[str | Path],
@@ -80,6 +82,7 @@ def evaluate(
     )
 
 
+@report_path_errors()
 def map_points(
     run: str | Path,
     labels: str | Path,

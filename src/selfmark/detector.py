@@ -23,7 +23,13 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Runtime, used_image_settings
-from selfmark.errors import DamagedFile, InputError, TrainingError
+from selfmark.errors import (
+    DamagedFile,
+    InputError,
+    TrainingError,
+    report_path_errors,
+    report_write_errors,
+)
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.crop import compute_crop_regions, extract_crop, to_original
 from selfmark.images.sources import list_images
@@ -144,8 +150,10 @@ class Detector:
         images (and as many mirror images), fewer if memory is short.
 
         Raises:
+            ValueError: if the images have another shape or type.
             TrainingError: if the GPU has too little memory for a single image.
         """
+        require_network_images(pixels, self.card.images.size)
         parts: list[NetworkLandmarks] = []
         done = 0
         while not parts or done < len(pixels):
@@ -253,6 +261,7 @@ class Detector:
         items: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
         arrays = [item for item in items if isinstance(item, np.ndarray)]
         if arrays and len(arrays) == len(items):
+            _require_images(arrays)
             return self._predict_arrays(arrays)
         for item in items:
             if not isinstance(item, (str, os.PathLike)):
@@ -271,9 +280,6 @@ class Detector:
 
     def _predict_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]], box: Box | None = None) -> Landmarks:
         """Find the landmarks of RGB arrays [H, W, 3], or of the same box in all of them."""
-        for array in arrays:
-            if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
-                raise InputError(f"an image array must be [H, W, 3] uint8, not {array.shape} {array.dtype}")
         size = self.card.images.size
         sizes = np.array([(array.shape[1], array.shape[0]) for array in arrays], dtype=np.int64)
         regions = compute_crop_regions(
@@ -299,14 +305,16 @@ class Detector:
 
         For features `onnx:FILE`, the ONNX model is written first, to a file of its own.
         """
-        make_folders(folder)
-        onnx_model = find_onnx_model(self.psi)
-        if onnx_model is not None:
-            write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
-        write_tensors(select_stored_weights(self.psi), {}, folder / "weights.safetensors")
-        write_card(self.card, folder)
+        with report_write_errors(f"to {folder}"):
+            make_folders(folder)
+            onnx_model = find_onnx_model(self.psi)
+            if onnx_model is not None:
+                write_tensors({"onnx": onnx_model}, {}, folder / ONNX_FEATURES)
+            write_tensors(select_stored_weights(self.psi), {}, folder / "weights.safetensors")
+            write_card(self.card, folder)
 
     @classmethod
+    @report_path_errors()
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Detector:
         """Load the detector of a run.
 
@@ -328,6 +336,23 @@ class Detector:
         except InputError as error:
             raise InputError(f"{path} does not match {folder / 'model.json'}: {error}") from error
         return cls(psi, card, device, _read_runtime(folder.parent))
+
+
+def require_network_images(pixels: Tensor, size: int) -> None:
+    """Raise a ValueError unless a tensor has the shape [B, 3, `size`, `size`] and the type uint8."""
+    found = pixels.dtype, tuple(pixels.shape[1:])
+    if found != (torch.uint8, (3, size, size)):
+        shape = tuple(pixels.shape)
+        raise ValueError(f"network images must be [B, 3, {size}, {size}] uint8, not {shape} {pixels.dtype}")
+
+
+def _require_images(arrays: Sequence[npt.NDArray[np.generic]]) -> None:
+    """Raise unless all arrays are RGB images [H, W, 3] uint8 with at least one pixel."""
+    for array in arrays:
+        if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+            raise InputError(f"an image array must be [H, W, 3] uint8, not {array.shape} {array.dtype}")
+        if not array.size:
+            raise InputError(f"an image array needs at least one pixel; its shape is {array.shape}")
 
 
 def _build_network(card: ModelCard, folder: Path) -> LandmarkNetwork:

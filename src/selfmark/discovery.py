@@ -15,7 +15,7 @@ from PIL import Image
 from selfmark.config import AUTO_RECIPE, Config, Method
 from selfmark.config.schedule import stage_iterations
 from selfmark.detector import Detector
-from selfmark.errors import InputError, SelfmarkError
+from selfmark.errors import InputError, SelfmarkError, report_path_errors
 from selfmark.evaluation.familiarity import save_familiarity
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.evaluation.run_models import RunModels
@@ -53,6 +53,7 @@ _MIN_ITERATIONS = 100  # a training with fewer iterations gets no time estimate
 _FRAMES_PER_REPORT = 25  # frames between two progress events while animals are tracked
 
 
+@report_path_errors()
 def discover(
     inputs: str | Path | Sequence[str | Path] = (),
     landmarks: int | Literal["auto"] | None = None,

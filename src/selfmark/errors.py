@@ -10,14 +10,22 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+_MAX_WORD = 500  # characters of a path or of a value without spaces
+_MAX_MESSAGE = 2_000  # characters
+
 
 class SelfmarkError(Exception):
     """Base class of all errors that selfmark raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message, shortened if it repeats a very long name or value."""
+        return shorten_message(super().__str__())
 
 
 class InputError(SelfmarkError):
@@ -90,6 +98,38 @@ def report_write_errors(target: Path | str, advice: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise DiskError(f"cannot write {target}: {describe_os_error(error)}{advice}") from error
+
+
+@contextmanager
+def report_path_errors() -> Iterator[None]:
+    """Convert an OSError that names a path to a DiskError, e.g. of a name that is too long.
+
+    It is not a plain InputError: the next attempt may succeed if a disk failed or a file was being replaced.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise DiskError(f"{error.filename}: {describe_os_error(error)}") from error
+
+
+def shorten_message(text: str) -> str:
+    """Leave out the middle of very long words, such as names and values, and of a very long text.
+
+    >>> shorten_message(f"there is no file '{'a' * 5000}.png'") == (
+    ...     f"there is no file '{'a' * 332} ... {'a' * 162}.png'"
+    ... )
+    True
+    """
+    words = re.sub(rf"\S{{{_MAX_WORD + 1},}}", lambda word: _cut(word[0], _MAX_WORD), text)
+    return _cut(words, _MAX_MESSAGE)
+
+
+def _cut(text: str, length: int) -> str:
+    """Return the first two thirds and the last third of a text that is longer than `length`."""
+    head = 2 * length // 3
+    return text if len(text) <= length else f"{text[:head]} ... {text[head - length :]}"
 
 
 def escape_control_characters(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from selfmark.config import override, preset, with_features
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError, report_write_errors
 from selfmark.run.folder import Run
 from selfmark.run.processes import ProcessGroup
 
@@ -104,3 +104,12 @@ def test_a_failed_computation_stores_nothing(run: Run) -> None:
     with pytest.raises(RuntimeError, match="no memory"):
         run.load_or_compute_tensors("zero-shot", CPU, fail)
     assert not run.has_points("zero-shot")
+
+
+def test_disk_errors_say_how_to_resume_the_run(run: Run) -> None:
+    """Also if a function in the context has already converted the OSError."""
+    message = "No space left on device; fix this, then resume the run with .* --resume"
+    with pytest.raises(DiskError, match=message), run.report_disk_errors(), report_write_errors("to model"):
+        raise OSError(28, "No space left on device", "weights.safetensors")
+    with pytest.raises(DiskError, match="other"), run.report_disk_errors():
+        raise DiskError("other")

@@ -11,7 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
+from selfmark.detector import (
+    Detector,
+    NetworkLandmarks,
+    detector_fingerprint,
+    require_network_images,
+)
 from selfmark.errors import InputError, require_package, suggest
 from selfmark.export.onnx_export import CROP_XY, CROPS, FILES, INSTALL, Precision
 from selfmark.export.onnx_metadata import MODEL, remove_checksum
@@ -72,9 +77,7 @@ class OnnxDetector(Detector):
     def locate(self, pixels: Tensor) -> NetworkLandmarks:
         """Return the landmarks of network images [B, 3, S, S] uint8, in pixels of these images."""
         size, num_landmarks = self.card.images.size, len(self.names)
-        if pixels.dtype != torch.uint8 or pixels.shape[1:] != (3, size, size):
-            shape, dtype = tuple(pixels.shape), pixels.dtype
-            raise ValueError(f"network images must be [B, 3, {size}, {size}] uint8, not {shape} {dtype}")
+        require_network_images(pixels, size)
         images = pixels.cpu().float().numpy()
         xy = np.empty((len(images), num_landmarks, 2), np.float32)
         score = np.empty((len(images), num_landmarks), np.float32)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from selfmark.detector import Detector, Prediction
-from selfmark.errors import InputError
+from selfmark.errors import InputError, report_write_errors
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.crop import to_original
 from selfmark.images.store import iterate_crops
@@ -65,8 +65,9 @@ class ViewDetector(Detector):
 
     def save(self, folder: Path) -> None:
         """Write views.json, and the model of each view in a folder of its own."""
-        make_folders(folder)
-        write_views(self.views, folder)
+        with report_write_errors(f"to {folder}"):
+            make_folders(folder)
+            write_views(self.views, folder)
         for view, detector in zip(self.views, self._detectors, strict=True):
             detector.save(folder / view.name)
 

@@ -37,7 +37,7 @@ import torch
 
 from selfmark._version import __version__
 from selfmark.config import Config, current_name, override, with_landmarks
-from selfmark.errors import DamagedFile, DiskError, InputError, report_write_errors
+from selfmark.errors import DamagedFile, DiskError, InputError, describe_os_error, report_write_errors
 from selfmark.image_ref import ImageRef
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.config_file import read_config, write_config
@@ -516,8 +516,11 @@ class Run:
         """Convert an OSError in the context to a DiskError that says how to resume the run."""
         try:
             yield
-        except OSError as error:
-            reason = error.strerror if self.path.is_dir() else "the folder is no longer there"
+        except (OSError, DiskError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            reason = describe_os_error(cause) if self.path.is_dir() else "the folder is no longer there"
             raise DiskError(
                 f"cannot write to {self.path}: {reason}; fix this, then resume the run with "
                 f"'selfmark discover -o {self.path} --resume'"

@@ -182,3 +182,58 @@ def test_variables_of_torchrun_that_make_no_sense_are_refused(
     assert selfmark("discover", photos, "-k", 4, "-o", tmp_path / "run", "--device", "cpu") == 2
     assert sentence in _error(capsys)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("text", [",", " ", " , ,"])
+def test_a_list_without_methods_does_not_mean_all_methods(
+    text: str, labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, labels = tmp_path / "out", labeled / "labels.json"
+    images = labeled / "images"
+    assert selfmark("compare", images, "--labels", labels, "-o", output, "--methods", text) == 2
+    assert f"'{text}' names no method; choose from self-training, " in _error(capsys)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["discover", "NAME", "-o", "OUTPUT"],
+        ["discover", "PHOTOS", "-o", "OUTPUT", "--set", "NAME=1"],
+        ["discover", "PHOTOS", "-o", "OUTPUT", "--method", "NAME"],
+        ["predict", "NAME", "PHOTOS", "-o", "OUTPUT"],
+        ["predict", "TOY", "PHOTOS", "-o", "OUTPUT", "--format", "NAME"],
+        ["predict", "TOY", "PHOTOS", "-o", "OUTPUT", "--boxes", "NAME"],
+        ["predict", "TOY", "PHOTOS", "-o", "OUTPUT", "--device", "NAME"],
+        ["compare", "PHOTOS", "--labels", "LABELS", "-o", "OUTPUT", "--methods", "NAME"],
+        ["compare", "PHOTOS", "--labels", "NAME", "-o", "OUTPUT"],
+        ["evaluate", "NAME", "PHOTOS"],
+        ["doctor", "--NAME"],
+    ],
+)
+@pytest.mark.parametrize("name", ["a" * 100_000, "a b " * 25_000])
+def test_messages_do_not_repeat_very_long_arguments(
+    name: str,
+    arguments: list[str],
+    photos: Path,
+    labeled: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = {
+        "NAME": name,
+        "OUTPUT": str(tmp_path / "out"),
+        "PHOTOS": str(photos),
+        "TOY": str(TOY_DETECTOR),
+        "LABELS": str(labeled / "labels.json"),
+    }
+    given = [values.get(item, item.replace("NAME", name)) for item in arguments]
+    assert selfmark(*given) == 2
+    assert len(_error(capsys)) < 2_500
+
+
+def test_shortened_messages_keep_the_end_of_names_and_sentences() -> None:
+    error = InputError(f"there is no file '{'a' * 5000}.png'; check the path")
+    assert str(error).endswith("aaa.png'; check the path")
+    assert len(str(error)) < 600
+    assert error.args[0].count("a") > 5000

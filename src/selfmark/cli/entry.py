@@ -33,9 +33,7 @@ from selfmark.cli.report import report
 from selfmark.cli.reproduce import reproduce
 from selfmark.cli.watch import watch
 from selfmark.cli.weights import weights
-from selfmark.errors import InputError, TrainingError, describe_os_error
-
-_MAX_PATH = 300  # maximum number of characters of a path in a message
+from selfmark.errors import InputError, TrainingError, describe_os_error, shorten_message
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabeled images.",
@@ -87,7 +85,7 @@ def main() -> None:
     except OSError as error:
         # Functions turn the errors that they expect into an InputError with advice. Unexpected errors are
         # reported here: for example, a file disappears while it is read, a disk fails, or a name is too long.
-        name = f"{str(error.filename)[:_MAX_PATH]}: " if error.filename is not None else ""
+        name = f"{error.filename}: " if error.filename is not None else ""
         _print_error(f"{name}{describe_os_error(error)}")
         sys.exit(2)
     if isinstance(exit_code, int):
@@ -108,7 +106,7 @@ def _print_usage_error(error: Any) -> None:
 
 
 def _print_error(problem: str) -> None:
-    print_note(f"selfmark: {problem}", style="red")
+    print_note(f"selfmark: {shorten_message(problem)}", style="red")
 
 
 def _raise_interrupt(signal_number: int, frame: Any) -> NoReturn:

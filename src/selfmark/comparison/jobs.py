@@ -131,10 +131,12 @@ def parse_methods(text: str) -> tuple[Method, ...]:
     ('zero-shot', 'autolink')
 
     Raises:
-        InputError: if a method is unknown or is listed twice.
+        InputError: if a method is unknown or is listed twice, or if a text that is not empty names none.
     """
     known: dict[str, Method] = {name: name for name in get_args(Method)}
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if text and not names:
+        raise InputError(f"'{text}' names no method; choose from {', '.join(known)}")
     for name in names:
         if name not in known:
             hint = suggest(name, known) or f" Choose from {', '.join(known)}."

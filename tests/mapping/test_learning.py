@@ -341,7 +341,7 @@ def _find_arrays(run: Path) -> Path:
     [
         ("weights", lambda array: array[:, :-1], "weights of shape"),
         ("weights", lambda array: array * 1e300, "'weights' has numbers"),
-        ("weights", lambda array: array.astype(np.int64), "not floating-point"),
+        ("weights", lambda array: array.astype(np.int64), "not 32-bit or 64-bit"),
         ("constant", lambda array: array[:3], "constant of shape"),
         ("constant", lambda array: np.float64(3.0), "constant of shape"),
         ("constant", lambda array: array * np.nan, "not finite"),

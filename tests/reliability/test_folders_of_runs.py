@@ -163,7 +163,7 @@ def trained_job(finished: Path, labeled: Path, tmp_path: Path) -> Job:
     return job
 
 
-@pytest.mark.parametrize("file", ["metrics.json", ".safetensors", "result.json"])
+@pytest.mark.parametrize("file", ["metrics.json", "run/predictions/*.safetensors", "result.json"])
 def test_a_disk_that_fills_up_during_the_evaluation_is_not_recorded_as_a_failure(
     file: str, trained_job: Job, monkeypatch: pytest.MonkeyPatch, without_report: None
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_disk_that_fills_up_during_the_evaluation_is_not_recorded_as_a_failure
     full = [True]
 
     def sync_until_full(path: Path, folder: int) -> None:
-        if path.name.endswith(f"{file}.part") and full:
+        if path.match(f"{file}.part") and full:
             full.clear()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync_file(path, folder)

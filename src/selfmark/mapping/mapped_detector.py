@@ -230,7 +230,7 @@ def _require_plausible(point_map: PointMap, num_landmarks: int, num_points: int)
     """Raise a ValueError if arrays of a map have wrong types or shapes, or numbers that no fit gives."""
     weights, constant, reference = point_map.weights, point_map.constant, point_map.reference
     if any(array.dtype not in (np.float32, np.float64) for array in (weights, constant, reference)):
-        raise ValueError("the arrays are not floating-point numbers")
+        raise ValueError("the arrays are not 32-bit or 64-bit floating-point numbers")
     if weights.shape != (2 * num_landmarks, 2 * num_points) or not num_points:
         raise ValueError(f"{num_points} names do not fit weights of shape {weights.shape}")
     if constant.shape != (2 * num_points,):

@@ -102,9 +102,10 @@ def _name_file(path: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename in (None, temporary.name, str(temporary)):
-            error.filename = str(path)
-        raise
+        if error.errno is None or error.filename not in (None, temporary.name, str(temporary)):
+            raise
+        # A new error, because libraries have subclasses whose file name cannot be changed.
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
@@ -322,7 +323,9 @@ def _name_final_path(error: OSError | InputError, temporary: Path, path: Path) -
 
     error.args = tuple(map(rename, error.args))
     if isinstance(error, OSError):
-        error.filename, error.filename2 = rename(error.filename), rename(error.filename2)
+        for name in ("filename", "filename2"):
+            if isinstance(value := getattr(error, name), str) and temporary.name in value:
+                setattr(error, name, rename(value))
 
 
 def strip_temporary(name: str) -> str:

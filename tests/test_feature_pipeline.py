@@ -38,12 +38,9 @@ from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import load_cached_landmarks
 from selfmark.run.config_file import read_config
 from selfmark.run.folder import Event, Run
-from tests.conftest import QUICK
-from tests.conftest import QUICK_FEATURES as QUICK_IN_ANY_PRECISION
+from tests.conftest import QUICK, QUICK_FEATURES
 from tests.conftest import selfmark as run_command
 
-# Detectors predict in float32 on a CPU. So do these runs, whose landmarks are compared with predictions.
-QUICK_FEATURES = QUICK_IN_ANY_PRECISION | {"runtime.precision": "fp32"}
 OPTIONS = [
     "--preset=tiny",
     "--device=cpu",

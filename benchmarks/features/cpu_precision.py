@@ -28,7 +28,6 @@ from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.landmark_network import prepare_landmark_network
-from selfmark.run.devices import has_bf16_instructions
 from selfmark.run.files import write_json
 
 PRECISIONS: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
@@ -47,7 +46,6 @@ def main() -> None:
     results = {
         "script": "benchmarks/features/cpu_precision.py",
         "hardware": f"1 of {provenance.describe_processor()}",
-        "has_bf16_instructions": has_bf16_instructions(),
         "torch": torch.__version__,
         "commit": provenance.read_commit(),
         **compare_predictions(arguments.run, arguments.images),

@@ -29,7 +29,7 @@ from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore, allocate_pixels
 from selfmark.pipeline_steps import create_generator, load_training_images, report_out_of_memory
 from selfmark.points import FloatArray, Keypoints
-from selfmark.run.devices import discovery_runtime, uses_bf16
+from selfmark.run.devices import uses_bf16
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
@@ -202,8 +202,7 @@ def _load_or_compute(
 
 def _describe_rotations(run: Run, encoder: Encoder, pixels: Tensor, device: torch.device) -> Tensor:
     """Describe rotated copies of images [B, 3, S, S] uint8; see `describe_rotations`."""
-    is_bf16 = uses_bf16(discovery_runtime(run.config.runtime, device), device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
+    with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(run.config.runtime, device)):
         return describe_rotations(encoder, pixels.to(device).float() / 255, run.config.features)
 
 

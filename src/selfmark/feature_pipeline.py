@@ -89,7 +89,7 @@ from selfmark.pipeline_steps import (
     train_phase,
 )
 from selfmark.points import Keypoints, LabeledPoints
-from selfmark.run.devices import discovery_runtime, images_per_pass
+from selfmark.run.devices import images_per_pass
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 from selfmark.train.checkpoints import load_checkpoint
@@ -418,7 +418,7 @@ def _train_rounds(
         psi = FeaturePsi(load_encoder(config.features.name, feed.device), student, table.xy.shape[1])
     if run.start_from() is not None:
         run.log("start_from", stage=name, tensors=start_student(psi, run.path))
-    prepare_landmark_network(psi, feed.device, discovery_runtime(config.runtime, feed.device))
+    prepare_landmark_network(psi, feed.device, config.runtime)
     settings = RegressionSettings.of_student(config)
     chosen = torch.arange(table.xy.shape[1], device=feed.device)
     best: _Candidate | None = None

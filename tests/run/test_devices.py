@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
-
 import pytest
 import torch
 
-from selfmark.config import Runtime, preset
+from selfmark.config import preset
 from selfmark.detector import Detector
 from selfmark.errors import InputError, TrainingError
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
-from selfmark.run import devices
 from selfmark.run.devices import (
     CPU_PASS_BYTES,
     GPU_PASS_FRACTION,
-    discovery_runtime,
-    has_bf16_instructions,
     images_per_pass,
     measure_free_memory,
     pad_batch,
     padded_count,
     select_device,
-    uses_bf16,
 )
 
 
@@ -124,40 +117,6 @@ def test_too_little_memory_for_one_image_is_reported(monkeypatch: pytest.MonkeyP
     with pytest.raises(TrainingError, match="too little memory for one image of 128 px"):
         detector.locate(pixels)
     assert sizes == [10, 4, 2]
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("fpu avx512f avx512_bf16 amx_tile", True), ("fpu avx2 avx512f", False), ("fpu avx512_bf16x", False)],
-)
-def test_bf16_instructions_are_found_among_the_flags_of_the_cpu(
-    flags: str, expected: bool, tmp_path: Path
-) -> None:
-    text = f"processor\t: 0\nmodel name\t: avx512_bf16\nflags\t\t: {flags}\nbugs\t\t:\n"
-    (tmp_path / "cpuinfo").write_text(text)
-    assert has_bf16_instructions(tmp_path / "cpuinfo") == expected
-
-
-def test_without_flags_there_are_no_bf16_instructions(tmp_path: Path) -> None:
-    (tmp_path / "arm").write_text("processor\t: 0\nFeatures\t: fp asimd bf16\n")
-    assert not has_bf16_instructions(tmp_path / "arm")
-    assert not has_bf16_instructions(tmp_path / "missing")
-
-
-@pytest.mark.parametrize("has_bf16", [False, True])
-def test_discovery_settles_the_automatic_precision(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "has_bf16_instructions", lambda: has_bf16)
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-
-    def is_bf16(precision: Literal["auto", "fp32", "bf16"], device: torch.device) -> tuple[bool, bool]:
-        runtime = Runtime(precision=precision)
-        return uses_bf16(runtime, device), uses_bf16(discovery_runtime(runtime, device), device)
-
-    assert is_bf16("auto", cpu) == (False, has_bf16)
-    assert is_bf16("auto", cuda) == (True, True)
-    for device in (cpu, cuda):
-        assert is_bf16("fp32", device) == (False, False)
-        assert is_bf16("bf16", device) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["mps", "meta", "gpu", "cuda:x"])

@@ -277,8 +277,7 @@ class Runtime:
     batch: int = between(1, 4_096, 16)  # pairs per iteration of Stage 1 (two images each)
     # images per forward pass outside training; fewer if memory is low
     predict_batch: int = between(1, 4_096, 128)
-    # auto: bf16 on CUDA, and for discovery with features on CPUs with bf16 instructions; otherwise fp32
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
     kernels: Literal["auto", "plain"] = "auto"  # auto: fused kernels for bf16 on CUDA if Triton is installed
     # fraction of the free GPU memory that images may take; descriptors may take as much
     device_fraction: float = fraction(0.4)

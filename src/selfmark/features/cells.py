@@ -19,7 +19,7 @@ from selfmark.errors import DiskError
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.features.orientation import average_rotations
 from selfmark.images.feed import PixelFeed
-from selfmark.run.devices import discovery_runtime, measure_free_memory, uses_bf16
+from selfmark.run.devices import measure_free_memory, uses_bf16
 from selfmark.run.guarded_files import allocate, create_file, remove_file
 
 _FILES = "features-*.f16"  # pattern of the feature files in the run folder
@@ -142,7 +142,7 @@ def _fill(
     on_progress: Callable[[int, int], None] | None,
 ) -> Tensor:
     """Fill `cells` [N, D, S/8, S/8] batch by batch; `describe` gets images [B, 3, S, S] in 0..1."""
-    bf16 = uses_bf16(discovery_runtime(runtime, feed.device), feed.device)
+    bf16 = uses_bf16(runtime, feed.device)
     done = 0
     for pixels in feed.sequential_batches(runtime.predict_batch, rows):
         with torch.autocast(feed.device.type, torch.bfloat16, enabled=bf16):

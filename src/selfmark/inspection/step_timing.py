@@ -25,7 +25,7 @@ from selfmark.methods.training import build_task
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.landmark_network import prepare_landmark_network
 from selfmark.model.network import Phi, Psi, prepare_network
-from selfmark.run.devices import discovery_runtime, uses_bf16
+from selfmark.run.devices import uses_bf16
 from selfmark.run.processes import SINGLE_PROCESS
 from selfmark.train.engine import (
     Phase,
@@ -112,16 +112,14 @@ def measure_pass(config: Config, pixels: Tensor, encoder: Encoder | None, device
     images = pixels[rows].to(device).float() / 255
     network: Callable[[Tensor], object]
     if encoder is not None:
-        runtime = discovery_runtime(config.runtime, device)
         network = encoder.describe
     else:
-        runtime = config.runtime
         with torch.random.fork_rng(devices=[]):
             phi = Phi(config.network)
         prepare_network(phi, device, config.runtime)
         network = phi.eval()
     durations = []
-    with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(runtime, device)):
+    with torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(config.runtime, device)):
         for _ in range(1 + _PASSES):
             start = time.monotonic()
             network(images)
@@ -180,7 +178,7 @@ def _build_student(
     config: Config, feed: PixelFeed, num_landmarks: int, generator: torch.Generator, is_frozen: bool
 ) -> Task:
     psi = FeaturePsi(load_encoder(config.features.name, feed.device), config.student, num_landmarks)
-    prepare_landmark_network(psi, feed.device, discovery_runtime(config.runtime, feed.device))
+    prepare_landmark_network(psi, feed.device, config.runtime)
     is_frozen = is_frozen or not psi.encoder.is_trainable
     state = build_student_state(psi, config.student, is_frozen, generator, SINGLE_PROCESS)
     table = _draw_landmarks(len(feed), num_landmarks, config, feed.device)

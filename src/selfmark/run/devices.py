@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -105,36 +103,6 @@ def padded_count(count: int, max_images: int) -> int:
 def uses_bf16(runtime: Runtime, device: torch.device) -> bool:
     """Return True if networks compute in bf16 on this device."""
     return runtime.precision == "bf16" or (runtime.precision == "auto" and device.type == "cuda")
-
-
-def discovery_runtime(runtime: Runtime, device: torch.device) -> Runtime:
-    """Return the settings for computing features during discovery; the precision `auto` is settled.
-
-    On a CPU with bf16 instructions, bf16 makes encoders and their heads about twice as fast. The paper's
-    networks are not faster in bf16, because their group norms need float32. Detectors predict in float32 on
-    CPUs, so that they find the same landmarks on all of them.
-
-    Args:
-        runtime: settings of the run.
-        device: device of the encoder.
-    """
-    is_bf16 = runtime.precision == "auto" and device.type == "cpu" and has_bf16_instructions()
-    return replace(runtime, precision="bf16") if is_bf16 else runtime
-
-
-@cache
-def has_bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return True if the CPU multiplies bf16 numbers; False if it does not, or the system does not say so.
-
-    Args:
-        cpuinfo: the file in which Linux lists the instruction sets of an x86 processor.
-    """
-    try:
-        lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return False
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return "avx512_bf16" in flags
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:

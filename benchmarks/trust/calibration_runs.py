@@ -3,9 +3,10 @@
     PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
         python benchmarks/trust/calibration_runs.py DATA WORK OUT NAME:VARIANT [NAME:VARIANT ...]
 
-DATA contains the data sets (NAME.zip or NAME/). WORK gets the unzipped data and the run folders. OUT gets a
-JSON file and an .npz file with landmarks for each run. `trust_model.py` fits trust and verdict to the JSON
-files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
+DATA contains the data sets (NAME.zip or NAME/). WORK gets the unzipped data and the run folders. OUT gets two
+files for each run: its checks as JSON, and an .npz file with the landmarks of the run and of the second run.
+`trust_model.py` fits trust and verdict to the JSON files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of
+`build_variants`.
 
 Each run trains on four fifths of the training images and is evaluated on the other fifth, as in
 `default_command.py`. Test images are never read. Each run is verified by a second one; with `--no-verify`, it
@@ -30,7 +31,7 @@ from default_command import Parts, select_parts
 from quality_data import DATASETS, Dataset, prepare_working_copy
 
 import selfmark
-from selfmark import feature_pipeline
+from selfmark import feature_pipeline, verification
 from selfmark.config import Evaluation
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.detector import Detector
@@ -150,7 +151,7 @@ def make_run(
         )
     folder = work / "runs" / f"{name}--{label}"
     settings = {"verification.enabled": is_verified, **variant.settings}
-    with _shuffle_labels(variant.shuffles_labels):
+    with _shuffle_labels(variant.shuffles_labels), _keep_second_detectors() as second_detectors:
         detector = selfmark.discover(
             inputs,
             landmarks=round(variant.landmark_factor * NUM_LANDMARKS[name]),
@@ -164,13 +165,15 @@ def make_run(
     refs = run.refs()
     checked = [refs[row] for row in evenly_spaced(len(refs), MAX_CHECKED_IMAGES)]
     located = detector.predict_network_pixels(checked)
-    np.savez_compressed(
-        out / f"{name}--{label}.npz",
-        xy=located.xy.astype(np.float32),
-        score=located.score.astype(np.float32),
-        regions=located.regions,
-        names=np.array([f"{ref.name}|{json.dumps(ref.box)}" for ref in checked]),
-    )
+    recorded = {
+        "xy": located.xy.astype(np.float32),
+        "score": located.score.astype(np.float32),
+        "regions": located.regions,
+        "names": np.array([f"{ref.name}|{json.dumps(ref.box)}" for ref in checked]),
+    }
+    for second in second_detectors:
+        recorded["second_xy"] = second.predict_network_pixels(checked).xy.astype(np.float32)
+    np.savez_compressed(out / f"{name}--{label}.npz", **recorded)
     kinds = [parts]
     if variant.is_mixed:
         kinds.append(find_parts(_choose_other_kind(name), data, work))
@@ -277,6 +280,23 @@ def limit_inputs(inputs: list[str], max_images: int) -> list[str]:
         write_json({**content, "images": kept, "annotations": entries}, target)
         shortened.append(str(target))
     return shortened
+
+
+@contextmanager
+def _keep_second_detectors() -> Iterator[list[Detector]]:
+    """Collect the detectors of second runs, whose folders `selfmark.discover` deletes, during the context."""
+    compare = verification._compare_on_held_out_images
+    detectors: list[Detector] = []
+
+    def compare_and_keep(run: Run, detector: Detector, other: Detector, store: Any) -> Any:
+        detectors.append(other)
+        return compare(run, detector, other, store)
+
+    verification._compare_on_held_out_images = compare_and_keep
+    try:
+        yield detectors
+    finally:
+        verification._compare_on_held_out_images = compare
 
 
 @contextmanager

@@ -148,6 +148,21 @@ def test_a_map_has_position_and_annotated_point_of_every_dot(task: MeasurementTa
     assert ((dots[:, 2] >= -1) & (dots[:, 2] < 68)).all()
 
 
+def test_each_field_has_its_own_sheet(task: MeasurementTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = contact_sheets.read_labels(task.test, task.config)
+    light = tuple(str(row % 2) for row in range(len(truth)))
+    monkeypatch.setattr(
+        contact_sheets,
+        "read_labels",
+        lambda path, config: replace(truth, fields={**truth.fields, "light": light}),
+    )
+    results = contact_sheets.draw_landmark_sheet(replace(task, by=("yaw_bucket", "light")))
+    for field in ("yaw_bucket", "light"):
+        metric, argument = parse_metric(f"pose_sheet {field}")
+        assert metric.read(results, argument) == f"by-{field}.png"
+        assert (task.folder / f"by-{field}.png").stat().st_size > 1000
+
+
 def test_only_matched_landmarks_are_drawn(task: MeasurementTask, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     monkeypatch.setattr(contact_sheets, "match_annotated_points", lambda fit: np.array([2, 0] + [-1] * 66))

@@ -44,7 +44,7 @@ RESULTS: dict[str, Any] = {
     "map": [[0.0, 1.0, -1]],
     "keypoint_sheet": "k.png",
     "landmark_sheet": "l.png",
-    "pose_sheet": "p.png",
+    "pose_sheets": {"yaw_bucket": "p.png", "light": "i.png"},
     "matched_sheet": "m.png",
 }
 
@@ -87,6 +87,7 @@ EXPECTED: dict[str, Any] = {
     "keypoint_sheet": "k.png",
     "landmark_sheet": "l.png",
     "pose_sheet yaw_bucket": "p.png",
+    "pose_sheet light": "i.png",
     "matched_sheet": "m.png",
 }
 
@@ -99,6 +100,11 @@ def test_every_metric_is_tested() -> None:
 def test_each_metric_reads_its_value(text: str, value: Any) -> None:
     metric, argument = parse_metric(text)
     assert metric.read(RESULTS, argument) == value
+
+
+def test_the_only_pose_sheet_of_an_earlier_version_is_read() -> None:
+    metric, argument = parse_metric("pose_sheet yaw_bucket")
+    assert metric.read({"landmark_sheet": "l.png", "pose_sheet": "p.png"}, argument) == "p.png"
 
 
 def test_errors_over_draws_replace_those_of_all_images() -> None:

@@ -49,10 +49,11 @@ def draw_keypoint_sheet(task: MeasurementTask) -> Results:
 
 
 def draw_landmark_sheet(task: MeasurementTask) -> Results:
-    """Draw all landmarks on sampled test images; if `task.by` names a field, also on images sorted by it."""
+    """Draw all landmarks on sampled test images; for each field in `task.by`, also on images sorted by it."""
     detector = Detector.load(task.run_folder, task.device)
     sample = load_image_sample(task, MAX_IMAGES)
-    sheets = {"landmark_sheet": _draw_landmarks(task, detector, sample, "landmarks")}
+    landmark_sheet = _draw_landmarks(task, detector, sample, "landmarks")
+    pose_sheets: dict[str, str] = {}
     for field in task.by:
         truth = read_labels(task.test, task.config)
         if field not in truth.fields:
@@ -60,8 +61,8 @@ def draw_landmark_sheet(task: MeasurementTask) -> Results:
         order = sorted(range(len(truth)), key=lambda row: str(truth.fields[field][row]))
         rows = [order[index] for index in evenly_spaced(len(order), MAX_IMAGES)]
         images = load_labeled_images(truth.select(rows), task.config, task.folder)
-        sheets["pose_sheet"] = _draw_landmarks(task, detector, images, f"by-{field}")
-    return sheets
+        pose_sheets[field] = _draw_landmarks(task, detector, images, f"by-{field}")
+    return {"landmark_sheet": landmark_sheet, "pose_sheets": pose_sheets}
 
 
 def draw_matched_sheet(task: MeasurementTask) -> Results:

@@ -214,6 +214,12 @@ def _read_errors_by_round(results: Results, _: str) -> Value:
     return [_make_stage1_reader("forward")(entry, "") for entry in results["rounds"]]
 
 
+def _read_pose_sheet(results: Results, field: str) -> Value:
+    """Return the sheet of images sorted by a field; results of an earlier version have one such sheet."""
+    sheet: str | None = results.get("pose_sheets", {}).get(field, results.get("pose_sheet"))
+    return sheet
+
+
 def _make_entry_reader(name: str) -> ReadValue:
     return lambda results, _: results[name]
 
@@ -264,6 +270,6 @@ METRICS: dict[str, Metric] = {
     # Pictures, as names of files in the folder of metrics.json.
     "keypoint_sheet": Metric("keypoint sheet", "picture", _make_entry_reader("keypoint_sheet")),
     "landmark_sheet": Metric("sheet", "picture", _make_entry_reader("landmark_sheet")),
-    "pose_sheet": Metric("sheet", "picture", _make_entry_reader("pose_sheet"), "FIELD"),
+    "pose_sheet": Metric("sheet", "picture", _read_pose_sheet, "FIELD"),
     "matched_sheet": Metric("matched sheet", "picture", _make_entry_reader("matched_sheet")),
 }

@@ -49,7 +49,7 @@ def main() -> None:
     """Create the run, measure the server and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--requests", type=int, default=700, help="number of requests by one client")
+    parser.add_argument("--requests", type=int, default=700, help="number of requests in each measurement")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -65,6 +65,7 @@ def main() -> None:
         {
             "script": "benchmarks/naming_load.py",
             "hardware": provenance.describe_processor(),
+            # over the last 1, 5 and 15 minutes, at the end of the measurement
             "load_average_meanwhile": [round(value, 1) for value in os.getloadavg()],
             "versions": {name: version(name) for name in ("fastapi", "uvicorn", "numpy", "pillow")}
             | {"python": platform.python_version()},
@@ -117,7 +118,8 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
     Args:
         run: run folder.
         images: number of images in the run.
-        requests: number of requests by one client, and of all concurrent clients together.
+        requests: number of requests in each of the two measurements: sent by one client, then divided among
+            the concurrent clients.
         clients: number of concurrent clients.
     """
     started = time.perf_counter()
@@ -130,7 +132,7 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
         rows: list[dict[str, Any]] = []
         with closing(_open_client(match.group())) as client:
             _add_row(rows, "start", time.perf_counter() - started, "s until the page can be opened")
-            _add_row(rows, "memory at the start", _read_memory(server.pid, "VmRSS"), "MB resident")
+            _add_row(rows, "memory at the start", _read_memory(server.pid, "VmRSS"), "MiB resident")
             rng = np.random.default_rng(SEED)
             all_seconds: list[float] = []
             for kind in KINDS:
@@ -154,7 +156,7 @@ def measure(run: Path, images: int, requests: int, clients: int) -> list[dict[st
         names = read_card(run / "model").names
         num_kept = sum(name.startswith(f"client {number} ") for number, name in enumerate(names[:clients]))
         _add_row(rows, "clients whose last edit is in model.json", num_kept, f"of {clients}")
-        _add_row(rows, "peak memory", _read_memory(server.pid, "VmHWM"), "MB resident")
+        _add_row(rows, "peak memory", _read_memory(server.pid, "VmHWM"), "MiB resident")
         has_torch = "libtorch" in Path(f"/proc/{server.pid}/maps").read_text()
         _add_row(rows, "torch loaded", int(has_torch), "0 or 1")
         return rows

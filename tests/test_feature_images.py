@@ -22,9 +22,9 @@ from selfmark.feature_images import (
     load_images_and_encoder,
     select_images,
     settle_orientation,
-    turn_back,
     turn_images,
     turn_keypoints,
+    turn_keypoints_back,
 )
 from selfmark.image_ref import ImageRef
 from selfmark.images import shared_reading
@@ -169,7 +169,7 @@ def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None
     assert turned.score.tolist() == [number for number, *_ in expected]
     assert turned.image_index.tolist() == [used for _, used, *_ in expected]
     torch.testing.assert_close(turned.xy, torch.tensor([(x, y) for *_, x, y in expected]))
-    back = turn_back(turned, images)
+    back = turn_keypoints_back(turned, images)
     kept = turned.score.long()
     torch.testing.assert_close(back.xy, xy[kept], atol=1e-3, rtol=0)
     assert torch.equal(back.image_index, index[kept])
@@ -181,7 +181,7 @@ def test_upright_images_stay_as_they_are(tmp_path: Path) -> None:
     points = Keypoints(torch.rand(5, 2) * 60, torch.tensor([0, 1, 1, 4, 7]), torch.ones(5))
     turned = turn_keypoints(points, images)
     assert torch.equal(turned.xy, points.xy)
-    assert torch.equal(turn_back(replace(turned, score=points.score), images).xy, points.xy)
+    assert torch.equal(turn_keypoints_back(replace(turned, score=points.score), images).xy, points.xy)
     assert isinstance(images.feed, PixelFeed)
     assert build_used_store(images) is store
 

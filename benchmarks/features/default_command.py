@@ -145,6 +145,7 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
         "features": next((event["name"] for event in events if event["event"] == "features"), "none"),
         "forward": round(forward, 3),
         "guessing_forward": round(guessing, 3),
+        # the forward error, divided by the error of guessing
         "share_of_guessing": round(forward / guessing, 4),
         "first_landmarks_share": round(first["forward"] / guessing, 4),
         "backward": round(metrics["headline"]["backward"]["error"], 3),

@@ -171,6 +171,7 @@ def measure(
             "round": number,
             "forward": round(error, 3),
             "guessing_forward": round(guess, 3),
+            # the forward error, divided by the error of guessing
             "share_of_guessing": round(error / guess, 4),
             "foreground_fraction": round(float(foreground.float().mean()), 3),
             "seconds": round(time.monotonic() - start, 1),

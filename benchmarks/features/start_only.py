@@ -1,4 +1,4 @@
-"""Measure the paper's network when it is trained on zero-shot landmarks: features are used at the start only.
+"""Measure the paper's network trained on zero-shot landmarks; features serve only to find these landmarks.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/start_only.py NAME ZERO_SHOT \
         --data-folder DATA --out RUN [--preset fast]
@@ -75,6 +75,7 @@ def main() -> None:
         "features": "at the start only",
         "forward": round(forward, 3),
         "guessing_forward": round(guessing, 3),
+        # the forward error, divided by the error of guessing
         "share_of_guessing": round(forward / guessing, 4),
         "minutes": round(minutes, 2),
         "preset": arguments.preset,

@@ -75,6 +75,7 @@ def main() -> None:
         "settings": arguments.settings,
         "forward": round(forward, 3),
         "guessing_forward": round(guessing, 3),
+        # the forward error, divided by the error of guessing
         "share_of_guessing": round(forward / guessing, 4),
         "backward": round(metrics["headline"]["backward"]["error"], 3),
         "guessing_backward": round(metrics["guessing"]["backward"], 3),

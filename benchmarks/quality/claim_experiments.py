@@ -95,7 +95,7 @@ def _declare_all(data: str) -> list[Experiment]:
     return [
         _declare(data, "base", {}),
         _declare(data, "flip-none", {"flip.train": False, "flip.test": False}),
-        _declare(data, "flip-itself", {}, unpaired="itself"),
+        _declare(data, "flip-itself", {}, unpaired_treatment="itself"),
         _declare(data, "different-clustering", different),
         _declare(data, "same-equivariance", equivariance),
         _declare(data, "different-equivariance", {**different, **equivariance}),

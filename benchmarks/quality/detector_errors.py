@@ -41,7 +41,7 @@ Part = tuple[Sequence[str | Path], Path]
 """Images and the file with their labels."""
 
 
-def measure_readings(
+def measure_readout_errors(
     detector: Detector, train: Part, test: Part, normalizer: str = ""
 ) -> list[dict[str, Any]]:
     """Return the errors of a detector, one row per way of reading its heatmaps.

@@ -58,7 +58,8 @@ class Experiment:
         variants: Evaluation settings under which the same model is evaluated again, by row name.
         points: "annotated" if the first keypoints are annotated points (a synthetic initialization), or "".
         part: Images that errors are measured on: "test", or "validation" for a fifth of the training images.
-        unpaired: How landmarks without a mirror partner are treated, see `treat_unpaired_landmarks`.
+        unpaired_treatment: How landmarks without a mirror partner are treated, see
+            `override_unpaired_treatment`.
         seconds: Approximate duration of one run, including evaluation: on a CPU if the row is meant for one,
             otherwise on an H200.
         test_choice: Whether settings were chosen on the test images, as a phrase for the results page.
@@ -72,7 +73,7 @@ class Experiment:
     variants: Mapping[str, Settings] = field(default_factory=dict)
     points: str = ""
     part: str = "test"
-    unpaired: str = "masked"
+    unpaired_treatment: str = "masked"
     seconds: int = 60
     test_choice: str = ""
 
@@ -91,8 +92,8 @@ class Experiment:
             if value != reference[name] and name.split(".")[0] not in ("evaluation", "runtime", "preset")
         }
         content = [changed, self.points]
-        if (self.part, self.unpaired) != ("test", "masked"):
-            content += [self.part, self.unpaired]
+        if (self.part, self.unpaired_treatment) != ("test", "masked"):
+            content += [self.part, self.unpaired_treatment]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def list_run_names(self) -> list[str]:

@@ -14,8 +14,8 @@ from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partner
 
 
 @contextmanager
-def treat_unpaired_landmarks(treatment: str) -> Iterator[None]:
-    """Choose how runs in this context treat landmarks without a mirror partner.
+def override_unpaired_treatment(treatment: str) -> Iterator[None]:
+    """Override how runs in this context treat landmarks without a mirror partner.
 
     Args:
         treatment: "masked" leaves them out of mirrored images, as selfmark does; "itself" makes them their

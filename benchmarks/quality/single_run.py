@@ -1,4 +1,8 @@
-"""Execute a single run: discover, evaluate, and write the rows, a contact sheet and optionally the model."""
+"""Execute a single run: discover, evaluate, and write the results.
+
+The results are a file with result rows (one per evaluation, stage and ridge), a contact sheet and optionally
+the model.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ import cv2
 import motion
 import numpy as np
 import torch
-from detector_errors import measure_readings
+from detector_errors import measure_readout_errors
 from experiments import EVALUATION, RIDGES, Experiment, Settings, build_run_name
-from mirror_variants import treat_unpaired_landmarks
+from mirror_variants import override_unpaired_treatment
 from quality_data import DATASETS, Dataset, is_available, prepare_working_copy, write_annotated_points
 from smoke import SMOKE, reduce_dataset
 from validation_split import select_validation_part
@@ -50,9 +54,9 @@ class Workspace:
 
     Attributes:
         data: Folder with the data sets, zipped or not.
-        weights: Folder with the weights of the learned detectors.
+        weights: Folder with the published weights of the learned keypoint detectors (such as SuperPoint).
         work: Folder for unpacked data and run folders; interrupted runs resume from there.
-        out: Folder for rows, contact sheets and models.
+        out: Folder for result files, contact sheets and models.
         commit: Git commit of the code.
         processes: Number of runs executed in parallel.
         smoke: Whether to make trial runs of a few seconds.
@@ -95,7 +99,7 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
     config = override(preset(experiment.preset), settings)
     path = workspace.work / "runs" / name
     inputs = [folder / file for file in dataset.inputs]
-    with treat_unpaired_landmarks(experiment.unpaired):
+    with override_unpaired_treatment(experiment.unpaired_treatment):
         seconds = {"discover": _discover(path, experiment.preset, settings, inputs)}
 
     started = time.monotonic()
@@ -109,8 +113,8 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
     )
     workspace.out.mkdir(parents=True, exist_ok=True)
     images = [folder / file for file in dataset.images]
-    readings = (
-        measure_readings(
+    errors_by_readout = (
+        measure_readout_errors(
             detector,
             (images, folder / dataset.train_labels),
             (images, folder / dataset.labels),
@@ -131,7 +135,7 @@ def execute_run(experiment: Experiment, seed: int, workspace: Workspace) -> Reco
     result = {
         "run": _describe_run(experiment, name, run, evaluations[experiment.name], workspace)
         | {"seconds": seconds, **video_metrics}
-        | ({"readings": readings, "unpaired": detector.card.unpaired} if readings else {}),
+        | ({"readings": errors_by_readout, "unpaired": detector.card.unpaired} if errors_by_readout else {}),
         "rows": [
             row
             for row_name, metrics in evaluations.items()
@@ -264,17 +268,18 @@ def _build_rows(
             "backward": round(errors[f"ridge {ridge:g}"]["backward"], 3),
             **context_columns,
             "points_per_image": points[stage],
-            **_select_backward_references(metrics, stage, errors[f"ridge {ridge:g}"]),
+            **_select_backward_columns(metrics, stage, errors[f"ridge {ridge:g}"]),
         }
         for stage, errors in stages.items()
         for ridge in RIDGES
     ]
 
 
-def _select_backward_references(metrics: Record, stage: int, errors: Record) -> Record:
-    """Return the backward error of guessing, to compare a row's backward error with.
+def _select_backward_columns(metrics: Record, stage: int, errors: Record) -> Record:
+    """Return the backward error of guessing, as a reference for the backward error of a row.
 
-    For Stage 1, also return the row's backward error and that of guessing over the found landmarks only.
+    For Stage 1, also return both errors computed from the found landmarks only: that of the row and that of
+    guessing.
     """
     if stage == 2:
         return {"mean_shape_backward": round(metrics["guessing"]["backward"], 3)}
@@ -355,7 +360,7 @@ def describe_hardware() -> str:
 
 
 def write_contact_sheet(detector: Detector, refs: Sequence[ImageRef], images: Images, path: Path) -> None:
-    """Write a picture of at most 30 network images with their landmarks."""
+    """Write a contact sheet of at most 30 images, as the network sees them, with their landmarks."""
     rows = evenly_spaced(len(refs), SHEET_IMAGES)
     store = load_store([refs[row] for row in rows], images, float("inf"), None)
     xy = detector.locate(store.pixels).xy.cpu().numpy()

@@ -22,8 +22,8 @@ from typing import Any
 import provenance
 import torch
 from default_command import select_parts
-from detector_errors import measure_readings
-from mirror_variants import treat_unpaired_landmarks
+from detector_errors import measure_readout_errors
+from mirror_variants import override_unpaired_treatment
 from quality_data import DATASETS, prepare_working_copy
 from single_run import describe_hardware, write_contact_sheet
 
@@ -37,7 +37,7 @@ from selfmark.run.folder import Run
 
 
 def main() -> None:
-    """Train, measure, and write the rows and a contact sheet."""
+    """Train, measure, and write the result rows and a contact sheet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", choices=sorted(DATASETS))
     parser.add_argument("-k", type=int, required=True)
@@ -63,7 +63,7 @@ def main() -> None:
     path = arguments.work / arguments.name / "run"
     resume = (path / "run.json").exists()
     started = time.monotonic()
-    with treat_unpaired_landmarks(arguments.unpaired):
+    with override_unpaired_treatment(arguments.unpaired):
         detector = selfmark.discover(
             () if resume else parts.inputs,
             landmarks=None if resume else arguments.k,
@@ -92,7 +92,7 @@ def main() -> None:
         "unpaired": detector.card.unpaired,
         "mirror": detector.card.mirror,
         "rounds": [event for event in events if event["event"] in ("keypoints", "recovery", "agreement")],
-        "rows": measure_readings(detector, train, test, dataset.normalizer),
+        "rows": measure_readout_errors(detector, train, test, dataset.normalizer),
         "script": "benchmarks/quality/variant_run.py",
         "hardware": describe_hardware(),
         "torch": torch.__version__,

@@ -1,4 +1,7 @@
-"""Load and choose the images that discovery with features learns from; turn their objects the same way."""
+"""Load, choose and rotate the images that discovery with features learns from.
+
+If `features.orientation` is `turned`, the images are rotated so that their objects face the same way.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from selfmark.run.devices import uses_bf16
 from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
-_CHECKED_IMAGES = 200  # size of the sample from which orientation and use of places are decided
+_CHECKED_IMAGES = 200  # size of the sample that decides `features.orientation` and `features.places`
 _WARM_UP_IMAGES = 64  # images per pass of the default encoder on a GPU
 _COMPARED_IMAGES = 2_000  # images in which landmarks are compared; more would hardly change the result
 
@@ -75,8 +78,8 @@ def load_images_and_encoder(run: Run, device: torch.device) -> tuple[ImageStore,
     """Load the training images of a run and its encoder.
 
     The first passes on a GPU take seconds: CUDA is initialized, libraries are loaded, and cuDNN plans the
-    convolutions. They are made while another thread reads the images. It is not the other way round, because
-    cuDNN uses the plans of convolutions only in the thread that made them.
+    convolutions. This thread makes them while another thread reads the images. The passes must be in this
+    thread, because cuDNN reuses the plans of convolutions only in the thread that made them.
 
     Raises:
         InputError: if images or features cannot be used.
@@ -87,7 +90,8 @@ def load_images_and_encoder(run: Run, device: torch.device) -> tuple[ImageStore,
     else:
         canceled = threading.Event()
         with ThreadPoolExecutor(1, "selfmark-read") as executor:
-            # Run in a copy of this thread's context, which may say that several views share their videos.
+            # Run in a copy of this thread's context: it holds the variable that `share_reading` sets, so that
+            # each video is decoded once for all views.
             read = partial(copy_context().run, load_training_images, run, canceled.is_set)
             reading = executor.submit(read)
             try:
@@ -300,7 +304,7 @@ def turn_keypoints(points: Keypoints, images: UsedImages) -> Keypoints:
     return replace(points, xy=xy[:, 0], image_index=index).select(is_used & is_inside)
 
 
-def turn_back(points: Keypoints, images: UsedImages) -> Keypoints:
+def turn_keypoints_back(points: Keypoints, images: UsedImages) -> Keypoints:
     """Move keypoints of the turned images back to where they are in the training images.
 
     Args:
@@ -316,7 +320,10 @@ def turn_back(points: Keypoints, images: UsedImages) -> Keypoints:
 
 
 def checked_rows(num_images: int) -> Tensor:
-    """Return the rows of evenly spaced images: the sample from which orientation and places are decided."""
+    """Return the rows of the sample that decides `features.orientation` and `features.places`.
+
+    The rows are evenly spaced.
+    """
     return torch.from_numpy(evenly_spaced(num_images, _CHECKED_IMAGES))
 
 
@@ -335,12 +342,12 @@ def compare_landmarks(
         present: [N, L] bool, targets that count; None for all.
     """
     rows = torch.from_numpy(evenly_spaced(len(matrix), _COMPARED_IMAGES)).to(matrix.device)
-    inputs, outputs = (move_to_given_images(xy[rows], matrix[rows]) for xy in (predictors, targets))
+    inputs, outputs = (turn_positions_back(xy[rows], matrix[rows]) for xy in (predictors, targets))
     counted = np.ones(outputs.shape[:2], dtype=bool) if present is None else present[rows].cpu().numpy()
     return unexplained_fraction(inputs, outputs, counted)
 
 
-def move_to_given_images(xy: Tensor, matrix: Tensor) -> FloatArray:
+def turn_positions_back(xy: Tensor, matrix: Tensor) -> FloatArray:
     """Return the positions [N, K, 2] of landmarks of turned images in the images before turning.
 
     Args:

@@ -48,12 +48,12 @@ from selfmark.feature_images import (
     compare_landmarks,
     find_directions,
     load_images_and_encoder,
-    move_to_given_images,
     select_images,
     settle_orientation,
-    turn_back,
     turn_images,
     turn_keypoints,
+    turn_keypoints_back,
+    turn_positions_back,
 )
 from selfmark.feature_labels import FeatureLabels, FoundLandmarks, find_feature_labels
 from selfmark.feature_partners import check_partners
@@ -234,7 +234,7 @@ def _choose_landmarks(run: Run, name: str, found: FoundLandmarks, images: UsedIm
     def compute() -> dict[str, Tensor]:
         rows = torch.from_numpy(evenly_spaced(len(found.xy), _CHOICE_IMAGES)).to(device)
         xy, mirrored_xy = (
-            move_to_given_images(xy[rows], images.matrix[rows]) for xy in (found.xy, found.mirrored_xy)
+            turn_positions_back(xy[rows], images.matrix[rows]) for xy in (found.xy, found.mirrored_xy)
         )
         weight = found.mirrored_score[rows].double().clamp(0, 1).cpu().numpy() ** settings.choice_power
         chosen = choose_landmarks(
@@ -513,14 +513,14 @@ def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: Us
             labeled = candidates
             if len(result.chosen) < candidates.clusters:
                 labeled = keep_clusters(candidates, result.chosen.cpu().numpy())
-            return replace(labeled, points=turn_back(labeled.points, images))
+            return replace(labeled, points=turn_keypoints_back(labeled.points, images))
         num_images, K = result.found.score.shape
         index = torch.arange(num_images, device=centroids.device).repeat_interleave(K)
         label = torch.arange(K, device=centroids.device).repeat(num_images)
         points = Keypoints(result.found.xy.reshape(-1, 2), index, result.found.score.flatten())
         mirror = torch.tensor(result.partners.mirror, device=centroids.device)
         mirror[list(result.partners.unpaired)] = -1
-        return LabeledPoints(turn_back(points, images), label, mirror[label], K, centroids)
+        return LabeledPoints(turn_keypoints_back(points, images), label, mirror[label], K, centroids)
 
     run.load_or_compute_labels("landmarks", centroids.device, compute)
 

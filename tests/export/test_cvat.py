@@ -48,7 +48,8 @@ def test_pycocotools_reads_the_annotations(objects: Any, tmp_path: Path) -> None
         (image,) = data.loadImgs(annotation["image_id"])
         assert (image["width"], image["height"]) == obj.size
         np.testing.assert_allclose(np.reshape(annotation["keypoints"], (-1, 3))[:, :2], obj.xy, atol=6e-4)
-        if obj.ref.frame is None:  # a task made from the folder "set" names an image left/a.jpg
+        # In a CVAT task created from the folder "set", the image set/left/a.jpg is called "left/a.jpg".
+        if obj.ref.frame is None:
             assert image["file_name"] == obj.ref.path.relative_to("set").as_posix()
         else:
             assert image["file_name"] == f"frame_{obj.ref.frame:06d}.PNG"

@@ -204,7 +204,7 @@ READERS: dict[str, Callable[[Path], Content]] = {
     "sleap-analysis": _read_sleap_analysis,
     "ultralytics": _read_ultralytics,
 }
-# The other formats are tested with the still images and the video together.
+# Formats tested with only the still images or only the video; all others are tested with both together.
 TESTED_WITH_STILLS = ("label-studio", "lightning-pose", "cvat")
 TESTED_WITH_VIDEO = ("sleap-analysis", "dlc", "dlc-h5", "nwb")
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from selfmark.config import Features
 from selfmark.features.direction import (
     best_angles,
+    choose_reductions,
     describe_rotations,
     fit_template,
     match_template,
     template_shape,
-    view_scales,
 )
 from selfmark.features.orientation import rotation_matrices
 from selfmark.images.augment import move_points, warp_images
@@ -126,12 +126,12 @@ def test_the_angle_of_a_parabola_is_its_vertex() -> None:
         (32, 8, (1, 1), 4),
     ],
 )
-def test_views_have_the_expected_scales_and_grids(
+def test_rotated_copies_have_the_expected_reductions_and_grids(
     size: int, multiple: int, expected: tuple[int, int], grid: int
 ) -> None:
     settings, encoder = Features(direction_size=128, direction_cells=8), TinyEncoder()
     encoder.size_multiple = multiple
-    assert view_scales(size, multiple, settings) == expected
+    assert choose_reductions(size, multiple, settings) == expected
     assert template_shape(encoder, size, settings) == (8, grid, grid)
     if size <= 64:
         with torch.no_grad():

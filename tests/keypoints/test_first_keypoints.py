@@ -13,8 +13,8 @@ from selfmark.keypoints import (
     create_detector,
     detect_first_keypoints,
     first_keypoints,
+    memory_limit,
     mix_in_random_points,
-    pass_memory,
 )
 from selfmark.points import Keypoints
 
@@ -88,7 +88,7 @@ def test_points_outside_the_bounds_of_their_image_are_dropped(monkeypatch):
 @pytest.mark.parametrize(("image_size", "expected"), [(256, [20]), (2048, [13, 7])])
 def test_fewer_images_are_resized_at_a_time_if_they_become_large(monkeypatch, image_size, expected):
     sizes, scale = [], 16  # Everything is smaller by this factor, so that the test takes little memory.
-    monkeypatch.setattr(pass_memory, "MAX_PASS_BYTES", pass_memory.MAX_PASS_BYTES // scale**2)
+    monkeypatch.setattr(memory_limit, "MAX_PASS_BYTES", memory_limit.MAX_PASS_BYTES // scale**2)
 
     class RecordingDetector(BlobDetector):
         def detect(self, images):
@@ -108,7 +108,7 @@ def test_the_number_of_images_at_a_time_does_not_change_the_points(monkeypatch, 
     images = to_batch(*(draw_polygons(96, seed) for seed in range(6)))
     settings = FirstKeypoints(detector=detector, image_size=128, max_points=20)
     together = detect_first_keypoints(images, make_full_bounds(6, 96), settings, CPU, batch=128)
-    monkeypatch.setattr(pass_memory, "MAX_PASS_BYTES", 1)
+    monkeypatch.setattr(memory_limit, "MAX_PASS_BYTES", 1)
     alone = detect_first_keypoints(images, make_full_bounds(6, 96), settings, CPU, batch=128)
     assert len(together) > 6
     assert torch.equal(alone.image_index, together.image_index)

@@ -41,7 +41,11 @@ def _list_pairs(landmarks: int) -> Tensor:
 
 
 def _compute_distance(x: float, y: float, start: list[float], end: list[float]) -> float:
-    """Return the distance of (x, y) to a segment: to its nearest end, or the height of a triangle over it."""
+    """Return the distance of (x, y) to a segment.
+
+    If the point lies beyond an end, this is the distance to that end. Otherwise, it is the height of the
+    triangle formed by the point and the segment.
+    """
     (x1, y1), (x2, y2) = start, end
     if (x - x1) * (x2 - x1) + (y - y1) * (y2 - y1) <= 0:
         return math.hypot(x - x1, y - y1)

@@ -108,7 +108,7 @@ def test_requests_are_checked_and_simultaneous_ones_are_all_kept(toy: ToyServer)
     assert os.listdir(toy.folder / "corrections") == ["labels.json"], "no temporary file stays behind"
 
 
-def test_unsure_and_different_images_are_chosen() -> None:
+def test_uncertain_images_with_distinct_poses_are_chosen_first() -> None:
     rng = np.random.default_rng(0)
     pose = rng.normal(size=(3, K, 2)) * 20
     xy = pose[np.arange(30) % 3] + rng.normal(size=(30, K, 2)) * 0.1 + rng.uniform(0, 50, (30, 1, 2))

@@ -40,5 +40,5 @@ def test_rounds_become_a_table_and_a_chart() -> None:
     assert np.array_equal(z, [12.0, 13.5, 14.0])
 
 
-def test_a_history_without_rounds_is_empty() -> None:
+def test_a_history_without_rounds_gives_an_empty_section() -> None:
     assert build_rounds_section([{"event": "images"}, {"event": "recovery"}]) == ((), ())

@@ -1,4 +1,4 @@
-"""The watch page: its state from events, its server beside a training, and the page in Chromium."""
+"""The watch page: its state from events, its server while a run trains, and the page in Chromium."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_one_page_shows_all_views(browser: Any, folder: Path) -> None:
     assert f"-o {run} --resume" in state.to_json()["resume"], "all views are resumed together"
 
 
-def test_probing_the_lock_does_not_stop_a_process_that_starts(folder: Path) -> None:
+def test_probing_the_lock_does_not_keep_a_new_process_from_acquiring_it(folder: Path) -> None:
     (folder / ".lock").touch()
     with (folder / ".lock").open("rb") as probe:
         fcntl.flock(probe, fcntl.LOCK_SH)
@@ -200,7 +200,7 @@ def test_probing_the_lock_does_not_stop_a_process_that_starts(folder: Path) -> N
 
 
 def test_only_previews_of_the_run_are_served_and_only_with_the_token(folder: Path) -> None:
-    (folder / "preview" / "secret.jpg").write_bytes(b"no event names this file")
+    (folder / "preview" / "secret.jpg").write_bytes(b"no event mentions this file")
     with _serve(folder) as address:
         origin = address.split("/?")[0]
         assert httpx.get(f"{origin}/api/state").status_code == 403
@@ -217,8 +217,13 @@ def test_crafted_logs_and_files_cause_no_server_error(folder: Path) -> None:
     outside = folder.parent / "outside.jpg"
     outside.write_bytes(b"secret")
     losses = [_make_train_event(1, number, 1.0, 0.5) | {"loss": {"total": None}} for number in range(500)]
-    climbing = {"event": "agreement", "stage": "student", "is_kept": False, "round": "/../../../outside"}
-    _append_events(folder, *losses, climbing, _write_preview(folder, "student-2", 90))
+    path_traversal = {
+        "event": "agreement",
+        "stage": "student",
+        "is_kept": False,
+        "round": "/../../../outside",
+    }
+    _append_events(folder, *losses, path_traversal, _write_preview(folder, "student-2", 90))
     (folder / "preview" / "student-2.jpg").unlink()
     (folder / "preview" / "student-2.jpg").symlink_to(outside)
     with _serve(folder) as address, httpx.Client(follow_redirects=True) as client:
@@ -239,7 +244,7 @@ def test_crafted_logs_and_files_cause_no_server_error(folder: Path) -> None:
                 (folder / "log.jsonl").touch()
 
 
-def test_the_page_shows_a_training_and_its_end(browser: Any, folder: Path, tmp_path: Path) -> None:
+def test_the_page_follows_a_run_to_its_end(browser: Any, folder: Path, tmp_path: Path) -> None:
     with _serve(folder) as address, visit(browser, address) as visited:
         page = visited.page
         page.wait_for_function("() => document.getElementById('picture').naturalWidth > 0")

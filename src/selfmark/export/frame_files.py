@@ -33,4 +33,6 @@ def save_frames(video: Path, targets: Mapping[int, Path]) -> None:
     for frame, pixels in read_frames(video, sorted(targets)):
         save_image(pixels, remaining.pop(frame))
     if remaining:
-        raise InputError(f"frame {min(remaining)} of {video} could not be read a second time; try again")
+        raise InputError(
+            f"cannot read frame {min(remaining)} of {video}, although it was read before; try again"
+        )

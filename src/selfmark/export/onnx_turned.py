@@ -13,7 +13,7 @@ import numpy.typing as npt
 from selfmark.export.onnx_encoder import add_feature_maps, add_part_features
 from selfmark.export.onnx_graph import Maps, Recorder, to_array
 from selfmark.export.onnx_nodes import Value, integers
-from selfmark.features.direction import view_scales
+from selfmark.features.direction import choose_reductions
 from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 
 
@@ -39,7 +39,7 @@ def _add_angles(recorder: Recorder, finder: DirectionFinder, images: Value, size
     template. The result is the angle of the highest similarity plus the finder's offset.
     """
     graph, settings = recorder.graph, finder.settings
-    reduction, pooling = view_scales(size, finder.encoder.size_multiple, settings)
+    reduction, pooling = choose_reductions(size, finder.encoder.size_multiple, settings)
     small, side = _add_pooling(images, reduction), size // reduction
     template = to_array(finder.template).reshape(-1, 1)
     similarities = []

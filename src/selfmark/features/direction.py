@@ -48,7 +48,7 @@ def describe_rotations(encoder: Encoder, images: Tensor, settings: Features) -> 
     Returns:
         [B, R, D, g, g] float32; copy r is rotated by r/R of a full turn.
     """
-    reduction, pooling = view_scales(images.shape[-1], encoder.size_multiple, settings)
+    reduction, pooling = choose_reductions(images.shape[-1], encoder.size_multiple, settings)
     small = F.avg_pool2d(images, reduction)
     views = [
         F.avg_pool2d(encoder.describe(copy).float(), pooling)
@@ -64,7 +64,7 @@ def _rotated_copies(maps: Tensor, rotations: int, padding: Literal["border", "ze
         yield warp_images(maps, rotation_matrices(angle, maps.shape[-1]), padding)
 
 
-def view_scales(size: int, size_multiple: int, settings: Features) -> tuple[int, int]:
+def choose_reductions(size: int, size_multiple: int, settings: Features) -> tuple[int, int]:
     """Return the factors by which images of `size` pixels, and then their feature maps, are reduced.
 
     The first factor is 1 if the encoder cannot divide the reduced images into cells.
@@ -77,7 +77,7 @@ def view_scales(size: int, size_multiple: int, settings: Features) -> tuple[int,
 
 def template_shape(encoder: Encoder, size: int, settings: Features) -> tuple[int, int, int]:
     """Return the shape [D, g, g] of the template for images of `size` pixels."""
-    reduction, pooling = view_scales(size, encoder.size_multiple, settings)
+    reduction, pooling = choose_reductions(size, encoder.size_multiple, settings)
     grid = size // reduction // CELL // pooling
     return encoder.part_channels, grid, grid
 
@@ -130,8 +130,9 @@ def fit_template(
             best, best_similarity = template, similarity
     best = best.view(views.shape[2:])
     plain, flipped = match_template(both, best).chunk(2)
-    # Turn an image by `plain` to match the template, then mirror it. To match the template again, it must be
-    # turned by `plain + flipped`. Subtracting half of this angle from all rotations makes it 0 on average.
+    # Suppose that an image is turned by `plain`, so that it matches the template, and is then mirrored. To
+    # match the template again, the mirrored image must be turned by `plain + flipped`. This angle becomes 0
+    # on average if half of its mean is subtracted from all rotations.
     mean_turn = torch.polar(torch.ones_like(plain), plain + flipped).mean()
     return DirectionTemplate(best, -mean_turn.angle() / 2, float(mean_turn.abs()))
 
@@ -163,6 +164,9 @@ def best_angles(similarity: Tensor) -> Tensor:
 
 
 def _build_disk_mask(grid: int, device: torch.device) -> Tensor:
-    """Return a mask [g, g] of the grid's largest disk, which contains the same part of any rotated image."""
+    """Return a mask [g, g] of the largest disk in the grid.
+
+    The disk shows the same part of an image, however the image is rotated.
+    """
     offset = torch.arange(grid, device=device) - (grid - 1) / 2
     return (offset.square()[:, None] + offset.square() <= (grid / 2) ** 2).float()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints.detectors import create_detector
-from selfmark.keypoints.pass_memory import limit_images
+from selfmark.keypoints.memory_limit import limit_images
 from selfmark.points import FloatArray, Keypoints, concatenate_keypoints
 
 _RESIZE_PIXEL_BYTES = 39  # bytes per pixel in `resize_images`: three copies in float32 and one in uint8

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from selfmark import weights_cache
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
-from selfmark.keypoints.pass_memory import limit_images
+from selfmark.keypoints.memory_limit import limit_images
 from selfmark.keypoints.peaks import find_strongest_peaks
 from selfmark.points import Keypoints, concatenate_keypoints
 

@@ -23,7 +23,7 @@ import torch
 
 from selfmark.config import FirstKeypoints
 from selfmark.keypoints.anms import suppress_non_maxima
-from selfmark.keypoints.pass_memory import limit_images
+from selfmark.keypoints.memory_limit import limit_images
 from selfmark.points import FloatArray, Keypoints
 
 Bytes = npt.NDArray[np.uint8]

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from selfmark.config import Zhang2018 as Settings
 from selfmark.methods.warps import cell_positions
 
-_LEVELS = (1, 2, 4, 8, 8)  # channels per resolution, divided by the decoder's width, from fine to coarse
+# Channels at each resolution, as multiples of the decoder's width, from fine to coarse.
+_CHANNEL_FACTORS = (1, 2, 4, 8, 8)
 
 
 class LandmarkDecoder(nn.Module):
@@ -37,7 +38,7 @@ class LandmarkDecoder(nn.Module):
         width = max(1, round(settings.decoder_width * channels))
         self.compress = SeparateLinear(landmarks + 1, channels, settings.descriptor)
         self.expand = SeparateLinear(landmarks + 1, settings.descriptor, width)
-        widths = [width * factor for factor in _LEVELS]
+        widths = [width * factor for factor in _CHANNEL_FACTORS]
         inputs = [settings.levels * (width + landmarks + 1), *widths]
         self.down = nn.ModuleList(ConvBlock(*pair, norm_groups) for pair in pairwise(inputs))
         self.up = nn.ModuleList(ConvBlock(coarse, fine, norm_groups) for fine, coarse in pairwise(widths))
@@ -56,8 +57,8 @@ class LandmarkDecoder(nn.Module):
         maps = draw_landmarks(positions, settings.side, sigmas)
         x = torch.cat([maps, fill_maps(maps, descriptors)], dim=2).flatten(1, 2)
         skips = []
-        for level, block in enumerate(self.down):
-            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if level else x)
+        for depth, block in enumerate(self.down):
+            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if depth else x)
             skips.append(x)
         for skip, block in zip(skips[-2::-1], list(self.up)[::-1], strict=True):
             x = skip + block(F.interpolate(x, size=skip.shape[-2:], mode="nearest"))

@@ -36,7 +36,7 @@ def select_device(name: str) -> torch.device:
     return device
 
 
-_SMALL_PASSES = (8, 16)  # numbers of images of a short pass on a GPU, see `padded_count`
+_SMALL_PASSES = (8, 16)  # a single small pass on a GPU is padded to one of these numbers of images
 CPU_PASS_BYTES = 128 << 20  # memory for one forward pass on the CPU, where larger passes are slower
 GPU_PASS_FRACTION = 0.5  # fraction of the free GPU memory for one forward pass
 

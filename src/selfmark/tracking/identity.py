@@ -23,7 +23,7 @@ _BINS = 16  # bins of the histogram of each color channel
 DESCRIPTION_LENGTH = 3 * _BINS
 """Length of the description of an animal."""
 _BLUR_SIGMA = 1.0  # bins; the blur reduces the effect of noise, which moves pixels to neighboring bins
-_HISTORY = 10  # frames compared before a contact, for each frame compared after it
+_HISTORY_FACTOR = 10  # maximum number of frames compared before a contact, relative to that after it
 _MIN_FRAMES = 5  # shorter parts of a path are not compared
 _VARIANCE_FLOOR = 0.02  # fraction of the largest variance; added to all variances, as some bins hardly vary
 
@@ -80,7 +80,7 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
         # Use the frames until an animal of the group is no longer alone.
         all_alone = np.asarray(np.isfinite(after[..., 0]).all(axis=1))
         after = after[: len(all_alone) if all_alone.all() else int(all_alone.argmin())]
-        before = describe(max(0, start - _HISTORY * window), start, group)
+        before = describe(max(0, start - _HISTORY_FACTOR * window), start, group)
         chosen = assign_identities(before, after, settings.max_appearance_ratio)
         paths[group] = paths[group[chosen]]
     order[decided:] = paths
@@ -104,10 +104,10 @@ def find_contacts(alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     """Return the path on which each animal continues after a contact.
 
-    Animals are exchanged only under two conditions. First, compare each animal before the contact with its
-    path after the contact: with the exchange, the sum of the differences must be at most `max_ratio` times
-    the sum without the exchange. Second, before the contact, no animal's appearance may have changed by more
-    than `max_ratio` times the smallest difference between exchanged animals.
+    Two conditions must hold for an exchange. First, the differences between each animal before the contact
+    and the path assigned to it after the contact are summed; the sum with the exchange must be at most
+    `max_ratio` times the sum without it. Second, before the contact, no animal's appearance may have changed
+    by more than `max_ratio` times the smallest difference between exchanged animals.
 
     Args:
         before: [T, A, D] descriptions of the animals before the contact; NaN where an animal was not alone.
@@ -130,8 +130,8 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     animal, path = linear_sum_assignment(cost)
     if cost[animal, path].sum() > max_ratio * cost[unchanged, unchanged].sum():
         return unchanged
-    # Animals that look alike differ only by chance. Each of them then differs from itself at another time by
-    # about as much as from the other animals, so their appearance cannot decide.
+    # Animals that look alike differ only by chance. In that case, an animal's appearance changes over time by
+    # about as much as it differs from that of the other animals, so appearance cannot decide.
     halves = [np.array_split(descriptions, 2) for descriptions in own]
     change = max(
         float(((first.mean(axis=0) - second.mean(axis=0)) ** 2 / variance).sum()) for first, second in halves

@@ -1,9 +1,10 @@
 """Compile Triton kernels in parallel while a run prepares its training.
 
-Without this, Triton compiles each kernel when it is first launched, one after the other. Here, a pass and a
-training step of Phi run on the meta device, which computes nothing but tells which kernels are needed.
-Threads compile these kernels and store them in Triton's cache on the disk, where the run finds them. A kernel
-that is not there yet is compiled by the run itself.
+Without this, Triton compiles each kernel when it is first launched, one after the other. Here, one forward
+pass without gradients and one training step of Phi run on the meta device. Nothing is computed there, but the
+kernel launches are recorded, which shows which kernels are needed. Threads compile these kernels and store
+them in Triton's cache on the disk, where the run finds them. A kernel that is not there yet is compiled by
+the run itself.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ if TYPE_CHECKING:
 
 _META = torch.device("meta")
 _MAX_THREADS = 8
-# Images of a pass. Like most numbers of images, it is a multiple of 16, for which Triton compiles kernels.
+# Number of images in the recorded pass. Triton compiles a separate variant of a kernel for integers that are
+# multiples of 16. Most passes of a run have such a number of images, so the recorded pass has one too.
 _NUM_IMAGES = 16
 _DONE = "done"  # name of the file in Triton's cache that records a finished compilation
 
 
 @contextmanager
 def compile_kernels(config: Config, device: torch.device) -> Iterator[None]:
-    """Compile the kernels of a run in other threads; at the end of the context, stop early.
+    """Compile the kernels of a run in other threads while the context is open.
+
+    When it ends, kernels that are not yet being compiled are skipped.
 
     Nothing happens if the run uses no Triton kernels, if there are too few processors, or if the kernels were
     compiled before. Errors are ignored: the run then compiles the kernels itself.
@@ -196,7 +200,8 @@ def _train_step(phi: Phi, config: Config) -> None:
         _empty(*shape, 2), _empty(*shape, dtype=torch.bool), label, label, torch.arange(_NUM_IMAGES)
     )
     generator = _MetaGenerator()
-    build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)  # also creates the weight copies
+    # The optimizer owns the bf16 copies of the convolution weights, which the kernels read during training.
+    build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
     feed = PixelFeed(_empty(_NUM_IMAGES, 3, size, size, dtype=torch.uint8), _META)
     source = PairSource(table, warmup_pair_settings(config))
     task = build_stage1_task(phi, feed, source, config, generator, 0)

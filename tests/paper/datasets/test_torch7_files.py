@@ -56,6 +56,7 @@ def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         (b"\x04\0\0\0", b"\x03\0\0\0", "expected a tensor"),  # 3 marks a table.
+        # The length of a name precedes it in the file, so the invalid names are as long as the original ones.
         (b"DoubleTensor", b"HalfedTensor", "it contains 'torch.HalfedTensor'"),
         (b"DoubleStorage", b"FloatsStorage", "it contains 'torch.FloatsStorage'"),
         (struct.pack("<q", 4), struct.pack("<q", 5), "it states 5 values of 8 bytes, but 32 bytes are left"),

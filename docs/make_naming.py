@@ -23,8 +23,8 @@ from selfmark.demo.scene import generate_scene  # noqa: E402
 from selfmark.local_page.page_server import open_socket  # noqa: E402
 from selfmark.naming.card_editor import CardEditor  # noqa: E402
 from selfmark.naming.edits import Edit, SetColor, SetEdge, SetHidden, SetName, SetPartner  # noqa: E402
-from selfmark.naming.server import build_server, prepare_images  # noqa: E402
-from selfmark.naming.shown_images import select_images  # noqa: E402
+from selfmark.naming.server import build_naming_server, prepare_shown_images  # noqa: E402
+from selfmark.naming.shown_images import select_shown_images  # noqa: E402
 from tests.browser import find_chromium  # noqa: E402
 
 NAMES = {
@@ -68,9 +68,9 @@ def main() -> None:
         selfmark.load("demo").save(run_folder / "model")
         editor = CardEditor(run_folder / "model")
         editor.edit(list_screenshot_edits())
-        images = prepare_images(run_folder, select_images(run_folder, [str(photos)], 24), "cpu")
+        images = prepare_shown_images(run_folder, select_shown_images(run_folder, [str(photos)], 24), "cpu")
         with open_socket(0) as listener:
-            address, server = build_server(run_folder, editor, editor.read(), images, listener)
+            address, server = build_naming_server(run_folder, editor, editor.read(), images, listener)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             while not server.started:

@@ -29,7 +29,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.model.card import read_card
 from selfmark.naming import server as naming_server
 from selfmark.naming.corrections import CorrectionFile, MovePoint
-from selfmark.naming.shown_images import select_images
+from selfmark.naming.shown_images import select_shown_images
 from selfmark.paper.reproduction import experiment
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder
 from tests.conftest import QUICK_FEATURES, selfmark, write_labeled
@@ -318,7 +318,7 @@ def _predict_shown_landmarks(words: list[str], monkeypatch: pytest.MonkeyPatch) 
         return
     run, *images = [word for word in words[2:] if not word.startswith("-") and not word.isdecimal()]
     monkeypatch.setattr(naming_server, "_predict_in_child", naming_server._predict_landmarks)
-    naming_server.prepare_images(Path(run), select_images(Path(run), images, 400), "auto")
+    naming_server.prepare_shown_images(Path(run), select_shown_images(Path(run), images, 400), "auto")
 
 
 def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:

@@ -22,7 +22,7 @@ import provenance
 
 from selfmark.config import Guards, Images
 from selfmark.config.presets import DEFAULT_FEATURES
-from selfmark.evaluation.familiarity import describe_images, fit_familiarity, measure_unfamiliarity
+from selfmark.evaluation.familiarity import compute_mean_features, fit_familiarity, measure_unfamiliarity
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
 from selfmark.images.sources import list_images
@@ -38,7 +38,7 @@ def describe_folder(encoder: Encoder, folder: Path, count: int) -> Tensor:
     refs = list_images([folder])
     sample = [refs[row] for row in evenly_spaced(len(refs), count).tolist()]
     stores = iterate_crops(sample, Images(size=SIZE), 16)
-    return describe_images(encoder, torch.cat([store.pixels for store in stores if len(store)]))
+    return compute_mean_features(encoder, torch.cat([store.pixels for store in stores if len(store)]))
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from quality_data import DATASETS, prepare_working_copy
 from validation_split import select_validation_part
 
 from selfmark.cli.options import parse_settings
-from selfmark.comparison.jobs import Comparison, Job, RowName, parse_duration, parse_methods
+from selfmark.comparison.comparison_plan import Comparison, MethodJob, RowName, parse_duration, parse_methods
 from selfmark.comparison.runner import run_in_process
 from selfmark.errors import InputError
 from selfmark.images.sources import list_images
@@ -74,7 +74,7 @@ def main() -> None:
     print(f"all took {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
 
 
-def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Job]]:
+def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], MethodJob]]:
     """Return the runs in the order of the command line, each with the additional fields of its row.
 
     Runs without training come last: they are short and fill the time that is left.
@@ -91,7 +91,7 @@ def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Job]
     return sorted(jobs, key=lambda entry: entry[1].name in ("zero-shot", "untrained"))
 
 
-def is_stored(fields: dict[str, Any], job: Job, results: Path) -> bool:
+def is_stored(fields: dict[str, Any], job: MethodJob, results: Path) -> bool:
     """Return True if the results contain the row of a job, made with the same commit, without a failure."""
     key = (fields["data"], fields["part"], job.name, job.comparison.budget / 60, job.comparison.seed)
     return any(
@@ -102,7 +102,7 @@ def is_stored(fields: dict[str, Any], job: Job, results: Path) -> bool:
 
 def _build_job(
     name: str, method: RowName, seed: int, arguments: argparse.Namespace
-) -> tuple[dict[str, Any], Job]:
+) -> tuple[dict[str, Any], MethodJob]:
     folder = prepare_working_copy(name, arguments.data_folder, arguments.work).resolve()
     dataset = DATASETS[name]
     if arguments.part == "validation":
@@ -129,15 +129,15 @@ def _build_job(
         "runs_at_once": arguments.processes,
         "train_images": len(list_images(list(comparison.images))),
     }
-    return fields, Job(comparison, method, output, "auto")
+    return fields, MethodJob(comparison, method, output, "auto")
 
 
 def run_jobs(
-    jobs: Sequence[tuple[dict[str, Any], Job]],
+    jobs: Sequence[tuple[dict[str, Any], MethodJob]],
     processes: int,
     limit: float,
     results: Path,
-    run: Callable[[Job], dict[str, Any]] = run_in_process,
+    run: Callable[[MethodJob], dict[str, Any]] = run_in_process,
 ) -> None:
     """Run jobs, several at a time, and store the row of each when it is done.
 
@@ -150,7 +150,7 @@ def run_jobs(
     """
     lock = Lock()
 
-    def work(fields: dict[str, Any], job: Job) -> None:
+    def work(fields: dict[str, Any], job: MethodJob) -> None:
         is_trained = job.name not in ("zero-shot", "untrained")
         needed = _OVERHEAD + is_trained * job.comparison.budget
         if time.monotonic() + needed > limit:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from selfmark.comparison.jobs import Comparison, Job, RowName
+from selfmark.comparison.comparison_plan import Comparison, MethodJob, RowName
 from selfmark.errors import InputError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -24,10 +24,12 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return import_module("compare_methods")
 
 
-def _make_entry(name: RowName, budget: float) -> tuple[dict[str, Any], Job]:
+def _make_entry(name: RowName, budget: float) -> tuple[dict[str, Any], MethodJob]:
     """Return the fields of a row that do not come from its job, and the job; `budget` is in seconds."""
     comparison = Comparison(("images",), Path("labels.json"), 4, budget)
-    return {"data": "faces", "part": "validation", "commit": "abc"}, Job(comparison, name, Path(name), "cpu")
+    return {"data": "faces", "part": "validation", "commit": "abc"}, MethodJob(
+        comparison, name, Path(name), "cpu"
+    )
 
 
 def test_rows_are_stored_one_by_one_and_late_runs_are_left_out(script: ModuleType, tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_rows_are_stored_one_by_one_and_late_runs_are_left_out(script: ModuleTyp
     results.write_text(json.dumps({"rows": [old, old | {"seed": 1}]}))
     done = []
 
-    def run(job: Job) -> dict[str, Any]:
+    def run(job: MethodJob) -> dict[str, Any]:
         done.append(job.name)
         if job.name == "jakab2018":
             raise InputError("the process of jakab2018 ended with -9")

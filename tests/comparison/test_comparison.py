@@ -12,13 +12,19 @@ import pytest
 import torch
 
 from selfmark.comparison import runner
-from selfmark.comparison.jobs import Comparison, Job, order_rows, parse_duration, parse_methods
-from selfmark.comparison.page import write_page
+from selfmark.comparison.comparison_page import write_page
+from selfmark.comparison.comparison_plan import (
+    Comparison,
+    MethodJob,
+    order_rows,
+    parse_duration,
+    parse_methods,
+)
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.on_object import fraction_on_object
 from selfmark.evaluation.protocol import Examples
-from selfmark.methods.registry import build_method
+from selfmark.methods.method_registry import build_method
 from selfmark.pipeline_steps import seed_weights
 from selfmark.run.folder import Run
 from tests.conftest import QUICK, selfmark
@@ -132,13 +138,13 @@ def test_budgets_and_methods_are_parsed() -> None:
 def test_a_process_whose_parent_was_killed_ends_quietly(
     outcome: dict[str, Any] | BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_job(job: Job) -> dict[str, Any]:
+    def measure_method(job: MethodJob) -> dict[str, Any]:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    monkeypatch.setattr(runner, "run_job", run_job)
+    monkeypatch.setattr(runner, "measure_method", measure_method)
     receiver, sender = multiprocessing.Pipe(duplex=False)
     receiver.close()  # as when the parent process is killed
-    job = Job(Comparison(("images",), Path("labels.json"), 4, 1.0), "autolink", tmp_path, "cpu")
+    job = MethodJob(Comparison(("images",), Path("labels.json"), 4, 1.0), "autolink", tmp_path, "cpu")
     runner._work(job, sender)

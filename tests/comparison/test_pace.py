@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from selfmark.comparison import pace
-from selfmark.comparison.jobs import Comparison, Job
+from selfmark.comparison.comparison_plan import Comparison, MethodJob
 from selfmark.comparison.measure import _training_seconds
 from selfmark.discovery import discover
 from selfmark.run.folder import Run
@@ -51,7 +51,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: now[0])
 
 
-def _build_job(labeled: Path, folder: Path) -> Job:
+def _build_job(labeled: Path, folder: Path) -> MethodJob:
     comparison = Comparison(
         images=(str(labeled / "images"),),
         labels=labeled / "labels.json",
@@ -60,7 +60,7 @@ def _build_job(labeled: Path, folder: Path) -> Job:
         preset="tiny",
         settings=_SETTINGS,
     )
-    return Job(comparison, "self-training", folder, "cpu")
+    return MethodJob(comparison, "self-training", folder, "cpu")
 
 
 @pytest.mark.usefixtures("fake_clock", "without_report")

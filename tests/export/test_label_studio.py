@@ -84,7 +84,7 @@ def test_label_studio_accepts_the_tasks(tmp_path: Path) -> None:
     )
 
 
-def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[ExpectedObject], Path]:
+def _convert(tmp_path: Path, output_format: str, objects: Any) -> tuple[list[ExpectedObject], Path]:
     """Accept the predictions unchanged and export them with Label Studio's converter."""
     converter: Any = pytest.importorskip("label_studio_sdk.converter.converter")
     batches = make_predictions(objects)
@@ -97,9 +97,9 @@ def _convert(tmp_path: Path, format: str, objects: Any) -> tuple[list[ExpectedOb
         path = tmp_path / ref.path
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", size).save(path)
-    output = tmp_path / format
+    output = tmp_path / output_format
     tool = converter.Converter(str(tmp_path / "label_config.xml"), str(tmp_path), download_resources=False)
-    convert = {"coco": tool.convert_to_coco, "yolo": tool.convert_to_yolo}[format]
+    convert = {"coco": tool.convert_to_coco, "yolo": tool.convert_to_yolo}[output_format]
     convert(str(exported), str(output), is_dir=False)
     return list(iterate_expected_objects(batches)), output
 

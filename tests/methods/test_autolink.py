@@ -19,7 +19,7 @@ from selfmark.methods.autolink import (
     random_patches,
     squared_distance_to_segment,
 )
-from selfmark.methods.autolink_decoder import Decoder
+from selfmark.methods.autolink_decoder import UNetDecoder
 from selfmark.methods.contract import RandomChanges
 from selfmark.train.batch_plan import BatchSlice
 
@@ -197,7 +197,7 @@ def test_hidden_pixels_do_not_reach_the_decoder() -> None:
 
 @pytest.mark.parametrize("side", [32, 50, 96])
 def test_the_decoder_keeps_the_size(side: int) -> None:
-    assert Decoder(4, 3, 4, 2)(torch.zeros(1, 4, side, side)).shape == (1, 3, side, side)
+    assert UNetDecoder(4, 3, 4, 2)(torch.zeros(1, 4, side, side)).shape == (1, 3, side, side)
 
 
 def test_gradients_reach_all_parts_and_the_perceptual_network_is_not_stored() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from selfmark.config import Config, override, preset
 from selfmark.images.feed import PixelFeed
-from selfmark.methods.registry import METHODS, build_method
+from selfmark.methods.method_registry import METHODS, build_method
 from selfmark.methods.training import build_task
 from selfmark.model.network import prepare_network
 from selfmark.run.processes import SINGLE_PROCESS

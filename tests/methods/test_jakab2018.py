@@ -13,8 +13,8 @@ from selfmark.config import PRESETS, Config
 from selfmark.methods.contract import RandomChanges
 from selfmark.methods.decoder import Decoder
 from selfmark.methods.jakab2018 import Jakab2018, gaussian_maps
+from selfmark.methods.method_registry import build_method
 from selfmark.methods.perceptual import PerceptualFeatures
-from selfmark.methods.registry import build_method
 from selfmark.model.soft_argmax import mean_positions
 from selfmark.train.batch_plan import BatchSlice
 

@@ -19,7 +19,7 @@ from selfmark.discovery import discover
 from selfmark.errors import InputError
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.export.onnx_export import write_float32
-from selfmark.methods.registry import METHODS
+from selfmark.methods.method_registry import METHODS
 from selfmark.methods.training import _plan_frame_pairs
 from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi, mean_positions, to_distributions
 from tests.conftest import QUICK

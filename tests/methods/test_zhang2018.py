@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selfmark.config import Config, Methods, Network
 from selfmark.methods.contract import RandomChanges
-from selfmark.methods.registry import build_method
+from selfmark.methods.method_registry import build_method
 from selfmark.methods.warps import cell_positions, random_warps
 from selfmark.methods.zhang2018 import (
     Zhang2018,
@@ -22,7 +22,7 @@ from selfmark.methods.zhang2018 import (
     separation_loss,
     share_cells,
 )
-from selfmark.methods.zhang2018_decoder import LandmarkDecoder, SeparateLinear, draw_landmarks, fill_maps
+from selfmark.methods.zhang2018_decoder import LandmarkDecoder, SeparateLinear, assign_pixels, fill_maps
 from selfmark.model.soft_argmax import mean_positions, to_distributions
 from selfmark.train.batch_plan import BatchSlice
 
@@ -127,7 +127,7 @@ def test_reconstruction_sums_over_pixels_and_averages_over_images() -> None:
 
 def test_maps_are_densities_divided_by_their_sum() -> None:
     positions, sigmas = 0.5 * _draw_random(0, 1, 2, 2), [0.1, 0.2]
-    maps = draw_landmarks(positions, 8, sigmas)
+    maps = assign_pixels(positions, 8, sigmas)
     assert maps.shape == (1, 2, 3, 8, 8)
     centers = positions[0].double() / 2
     for level, sigma in enumerate(sigmas):

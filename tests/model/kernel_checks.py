@@ -133,7 +133,7 @@ def check_target(device: str) -> None:
     cells = torch.rand(3, 5, 2, device=device) * 16
     valid = torch.rand(3, 5, device=device) > 0.3
     valid[0] = False
-    ours = target.draw_target(cells, valid, 16, 0.75)
+    ours = target.draw_target_fused(cells, valid, 16, 0.75)
     assert (ours - heatmaps.draw_target(cells, valid, 16, 0.75)).abs().max() < 1e-5
     assert ours[0].max() == 0
 

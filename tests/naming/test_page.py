@@ -17,7 +17,11 @@ import pytest
 from selfmark.model.card import ModelCard, read_card
 from selfmark.model.colors import landmark_colors, to_rgb
 from selfmark.naming.landmark_prediction import predict_landmarks
-from selfmark.naming.shown_images import compute_images_fingerprint, load_cached_landmarks, select_images
+from selfmark.naming.shown_images import (
+    compute_images_fingerprint,
+    load_cached_landmarks,
+    select_shown_images,
+)
 from tests.browser import Visit, visit
 from tests.conftest import selfmark
 from tests.naming.toy_server import CARD, ToyServer, make_toy_folder, serve
@@ -78,7 +82,7 @@ def trained(quick_run: Path, tmp_path: Path) -> Iterator[ToyServer]:
     folder = tmp_path / "cats"
     shutil.copytree(quick_run, folder)
     card = read_card(folder / "model")
-    refs = select_images(folder, [], 10)
+    refs = select_shown_images(folder, [], 10)
     fingerprint = compute_images_fingerprint(folder / "model", card, refs)
     predict_landmarks(folder, refs, fingerprint, "cpu")
     shown = load_cached_landmarks(folder, refs, fingerprint, 4)

@@ -28,7 +28,7 @@ from selfmark.naming.shown_images import (
     compute_images_fingerprint,
     get_frames_folder,
     load_cached_landmarks,
-    select_images,
+    select_shown_images,
 )
 from selfmark.run.files import read_json, write_json
 from selfmark.run.image_list import refs_to_json
@@ -42,9 +42,9 @@ def run(quick_run: Path, tmp_path: Path) -> Path:
 
 
 def test_images_of_the_run_are_evenly_spaced(run: Path) -> None:
-    all_paths = [ref.path for ref in select_images(run, [], 1000)]
+    all_paths = [ref.path for ref in select_shown_images(run, [], 1000)]
     assert all_paths == [Path(entry["path"]) for entry in read_json(run / "images.json")]
-    five = [ref.path for ref in select_images(run, [], 5)]
+    five = [ref.path for ref in select_shown_images(run, [], 5)]
     assert len(five) == 5
     assert (five[0], five[-1]) == (all_paths[0], all_paths[-1])
 
@@ -58,8 +58,8 @@ def test_moved_images_are_reported_and_then_found(run: Path, photos: Path, tmp_p
     with pytest.raises(
         InputError, match=r"no longer where they were.*/gone/000.png.*selfmark name .* IMAGES"
     ):
-        select_images(run, [], 10)
-    refs = select_images(run, [str(photos)], 1000)
+        select_shown_images(run, [], 10)
+    refs = select_shown_images(run, [str(photos)], 1000)
     assert [ref.path for ref in refs] == sorted(photos.iterdir())
     assert all(ref.box == (1, 2, 30, 40) for ref in refs), "boxes were lost"
 
@@ -69,7 +69,7 @@ def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
     other.mkdir()
     for index in range(3):
         cv2.imwrite(str(other / f"new{index}.png"), np.zeros((20, 30, 3), np.uint8))
-    assert [ref.path.name for ref in select_images(run, [str(other)], 10)] == [
+    assert [ref.path.name for ref in select_shown_images(run, [str(other)], 10)] == [
         "new0.png",
         "new1.png",
         "new2.png",
@@ -79,24 +79,24 @@ def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
         for index, entry in enumerate(entries):
             entry["box"] = boxes[index % len(boxes)]
         write_json(entries, run / "images.json")
-        assert {ref.box for ref in select_images(run, [str(other)], 10)} == {expected}, (
+        assert {ref.box for ref in select_shown_images(run, [str(other)], 10)} == {expected}, (
             "the box that all images of the run share, if any"
         )
 
 
 def test_model_without_a_run_needs_images(run: Path) -> None:
     with pytest.raises(InputError, match="does not say which images"):
-        select_images(run / "model", [], 10)
+        select_shown_images(run / "model", [], 10)
 
 
 def test_damaged_list_of_images_is_rejected(run: Path) -> None:
     (run / "images.json").write_text('[{"file": "x"}]')
     with pytest.raises(InputError, match="not a usable list of images"):
-        select_images(run, [], 10)
+        select_shown_images(run, [], 10)
 
 
 def test_stored_landmarks_equal_those_of_the_detector(run: Path, photos: Path) -> None:
-    refs = select_images(run, [], 6)
+    refs = select_shown_images(run, [], 6)
     predict_landmarks(run, refs, "now", "cpu")
     shown = load_cached_landmarks(run, refs, "now", 4)
     assert shown is not None
@@ -228,8 +228,8 @@ def test_resuming_a_finished_run_keeps_its_names(run: Path) -> None:
 def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refs, predicted = select_images(run, [], 3), []
-    other = select_images(run, [], 2)
+    refs, predicted = select_shown_images(run, [], 3), []
+    other = select_shown_images(run, [], 2)
 
     def predict(folder: Path, refs: list[ImageRef], fingerprint: str, device: str) -> None:
         predicted.append(fingerprint)
@@ -237,10 +237,10 @@ def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
 
     monkeypatch.setattr(server, "_predict_in_child", predict)
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: server.prepare_images(run, refs, "cpu"), range(2))
+        first, second = pool.map(lambda _: server.prepare_shown_images(run, refs, "cpu"), range(2))
     assert len(predicted) == 1, "the second server uses what the first has predicted"
     np.testing.assert_array_equal(first.xy, second.xy)
-    assert len(server.prepare_images(run, other, "cpu")) == 2
+    assert len(server.prepare_shown_images(run, other, "cpu")) == 2
     assert len(set(predicted)) == 2
     assert get_frames_folder(run, predicted[0]) != get_frames_folder(run, predicted[1])
     with exclusive(run / CACHE_FOLDER), pytest.raises(FolderLocked), exclusive(run / CACHE_FOLDER):
@@ -282,5 +282,5 @@ def test_an_interrupted_prediction_is_ended(run: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(server, "ProcessPoolExecutor", _InterruptedExecutor)
     monkeypatch.setattr(server.multiprocessing, "active_children", lambda: [_InterruptedExecutor.child])
     with pytest.raises(KeyboardInterrupt):
-        server.prepare_images(run, select_images(run, [], 1), "cpu")
+        server.prepare_shown_images(run, select_shown_images(run, [], 1), "cpu")
     assert _InterruptedExecutor.child.is_terminated

@@ -19,7 +19,7 @@ from selfmark.local_page.page_server import open_socket
 from selfmark.model.card import ModelCard, write_card
 from selfmark.naming.app import Tool
 from selfmark.naming.card_editor import CardEditor
-from selfmark.naming.server import build_server
+from selfmark.naming.server import build_naming_server
 from selfmark.naming.shown_images import ShownImages
 
 K = 6
@@ -88,7 +88,7 @@ def serve(folder: Path, shown: ShownImages, tool: Tool = "select") -> Iterator[T
     """Serve the naming page of a folder with uvicorn on a free port."""
     with open_socket(0) as listener:
         editor = CardEditor(folder / "model")
-        address, server = build_server(folder, editor, editor.read(), shown, listener, tool)
+        address, server = build_naming_server(folder, editor, editor.read(), shown, listener, tool)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

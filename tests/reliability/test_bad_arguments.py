@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from selfmark.cli import entry
-from selfmark.comparison.jobs import parse_duration
+from selfmark.comparison.comparison_plan import parse_duration
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.box_matching import _read_size
 from selfmark.images.decode import UnreadableImage, read_image_size
-from selfmark.images.input_files import read_text, require_readable
+from selfmark.images.input_files import read_text_input, require_readable
 from selfmark.multiview.view_boxes import parse_views, require_inside
 from selfmark.tracking.regions import parse_crop
 from tests.conftest import selfmark
@@ -63,7 +63,7 @@ def test_special_files_are_refused_instead_of_read(kind: str, photos: Path, tmp_
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero")
-    for read in (require_readable, read_text):
+    for read in (require_readable, read_text_input):
         with pytest.raises(InputError, match="not a regular file"):
             read(path)
     assert selfmark("compare", photos, "--labels", path, "-o", tmp_path / "compare") == 2
@@ -73,7 +73,7 @@ def test_special_files_are_refused_instead_of_read(kind: str, photos: Path, tmp_
 def test_line_ends_become_newlines_and_byte_order_marks_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_bytes(b"\xef\xbb\xbfa.png\r\nb.png\rc.png\n")
-    assert read_text(path) == path.read_text(encoding="utf-8-sig") == "a.png\nb.png\nc.png\n"
+    assert read_text_input(path) == path.read_text(encoding="utf-8-sig") == "a.png\nb.png\nc.png\n"
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e300", "5"])

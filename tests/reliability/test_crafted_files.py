@@ -17,8 +17,8 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError, SelfmarkError
 from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.mapping.mapped_detector import load_mapping
-from selfmark.naming.shown_images import select_images
-from selfmark.report import page, run_report
+from selfmark.naming.shown_images import select_shown_images
+from selfmark.report import report_page, run_report
 from selfmark.run.files import read_json, write_json
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import write_tensors
@@ -61,9 +61,9 @@ def _iterate_places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _show_log(run: Run) -> None:
     events = run.events()
-    page.build_rounds_section(events)
-    page.build_count_section(events)
-    page.charts.build_loss_charts(events)
+    report_page.build_rounds_section(events)
+    report_page.build_count_section(events)
+    report_page.charts.build_loss_charts(events)
     state = RunState(run.path)
     state.update()
     json.dumps(state.to_json(), allow_nan=False)
@@ -80,7 +80,7 @@ def _show_metrics(run: Run) -> None:
 # For each file: how many crafted versions of it to read, and its reader.
 READERS: dict[str, tuple[int, Callable[[Run], object]]] = {
     "run.json": (20, lambda run: Run.open(run.path)),
-    "images.json": (100, lambda run: (run.refs(), select_images(run.path, (), 3))),
+    "images.json": (100, lambda run: (run.refs(), select_shown_images(run.path, (), 3))),
     "held_out.json": (100, lambda run: run.held_out_refs()),
     "verification.json": (100, lambda run: run.read_verification()),
     "landmark_count.json": (40, lambda run: run.apply_landmark_count()),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from selfmark.comparison import measure, runner
-from selfmark.comparison.jobs import Comparison, Job
+from selfmark.comparison.comparison_plan import Comparison, MethodJob
 from selfmark.errors import DamagedFile, DiskError, InputError, TrainingError, UnsafeFile
 from selfmark.multiview.view_boxes import View, read_views, write_views
 from selfmark.run import files
@@ -83,8 +83,8 @@ def test_views_are_written_and_read_back(tmp_path: Path) -> None:
     assert read_views(tmp_path) == views
 
 
-def _make_job(folder: Path) -> Job:
-    return Job(Comparison(("images",), Path("labels.json"), 4, 1.0), "autolink", folder, "cpu")
+def _make_job(folder: Path) -> MethodJob:
+    return MethodJob(Comparison(("images",), Path("labels.json"), 4, 1.0), "autolink", folder, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_a_crafted_result_of_a_comparison_is_refused(change: dict[str, Any], tmp
     job = _make_job(tmp_path)
     row = measure._empty_row(job) | {"forward": 1.0, "minutes": 2.0}
     write_json(row, job.result_file)
-    assert measure.run_job(job) == row
+    assert measure.measure_method(job) == row
     write_json(row | change, job.result_file)
     with pytest.raises(InputError, match=r"result\.json is not a result of a comparison"):
-        measure.run_job(job)
+        measure.measure_method(job)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_failure_that_may_pass_is_not_recorded(
     job = _make_job(tmp_path)
     monkeypatch.setattr(measure, "_train_and_measure", train)
     with pytest.raises(type(error)):
-        measure.run_job(job)
+        measure.measure_method(job)
     assert not job.result_file.exists()
     error = InputError("too few images")  # `train` raises this error now
-    assert measure.run_job(job)["failure"] == "too few images"
+    assert measure.measure_method(job)["failure"] == "too few images"
     assert job.result_file.exists()
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_schedule_is_not_recorded_as_a_failure(tmp_path: Path) -> None
     for content, problem in (("7", "is not a schedule: delete it"), ("{", "schedule.json is not valid JSON")):
         job.schedule_file.write_text(content)
         with pytest.raises(InputError, match=problem):
-            measure.run_job(job)
+            measure.measure_method(job)
     assert not job.result_file.exists()
 
 
@@ -148,15 +148,15 @@ def test_only_a_failed_training_of_an_earlier_attempt_is_recorded(
     job.schedule_file.write_text("{}")
     monkeypatch.setattr(measure, "_train_and_measure", train)
     with pytest.raises(InputError, match=rf"config\.yaml is missing; .* delete {re.escape(str(tmp_path))}"):
-        measure.run_job(job)
-    assert measure.run_job(job)["failure"] == "collapsed"
+        measure.measure_method(job)
+    assert measure.measure_method(job)["failure"] == "collapsed"
 
 
 @pytest.fixture
-def trained_job(finished: Path, labeled: Path, tmp_path: Path) -> Job:
+def trained_job(finished: Path, labeled: Path, tmp_path: Path) -> MethodJob:
     """A method of a comparison that is trained, but not measured yet."""
     comparison = Comparison((str(labeled / "images"),), labeled / "labels.json", 4, 1.0, preset="tiny")
-    job = Job(comparison, "self-training", tmp_path / "out" / "self-training", "cpu")
+    job = MethodJob(comparison, "self-training", tmp_path / "out" / "self-training", "cpu")
     job.folder.mkdir(parents=True)
     finished.rename(job.run_folder)
     job.schedule_file.write_text("{}")
@@ -165,7 +165,7 @@ def trained_job(finished: Path, labeled: Path, tmp_path: Path) -> Job:
 
 @pytest.mark.parametrize("file", ["metrics.json", "run/predictions/*.safetensors", "result.json"])
 def test_a_disk_that_fills_up_during_the_evaluation_is_not_recorded_as_a_failure(
-    file: str, trained_job: Job, monkeypatch: pytest.MonkeyPatch, without_report: None
+    file: str, trained_job: MethodJob, monkeypatch: pytest.MonkeyPatch, without_report: None
 ) -> None:
     sync_file = files._sync_file
     full = [True]
@@ -178,24 +178,24 @@ def test_a_disk_that_fills_up_during_the_evaluation_is_not_recorded_as_a_failure
 
     monkeypatch.setattr(files, "_sync_file", sync_until_full)
     with pytest.raises((DiskError, OSError), match="No space left on device"):
-        measure.run_job(trained_job)
+        measure.measure_method(trained_job)
     assert not full
     assert not trained_job.result_file.exists()
-    row = measure.run_job(trained_job)  # There is space again.
+    row = measure.measure_method(trained_job)  # There is space again.
     assert row["failure"] == ""
     assert row["forward"] > 0
 
 
-def test_damaged_weights_are_not_recorded_as_a_failure(trained_job: Job, without_report: None) -> None:
+def test_damaged_weights_are_not_recorded_as_a_failure(trained_job: MethodJob, without_report: None) -> None:
     weights = trained_job.run_folder / "model" / "weights.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(DamagedFile, match="does not match its checksum"):
-        measure.run_job(trained_job)
+        measure.measure_method(trained_job)
     weights.unlink()
     with pytest.raises(InputError, match=r"weights\.safetensors is missing.*; .* delete"):
-        measure.run_job(trained_job)
+        measure.measure_method(trained_job)
     assert not trained_job.result_file.exists()
 
 
@@ -225,7 +225,7 @@ def test_an_interrupted_comparison_ends_its_processes(
 
     finished = threading.Event()
 
-    def run(job: Job, on_start: Any) -> dict[str, Any]:
+    def run(job: MethodJob, on_start: Any) -> dict[str, Any]:
         started.append(job.name)
         on_start(Process())
         _thread.interrupt_main()

@@ -22,7 +22,7 @@ from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.mapping.mapped_detector import load_mapping
 from selfmark.model.card import read_card
 from selfmark.naming.landmark_prediction import predict_landmarks
-from selfmark.naming.shown_images import load_cached_landmarks, select_images
+from selfmark.naming.shown_images import load_cached_landmarks, select_shown_images
 from selfmark.report.run_report import build_report
 from selfmark.run.files import atomic_folder, open_for_append, read_json, write_json, write_text
 from selfmark.run.folder import Run
@@ -227,7 +227,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "points/landmarks.safetensors": lambda run: load_stage1_finder(Run.open(run), "cpu"),
     "checkpoints/stage1.safetensors": lambda run: load_stage1_finder(Run.open(run), "cpu"),
     "naming/landmarks.safetensors": lambda run: load_cached_landmarks(
-        run, select_images(run, (), 1), "fingerprint", 4
+        run, select_shown_images(run, (), 1), "fingerprint", 4
     ),
 }
 

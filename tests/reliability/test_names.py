@@ -63,11 +63,11 @@ def test_tables_and_coco_files_have_the_right_names(hostile: Path, quick_run: Pa
     assert {image["file_name"] for image in content["images"]} == expected
 
 
-@pytest.mark.parametrize("format", ["coco-results", "cvat", "dlc", "label-studio", "ultralytics"])
+@pytest.mark.parametrize("output_format", ["coco-results", "cvat", "dlc", "label-studio", "ultralytics"])
 def test_further_formats_are_written_or_refused_without_a_crash(
-    format: str, hostile: Path, quick_run: Path, tmp_path: Path
+    output_format: str, hostile: Path, quick_run: Path, tmp_path: Path
 ) -> None:
-    assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", format) in (0, 2)
+    assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", output_format) in (0, 2)
 
 
 def test_no_code_runs_in_the_report(browser: Any, hostile: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from selfmark.report.count_section import build_count_section
-from selfmark.report.page import write_report
+from selfmark.report.report_page import write_report
 from tests.report.example import make_example_data
 
 

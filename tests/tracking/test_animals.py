@@ -22,7 +22,7 @@ from selfmark.tracking.animals import (
     build_square_refs,
     explain_implausible_tracks,
     fill_gaps,
-    smooth_track,
+    smooth_centers,
     track_animals,
 )
 from selfmark.tracking.regions import Regions, locate_objects
@@ -183,7 +183,7 @@ def test_gaps_at_the_ends_are_not_filled() -> None:
 def test_a_track_without_positions_stays_empty() -> None:
     empty = np.full((5, 2), np.nan)
     np.testing.assert_array_equal(fill_gaps(empty, 3), empty)
-    np.testing.assert_array_equal(smooth_track(empty, 2.0), empty)
+    np.testing.assert_array_equal(smooth_centers(empty, 2.0), empty)
 
 
 # --- smoothing -------------------------------------------------------------------------------------
@@ -194,11 +194,11 @@ def test_smoothing_reduces_noise_and_keeps_gaps() -> None:
     path = np.stack([np.linspace(0, 50, 200), 20 * np.sin(np.linspace(0, 6, 200))], axis=1)
     noisy = path + rng.normal(0, 1, path.shape)
     noisy[80:100] = np.nan
-    smooth = smooth_track(noisy, 2.0)
+    smooth = smooth_centers(noisy, 2.0)
     assert np.isnan(smooth[80:100]).all()
     assert np.isfinite(np.delete(smooth, range(80, 100), axis=0)).all()
     assert np.nanstd(smooth - path) < 0.6 * np.nanstd(noisy - path)
-    np.testing.assert_array_equal(smooth_track(noisy, 0.0), noisy)
+    np.testing.assert_array_equal(smooth_centers(noisy, 0.0), noisy)
 
 
 def test_smoothing_weights_are_gaussian() -> None:
@@ -206,12 +206,12 @@ def test_smoothing_weights_are_gaussian() -> None:
     impulse[20] = [1, 10]
     weights = np.exp(-0.5 * (np.arange(-20, 21) / 2.0) ** 2)
     weights /= weights.sum()
-    np.testing.assert_allclose(smooth_track(impulse, 2.0), weights[:, None] * [1, 10], atol=1e-4)
+    np.testing.assert_allclose(smooth_centers(impulse, 2.0), weights[:, None] * [1, 10], atol=1e-4)
 
 
 def test_smoothing_does_not_mix_the_two_sides_of_a_gap() -> None:
     positions = np.array([[0.0, 5]] * 6 + [NAN] + [[100.0, 5]] * 6)
-    np.testing.assert_allclose(smooth_track(positions, 3.0), positions)
+    np.testing.assert_allclose(smooth_centers(positions, 3.0), positions)
 
 
 @pytest.mark.parametrize("name", ["animals", "regions"])

@@ -24,7 +24,7 @@ from PIL import Image
 from selfmark.local_page.page_server import open_socket
 from selfmark.run.locks import exclusive, is_locked
 from selfmark.watch_page.run_state import RunState
-from selfmark.watch_page.watch_server import build_server
+from selfmark.watch_page.watch_server import build_watch_server
 from tests.browser import visit
 from tests.conftest import QUICK, selfmark
 
@@ -86,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 @contextmanager
 def _serve(folder: Path) -> Iterator[str]:
     with open_socket(0) as listener:
-        address, server, _ = build_server(folder, "selfmark watch", listener)
+        address, server, _ = build_watch_server(folder, "selfmark watch", listener)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

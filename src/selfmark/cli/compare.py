@@ -51,8 +51,8 @@ def compare(
     check_inputs([*images, *(label_images or ())])
     check_files(labels, train_labels)
 
-    from selfmark.comparison.jobs import Comparison, parse_budget, parse_methods
-    from selfmark.comparison.page import TERMINAL_COLUMNS, table_cells
+    from selfmark.comparison.comparison_page import TERMINAL_COLUMNS, table_cells
+    from selfmark.comparison.comparison_plan import Comparison, parse_budget, parse_methods
     from selfmark.comparison.runner import find_devices, run_comparison
     from selfmark.run.devices import select_device
 

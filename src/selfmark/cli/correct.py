@@ -8,7 +8,7 @@ import typer
 
 from selfmark.cli.console import print_result
 from selfmark.cli.options import Browser, Device, Port, RunFolder
-from selfmark.cli.path_checks import check_inputs, check_model
+from selfmark.cli.path_checks import check_inputs, require_readable_model
 from selfmark.cli.watch import require_web_packages
 
 
@@ -28,7 +28,7 @@ def correct(
 ) -> None:
     """Correct landmarks by dragging them on a page in your browser; 'refine' learns from the corrections."""
     require_web_packages()
-    check_model(run)
+    require_readable_model(run)
     check_inputs(images)
 
     from selfmark.naming.server import PageOptions, correct_landmarks

@@ -19,7 +19,7 @@ Root = Annotated[Path, typer.Argument(help="Folder with the official files.")]
 @app.command("list")
 def list_datasets() -> None:
     """List the data sets that can be read and where to get them."""
-    from selfmark.paper.datasets.registry import DATASETS
+    from selfmark.paper.datasets.dataset_registry import DATASETS
 
     for name, data in DATASETS.items():
         print_result(f"{name:<11}{data.title}")
@@ -30,7 +30,7 @@ def list_datasets() -> None:
 def check(name: Name, root: Root) -> None:
     """Check which files of a data set are present and which are missing."""
     from selfmark.paper.datasets import layout_check as checks
-    from selfmark.paper.datasets.registry import get_dataset_info, read_dataset
+    from selfmark.paper.datasets.dataset_registry import get_dataset_info, read_dataset
 
     rows = ((entry.expected, ", ".join(entry.existing) or "-") for entry in checks.check_layout(name, root))
     print_table(("file or folder", "found"), rows, get_dataset_info(name).title)
@@ -73,9 +73,9 @@ def write(
     from selfmark.cli.progress import CountDisplay
     from selfmark.errors import InputError
     from selfmark.paper.datasets.dataset import write_coco_dataset
+    from selfmark.paper.datasets.dataset_registry import read_dataset
     from selfmark.paper.datasets.detections import replace_boxes, replace_points
     from selfmark.paper.datasets.face_finder import use_found_faces
-    from selfmark.paper.datasets.registry import read_dataset
 
     if boxes is not None and find_faces:
         raise InputError("--boxes and --find-faces cannot be combined: give one of them")

@@ -20,7 +20,7 @@ from selfmark.cli.options import (
     parse_regions,
     parse_settings,
 )
-from selfmark.cli.path_checks import check_files, check_inputs, check_run
+from selfmark.cli.path_checks import check_files, check_inputs, require_finished_run
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Evaluate a run: a trust score per landmark and, if labels are given, all metrics of the paper."""
-    check_run(run)
+    require_finished_run(run)
     check_inputs([*images, *(train_images or ())])
     check_files(labels, train_labels)
 

@@ -9,7 +9,7 @@ import typer
 
 from selfmark.cli.console import print_note, print_result, print_table
 from selfmark.cli.options import Device, RunFolder
-from selfmark.cli.path_checks import check_files, check_inputs, check_model
+from selfmark.cli.path_checks import check_files, check_inputs, require_readable_model
 from selfmark.wording import describe_count
 
 
@@ -31,7 +31,7 @@ def map_points(
     device: Device = "auto",
 ) -> None:
     """Learn your own points from a few annotated images; 'predict --mapped' then outputs them."""
-    check_model(run)
+    require_readable_model(run)
     check_inputs(images)
     check_files(labels)
 

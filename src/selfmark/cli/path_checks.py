@@ -34,7 +34,7 @@ def check_files(*paths: Path | None) -> None:
             require_readable(path)
 
 
-def check_model(folder: Path) -> None:
+def require_readable_model(folder: Path) -> None:
     """Raise if a run folder or model folder contains no model that this version can read."""
     read_card(model_folder(folder))
 
@@ -42,10 +42,10 @@ def check_model(folder: Path) -> None:
 def check_models(folder: Path) -> None:
     """Raise if a run folder has no readable model; a run with views must have one for each view."""
     for part in view_folders(folder) or [folder]:
-        check_model(part)
+        require_readable_model(part)
 
 
-def check_run(folder: Path) -> None:
+def require_finished_run(folder: Path) -> None:
     """Raise if a folder is not a finished run; of a run with views, all views must be finished."""
     if is_packaged(folder):
         raise InputError(
@@ -53,4 +53,4 @@ def check_run(folder: Path) -> None:
         )
     for part in view_folders(folder) or [folder]:
         require_run(part)
-        check_model(part)
+        require_readable_model(part)

@@ -45,11 +45,12 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path(
         "predictions"
     ),
-    format: Annotated[
+    output_format: Annotated[
         str,
         typer.Option(
+            "--format",
             help="csv, parquet, coco, coco-results, cvat, dlc, dlc-h5, label-studio, lightning-pose, nwb, "
-            "sleap, sleap-analysis or ultralytics."
+            "sleap, sleap-analysis or ultralytics.",
         ),
     ] = "csv",
     every: Every = 1,
@@ -141,7 +142,7 @@ def predict(
         smooth_predictions,
     )
 
-    write = get_writer(format)
+    write = get_writer(output_format)
     if mapped and min_trust is not None:
         raise InputError("--min-trust cannot be used with --mapped, because mapped points have no trust")
     layout = _parse_layout(draw, draw_text, legend, side_by_side, trail)
@@ -200,7 +201,7 @@ def predict(
                 if has_photos:
                     predictions = draw_photos(predictions, refs, card, output, layout)
                 path = write(predictions, card, output)
-            write_record(output, model, run, format, card)
+            write_record(output, model, run, output_format, card)
     print_result(f"{describe_count(counted.images, 'image')}, {display.rate:.1f} per second: {path}")
     for video in videos.values():
         print_result(f"labeled video: {video}")

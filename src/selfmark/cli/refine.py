@@ -10,7 +10,7 @@ import typer
 
 from selfmark.cli.console import print_note, print_result, print_table
 from selfmark.cli.options import Device, RunFolder, parse_settings
-from selfmark.cli.path_checks import check_files, check_inputs, check_model
+from selfmark.cli.path_checks import check_files, check_inputs, require_readable_model
 from selfmark.errors import InputError
 from selfmark.wording import describe_count
 
@@ -44,7 +44,7 @@ def refine(
     device: Device = "auto",
 ) -> None:
     """Improve a detector with corrected landmarks; the original detector is kept."""
-    check_model(run)
+    require_readable_model(run)
     if undo:
         from selfmark.refinement.refine_run import restore_original
 

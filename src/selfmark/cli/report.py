@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from selfmark.cli.console import print_result
-from selfmark.cli.path_checks import check_run
+from selfmark.cli.path_checks import require_finished_run
 
 
 def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Rebuild the report of a finished run, or of each of its views."""
-    check_run(run)
+    require_finished_run(run)
 
     from selfmark.evaluation.run_models import RunModels
     from selfmark.report.run_report import build_report

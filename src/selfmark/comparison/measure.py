@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from selfmark.comparison.jobs import Job
+from selfmark.comparison.comparison_plan import MethodJob
 from selfmark.comparison.pace import plan_schedule
 from selfmark.detector import Detector
 from selfmark.discovery import discover
@@ -75,7 +75,7 @@ _ROW: dict[str, Check] = {
 }
 
 
-def run_job(job: Job, listener: Listener | None = None) -> Row:
+def measure_method(job: MethodJob, listener: Listener | None = None) -> Row:
     """Train and measure a method, unless its result exists; resume an interrupted training.
 
     A failed method gets a row that says why. If the cause may pass, no row is written, so that the method can
@@ -107,7 +107,7 @@ def run_job(job: Job, listener: Listener | None = None) -> Row:
     return row
 
 
-def _read_row(job: Job) -> Row:
+def _read_row(job: MethodJob) -> Row:
     """Read the row of a finished method; raise an InputError if the file is not such a row."""
     row = read_json(job.result_file)
     try:
@@ -123,7 +123,7 @@ def _read_row(job: Job) -> Row:
     return dict(row)
 
 
-def _train_and_measure(job: Job, device: torch.device, listener: Listener | None) -> Row:
+def _train_and_measure(job: MethodJob, device: torch.device, listener: Listener | None) -> Row:
     """Plan the schedule, train, evaluate, and return the row of the method."""
     comparison = job.comparison
     if not job.schedule_file.exists():
@@ -174,7 +174,7 @@ def _train_and_measure(job: Job, device: torch.device, listener: Listener | None
     }
 
 
-def _empty_row(job: Job) -> Row:
+def _empty_row(job: MethodJob) -> Row:
     """Return a row in which all measured values are None."""
     comparison = job.comparison
     return {
@@ -186,7 +186,7 @@ def _empty_row(job: Job) -> Row:
     } | dict.fromkeys((*_NUMBERS, *_TEXTS, "iterations"))
 
 
-def _measure_on_object(job: Job, detector: Detector) -> float | None:
+def _measure_on_object(job: MethodJob, detector: Detector) -> float | None:
     """Return the fraction of landmarks on the object in the labeled images, see `fraction_on_object`."""
     comparison = job.comparison
     truth = read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))

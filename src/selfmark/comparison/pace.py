@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from selfmark.comparison.jobs import UNTRAINED_SETTINGS, Job
+from selfmark.comparison.comparison_plan import UNTRAINED_SETTINGS, MethodJob
 from selfmark.config import Config, Network, override
 from selfmark.config.schedule import scale_schedule, schedule_settings, stage_iterations
 from selfmark.errors import InputError
@@ -26,7 +26,7 @@ _MIN_TIMED_SECONDS = 5.0  # timing may always take this long
 _MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the factor on the iterations of the preset
 
 
-def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
+def plan_schedule(job: MethodJob, device: torch.device) -> dict[str, Any]:
     """Return the numbers of iterations, by dotted name, with which training takes as long as the budget.
 
     Self-training ends Stage 1 after its warm-up if the landmarks so far do not agree with the zero-shot
@@ -55,7 +55,7 @@ def plan_schedule(job: Job, device: torch.device) -> dict[str, Any]:
     return schedule_settings(scale_schedule(config, factor))
 
 
-def resolve_job_config(job: Job, num_images: int, device: torch.device) -> Config:
+def resolve_job_config(job: MethodJob, num_images: int, device: torch.device) -> Config:
     """Return the settings of the run of a method, before its iterations are planned."""
     comparison = job.comparison
     options = RunOptions(

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from selfmark._version import __version__
-from selfmark.comparison.jobs import Comparison, Job, RowName, order_rows
-from selfmark.comparison.measure import Row, run_job
+from selfmark.comparison.comparison_page import write_page
+from selfmark.comparison.comparison_plan import Comparison, MethodJob, RowName, order_rows
+from selfmark.comparison.measure import Row, measure_method
 from selfmark.comparison.pace import resolve_job_config
-from selfmark.comparison.page import write_page
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
@@ -78,7 +78,7 @@ def _check_settings(comparison: Comparison, output: Path, device: str) -> None:
     for method in comparison.methods:
         try:
             resolve_job_config(
-                Job(comparison, method, output / method, device), num_images, select_device(device)
+                MethodJob(comparison, method, output / method, device), num_images, select_device(device)
             )
         except InputError as error:
             errors.append(error)
@@ -102,7 +102,7 @@ def _run_methods(
             while True:
                 name = names.get_nowait()
                 on_start(name, device)
-                row = run_in_process(Job(comparison, name, output / name, device), processes.append)
+                row = run_in_process(MethodJob(comparison, name, output / name, device), processes.append)
                 rows.append(row)
                 on_done(row)
 
@@ -164,7 +164,7 @@ def _require_same_comparison(comparison: Comparison, output: Path) -> None:
     write_json(described, path)
 
 
-def run_in_process(job: Job, on_start: Callable[[BaseProcess], None] = lambda process: None) -> Row:
+def run_in_process(job: MethodJob, on_start: Callable[[BaseProcess], None] = lambda process: None) -> Row:
     """Run a job in a new process, so that its memory can be measured and it cannot crash this process.
 
     Args:
@@ -191,12 +191,12 @@ def run_in_process(job: Job, on_start: Callable[[BaseProcess], None] = lambda pr
     return row
 
 
-def _work(job: Job, sender: Connection) -> None:
+def _work(job: MethodJob, sender: Connection) -> None:
     """Run a job, and send its row or its exception to the parent process, unless that was killed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         try:
-            sender.send(run_job(job))
+            sender.send(measure_method(job))
         except BaseException as error:
             sender.send(error)
 

@@ -63,7 +63,7 @@ class Mallis2020:
 
 
 @dataclass(frozen=True)
-class Equivariance:
+class EquivarianceSettings:
     """Landmarks that follow random warps and differ from each other (Thewlis et al. 2017)."""
 
     lr: float = between(0, 1, 3e-4)  # learning rate of Adam
@@ -88,7 +88,7 @@ class DVE:
 
 
 @dataclass(frozen=True)
-class Zhang2018:
+class Zhang2018Settings:
     """Autoencoder with landmarks as its bottleneck (Zhang et al. 2018); lengths are in sides of the image."""
 
     lr: float = between(0, 1, 1e-3)  # learning rate of Adam
@@ -111,7 +111,7 @@ class Zhang2018:
 
 
 @dataclass(frozen=True)
-class Jakab2018:
+class Jakab2018Settings:
     """Conditional image generation through K Gaussians (Jakab et al. 2018)."""
 
     lr: float = between(0, 1, 1e-3)  # learning rate of Adam
@@ -128,7 +128,7 @@ class Jakab2018:
 
 
 @dataclass(frozen=True)
-class Lorenz2019:
+class Lorenz2019Settings:
     """Parts with shape and appearance (Lorenz et al. 2019); lengths are in units of half the image side."""
 
     lr: float = between(0, 1, 1e-3)  # learning rate of Adam
@@ -151,7 +151,7 @@ class Lorenz2019:
 
 
 @dataclass(frozen=True)
-class AutoLink:
+class AutoLinkSettings:
     """Landmarks connected by learned edges (He et al. 2022)."""
 
     lr: float = between(0, 1, 1e-4)  # learning rate of Adam

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from selfmark.config.feature_settings import Features, Student
-from selfmark.config.method_settings import AutoLink, Equivariance, Jakab2018, Methods
+from selfmark.config.method_settings import AutoLinkSettings, EquivarianceSettings, Jakab2018Settings, Methods
 from selfmark.config.schedule_settings import Schedule
 from selfmark.config.schema import (
     Augment,
@@ -75,11 +75,11 @@ PRESETS: dict[str, Config] = {
         stage2=Stage2(iterations=350, lr_drops=(0.75,), backbone_lr=0.5, sigma=1.5, refine="centroid"),
         runtime=Runtime(batch=8, checkpoint_every=100, log_every=10),
         methods=Methods(iterations=1_000, batch=16),
-        autolink=AutoLink(size=64, perceptual_size=128),
+        autolink=AutoLinkSettings(size=64, perceptual_size=128),
         # With Adam, maps change by about the learning rate times the width of the network, so a narrow
         # network can have a higher learning rate.
-        equivariance=Equivariance(lr=1e-3),
-        jakab2018=Jakab2018(lr=2e-3),
+        equivariance=EquivarianceSettings(lr=1e-3),
+        jakab2018=Jakab2018Settings(lr=2e-3),
     ),
 }
 

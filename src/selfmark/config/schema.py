@@ -17,14 +17,14 @@ from selfmark.config.limits import above, between, check_limits, fraction, requi
 from selfmark.config.memory import ENCODER_CHANNELS, check_batch_memory, check_image_memory
 from selfmark.config.method_settings import (
     DVE,
-    AutoLink,
-    Equivariance,
-    Jakab2018,
-    Lorenz2019,
+    AutoLinkSettings,
+    EquivarianceSettings,
+    Jakab2018Settings,
+    Lorenz2019Settings,
     Mallis2020,
     Method,
     Methods,
-    Zhang2018,
+    Zhang2018Settings,
 )
 from selfmark.config.schedule_settings import Schedule
 from selfmark.config.video_settings import Smoothing, Tracking
@@ -447,12 +447,12 @@ class Config:
     smoothing: Smoothing = field(default_factory=Smoothing)
     methods: Methods = field(default_factory=Methods)
     mallis2020: Mallis2020 = field(default_factory=Mallis2020)
-    equivariance: Equivariance = field(default_factory=Equivariance)
+    equivariance: EquivarianceSettings = field(default_factory=EquivarianceSettings)
     dve: DVE = field(default_factory=DVE)
-    zhang2018: Zhang2018 = field(default_factory=Zhang2018)
-    jakab2018: Jakab2018 = field(default_factory=Jakab2018)
-    lorenz2019: Lorenz2019 = field(default_factory=Lorenz2019)
-    autolink: AutoLink = field(default_factory=AutoLink)
+    zhang2018: Zhang2018Settings = field(default_factory=Zhang2018Settings)
+    jakab2018: Jakab2018Settings = field(default_factory=Jakab2018Settings)
+    lorenz2019: Lorenz2019Settings = field(default_factory=Lorenz2019Settings)
+    autolink: AutoLinkSettings = field(default_factory=AutoLinkSettings)
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
-from selfmark.images.input_files import read_text
+from selfmark.images.input_files import read_text_input
 
 # First cell of each header line, in tables of one individual and in tables of several individuals.
 LEVELS = (["scorer", "bodyparts", "coords"], ["scorer", "individuals", "bodyparts", "coords"])
@@ -90,7 +90,7 @@ def _read_table(path: Path) -> _Table:
         # Tables that pandas stores in HDF5 are partly pickles, which can run any code when they are opened.
         raise InputError(f"{path} is an HDF5 file: give the CSV file that DeepLabCut keeps beside it")
     try:
-        lines = list(csv.reader(io.StringIO(read_text(path), newline="")))
+        lines = list(csv.reader(io.StringIO(read_text_input(path), newline="")))
     except csv.Error as error:
         raise InputError(f"{path} is not a CSV file: {error}") from error
     first_cells = [line[0] if line else "" for line in lines[:4]]

@@ -74,7 +74,7 @@ def measure_unfamiliarity(familiarity: Familiarity, descriptions: Tensor) -> flo
     return float(_distances(descriptions, familiarity.mean).median() / max(familiarity.limit, 1e-12))
 
 
-def describe_images(encoder: Encoder, pixels: Tensor) -> Tensor:
+def compute_mean_features(encoder: Encoder, pixels: Tensor) -> Tensor:
     """Return the mean features [N, C] of network images [N, 3, S, S] uint8, as unit vectors on the CPU."""
     device = next(encoder.parameters()).device
     with torch.no_grad():
@@ -98,7 +98,7 @@ def save_familiarity(detector: Detector, pixels: Tensor, folder: Path, guards: G
     if encoder is None:
         return
     rows = evenly_spaced(len(pixels), guards.familiar_images)
-    familiarity = fit_familiarity(describe_images(encoder, pixels[rows].cpu()))
+    familiarity = fit_familiarity(compute_mean_features(encoder, pixels[rows].cpu()))
     limit = torch.tensor([familiarity.limit])
     write_tensors({"mean": familiarity.mean, "limit": limit}, {}, folder / FILE)
 
@@ -126,7 +126,7 @@ def warn_of_unfamiliar_images(
     crops = [store.pixels for store in iterate_crops(sample, detector.card.images, _BATCH) if len(store)]
     if not crops:
         return None
-    distance = measure_unfamiliarity(familiarity, describe_images(encoder, torch.cat(crops)))
+    distance = measure_unfamiliarity(familiarity, compute_mean_features(encoder, torch.cat(crops)))
     if distance <= guards.max_unfamiliarity:
         return None
     return (

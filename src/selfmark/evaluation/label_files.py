@@ -17,7 +17,7 @@ from selfmark.evaluation.label_studio_labels import read_label_studio_labels
 from selfmark.evaluation.normalizers import read_declared_normalizer
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, read_coco, read_keypoints
-from selfmark.images.input_files import read_text
+from selfmark.images.input_files import read_text_input
 from selfmark.wording import choose_form, describe_count
 
 _TABLE_SUFFIXES = (".csv", ".h5", ".hdf5")
@@ -109,7 +109,7 @@ def read_label_file(path: Path) -> CocoFile:
 def is_coco(path: Path) -> bool:
     """Return True for a COCO file, the only format from which the images can be located."""
     # A COCO file is a JSON object, an export of Label Studio is a list.
-    return path.suffix.lower() not in _TABLE_SUFFIXES and not read_text(path).lstrip().startswith("[")
+    return path.suffix.lower() not in _TABLE_SUFFIXES and not read_text_input(path).lstrip().startswith("[")
 
 
 def find_common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[str, ...]:

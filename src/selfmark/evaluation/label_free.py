@@ -9,7 +9,7 @@ import torch
 
 from selfmark.config import Config
 from selfmark.detector import Detector
-from selfmark.evaluation.background import are_whole_frames_of_one_video, measure_background
+from selfmark.evaluation.background_check import are_whole_frames_of_one_video, measure_background
 from selfmark.evaluation.consistency import (
     compute_agreeing_fraction,
     compute_cluster_separation,

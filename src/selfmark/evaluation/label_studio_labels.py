@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlparse
 
 from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
-from selfmark.images.input_files import MAX_COORDINATE, read_text
+from selfmark.images.input_files import MAX_COORDINATE, read_text_input
 
 _MAX_NAMES = 1_000  # maximum number of different labels; each label takes memory for every object
 VISIBLE = 2  # COCO's v of a point that is annotated and visible
@@ -41,7 +41,7 @@ def read_label_studio_labels(path: Path) -> CocoFile:
     The points whose parent is the same rectangle form an object with that box. All points without a rectangle
     form one more object. Pre-annotations and canceled annotations do not count.
     """
-    text = read_text(path)
+    text = read_text_input(path)
     try:
         tasks = json.loads(text)
     except ValueError as error:

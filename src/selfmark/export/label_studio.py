@@ -22,7 +22,7 @@ from selfmark.detector import Prediction
 from selfmark.export.coco_keypoints import ExportedImage, ExportedObject, iterate_objects, write_list
 from selfmark.export.frame_files import save_frames
 from selfmark.export.output_files import open_output, require_absent, require_unique_names, require_writable
-from selfmark.export.trust_entries import describe_smoothing, describe_trust
+from selfmark.export.trust_entries import describe_smoothing, format_trust
 from selfmark.model.card import ModelCard
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import atomic_folder
@@ -98,7 +98,7 @@ def _build_interface(card: ModelCard) -> str:
             points, "Label", value=name, model_index=str(index), background=background
         )
         if card.trust:
-            label.set("hint", describe_trust(card, index))
+            label.set("hint", format_trust(card, index))
     boxes = ElementTree.SubElement(view, "RectangleLabels", name=OBJECTS, toName=IMAGE, fillOpacity="0")
     ElementTree.SubElement(boxes, "Label", value=OBJECT)
     ElementTree.indent(view)

@@ -17,7 +17,7 @@ from selfmark.errors import InputError, require_package
 from selfmark.export.hdf5_files import save_hdf5
 from selfmark.export.output_files import output_file, require_unique_names, require_writable
 from selfmark.export.pose_tables import PoseTable, gather_tables
-from selfmark.export.trust_entries import describe_smoothing, describe_trust
+from selfmark.export.trust_entries import describe_smoothing, format_trust
 from selfmark.images.video import count_frames, probe_video
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
@@ -85,7 +85,7 @@ def _build_series(
     rows = np.flatnonzero(table.instance == instance)
     series: list[Any] = []
     for index, name in enumerate(card.names):
-        trust = describe_trust(card, index)
+        trust = format_trust(card, index)
         series.append(
             ndx_pose.PoseEstimationSeries(
                 name=_to_hdf5_name(name),

@@ -40,14 +40,14 @@ def require_same_model(folder: Path, model: str, run: Path) -> None:
         raise InputError(f"{folder} has results of {what}; choose another folder with -o, or add --overwrite")
 
 
-def write_record(folder: Path, model: str, run: Path, format: str, card: ModelCard) -> None:
+def write_record(folder: Path, model: str, run: Path, output_format: str, card: ModelCard) -> None:
     """Write predictions.json: the model, its run folder, the output format and the smoothing method."""
     values = {
         "format": FORMAT,
         "selfmark": __version__,
         "run": str(run),
         "model": model,
-        "output_format": format,
+        "output_format": output_format,
         "smoothing": get_smoothing_method(card) or "none",
     }
     write_json(values, folder / RECORD)

@@ -33,7 +33,7 @@ def describe_smoothing(card: ModelCard) -> str:
     return f", smoothed ({method})" if method else ""
 
 
-def describe_trust(card: ModelCard, landmark: int) -> str:
+def format_trust(card: ModelCard, landmark: int) -> str:
     """Return the trust of a landmark as text, with a warning if it is low; empty if it was not measured."""
     if not card.trust:
         return ""

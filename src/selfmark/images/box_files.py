@@ -11,7 +11,7 @@ from pathlib import Path
 from selfmark.errors import InputError
 from selfmark.image_ref import Box
 from selfmark.images.coco import read_coco
-from selfmark.images.input_files import parse_box, read_text
+from selfmark.images.input_files import parse_box, read_text_input
 
 _MAX_INDEX = 2**53  # a float holds every whole number up to this
 _COLUMNS = {  # accepted column names of a CSV file
@@ -88,7 +88,7 @@ def _read_coco_boxes(path: Path) -> Iterator[FileBox]:
 
 
 def _read_csv(path: Path) -> Iterator[FileBox]:
-    rows = csv.reader(read_text(path).splitlines())
+    rows = csv.reader(read_text_input(path).splitlines())
     header = [name.strip().lower() for name in next(rows, [])]
     column_of = {
         field: next((header.index(name) for name in names if name in header), None)
@@ -149,7 +149,7 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
     lines = [
         (f"{file} line {number}", file, line.split())
         for file in files
-        for number, line in enumerate(read_text(file).splitlines(), start=1)
+        for number, line in enumerate(read_text_input(file).splitlines(), start=1)
         if line.strip()
     ]
     is_sixth_a_track = all(re.fullmatch(r"\d+", words[5]) for _, _, words in lines if len(words) == 6)

@@ -28,7 +28,7 @@ from selfmark.images.input_files import (
     VIDEO_SUFFIXES,
     parse_box,
     path_is,
-    read_text,
+    read_text_input,
     require_utf8,
 )
 from selfmark.run.json_schema import is_int64
@@ -374,7 +374,7 @@ class CocoFile:
 
 def read_coco(path: Path) -> CocoFile:
     """Read a COCO file; every image must have an id and a file name, every annotation an image id."""
-    text = read_text(path)
+    text = read_text_input(path)
     try:
         content = json.loads(text)
     except ValueError as error:

@@ -25,7 +25,7 @@ _CHUNK = 8  # references that a process gets at a time
 
 
 @dataclass(frozen=True)
-class Job:
+class CropJob:
     """Some references, and how to get their crops.
 
     positions: indices of the references
@@ -39,7 +39,7 @@ class Job:
 Results = tuple[list[int], list[Outcome]]
 
 
-def run_jobs(jobs: Iterable[Job], num_stills: int, images: Images) -> Iterator[Results]:
+def run_crop_jobs(jobs: Iterable[CropJob], num_stills: int, images: Images) -> Iterator[Results]:
     """Run jobs, a limited number at a time, and yield their results in the order of the jobs.
 
     The first images are read in threads. The time that the caller waits for them predicts how long it would
@@ -52,8 +52,8 @@ def run_jobs(jobs: Iterable[Job], num_stills: int, images: Images) -> Iterator[R
         images: settings of the crops.
     """
     waited, num_done = 0.0, 0
-    pending: deque[tuple[list[Job], Future[list[list[Outcome]]]]] = deque()
-    chunk: list[Job] = []
+    pending: deque[tuple[list[CropJob], Future[list[list[Outcome]]]]] = deque()
+    chunk: list[CropJob] = []
     readers = _Readers(images)
 
     def finish_first() -> Iterator[Results]:
@@ -112,12 +112,12 @@ class _Readers:
             self._process_pool = ThreadPoolExecutor(count)
             self.max_pending = 2 * count
 
-    def submit(self, jobs: list[Job]) -> Future[list[list[Outcome]]]:
+    def submit(self, jobs: list[CropJob]) -> Future[list[list[Outcome]]]:
         if self._process_pool is not None and all(isinstance(job.work, StillImage) for job in jobs):
             return self._process_pool.submit(self._read_in_process, jobs)
         return self._pool.submit(self._read_here, jobs)
 
-    def _read_here(self, jobs: list[Job]) -> list[list[Outcome]]:
+    def _read_here(self, jobs: list[CropJob]) -> list[list[Outcome]]:
         return [
             read_crops(job.work.path, job.work.refs, self._images)
             if isinstance(job.work, StillImage)
@@ -125,7 +125,7 @@ class _Readers:
             for job in jobs
         ]
 
-    def _read_in_process(self, jobs: list[Job]) -> list[list[Outcome]]:
+    def _read_in_process(self, jobs: list[CropJob]) -> list[list[Outcome]]:
         """Read in this thread's process; read here if it has ended or there are too many references."""
         stills = [job.work for job in jobs if isinstance(job.work, StillImage)]
         if sum(len(still.refs) for still in stills) > CAPACITY:

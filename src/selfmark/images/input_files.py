@@ -63,7 +63,7 @@ def require_utf8(name: str, description: str) -> None:
         raise InputError(f"{description} {name!a} is not valid UTF-8; rename it") from error
 
 
-def read_text(path: Path) -> str:
+def read_text_input(path: Path) -> str:
     """Read a UTF-8 text file, with or without a byte order mark; all line ends become newlines."""
     try:
         text = read_bytes(path, physical_memory()).decode("utf-8-sig")

@@ -22,7 +22,7 @@ def image_format(path: Path) -> str:
     return Image.registered_extensions()[path.suffix.lower()]
 
 
-def encode_image(image: Image.Image, format: str, quality: int) -> bytes:
+def encode_image(image: Image.Image, pillow_format: str, quality: int) -> bytes:
     """Return the content of an image file.
 
     Write these bytes to a file instead of letting Pillow write it: if the disk is full, Pillow may write only
@@ -30,11 +30,11 @@ def encode_image(image: Image.Image, format: str, quality: int) -> bytes:
 
     Args:
         image: the image.
-        format: format of Pillow, such as `JPEG`.
+        pillow_format: name of a format in Pillow, such as `JPEG`.
         quality: quality of the format, 0 to 100; PNG ignores it.
     """
     stream = io.BytesIO()
-    image.save(stream, format, quality=quality)
+    image.save(stream, pillow_format, quality=quality)
     return stream.getvalue()
 
 

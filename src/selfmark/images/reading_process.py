@@ -127,7 +127,7 @@ def can_start_processes() -> bool:
     return hasattr(os, "memfd_create") and is_python
 
 
-def serve(connection_descriptor: int, memory_descriptor: int) -> None:
+def serve_crops(connection_descriptor: int, memory_descriptor: int) -> None:
     """Read images until the connection is closed; the main function of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to end
     cv2.setNumThreads(1)

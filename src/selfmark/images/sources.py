@@ -18,7 +18,7 @@ from selfmark.images.input_files import (
     VIDEO_SUFFIXES,
     parse_box,
     path_is,
-    read_text,
+    read_text_input,
     require_input,
     require_utf8,
 )
@@ -132,7 +132,7 @@ def _expand_pattern(pattern: str) -> Iterator[Path]:
 
 def _read_text_list(path: Path, every: int) -> list[ImageRef]:
     refs: list[ImageRef] = []
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text_input(path).splitlines(), start=1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue

@@ -20,7 +20,7 @@ from selfmark.config import Images
 from selfmark.errors import DiskError, InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import keypoint_bounds
-from selfmark.images.crop_readers import Job, run_jobs
+from selfmark.images.crop_readers import CropJob, run_crop_jobs
 from selfmark.images.decode import DecodedImage
 from selfmark.images.read_crops import Crop, Outcome, crop_all, stack_boxes
 from selfmark.images.reading_process import StillImage
@@ -181,7 +181,7 @@ def _iterate_crops(
     skipped: list[SkippedImage] = []
     files = _group_by_file(refs)
     num_stills = sum(not is_video for _, is_video in files)
-    results = run_jobs(_plan_jobs(files, refs, images), num_stills, images)
+    results = run_crop_jobs(_plan_jobs(files, refs, images), num_stills, images)
     for ref, outcome in zip(refs, _restore_order(results), strict=True):
         if isinstance(outcome, str):
             skipped.append(SkippedImage(ref.name, outcome))
@@ -207,16 +207,18 @@ def _group_by_file(refs: Sequence[ImageRef]) -> dict[tuple[Path, bool], list[int
 
 def _plan_jobs(
     files: dict[tuple[Path, bool], list[int]], refs: Sequence[ImageRef], images: Images
-) -> Iterator[Job]:
+) -> Iterator[CropJob]:
     """Yield one job per still image and per video frame, in the order in which files first occur."""
     for (path, is_video), positions in files.items():
         if is_video:
             yield from _video_jobs(path, positions, refs, images)
         else:
-            yield Job(positions, StillImage(path, [refs[position] for position in positions]))
+            yield CropJob(positions, StillImage(path, [refs[position] for position in positions]))
 
 
-def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images) -> Iterator[Job]:
+def _video_jobs(
+    path: Path, positions: list[int], refs: Sequence[ImageRef], images: Images
+) -> Iterator[CropJob]:
     """Yield one job per frame of a video, which is read once from start to end.
 
     At the end, yield jobs that report the frames that could not be read.
@@ -229,11 +231,11 @@ def _video_jobs(path: Path, positions: list[int], refs: Sequence[ImageRef], imag
         for frame, image in read_frames(path, list(remaining)):
             indices = remaining.pop(frame)
             original = DecodedImage(image, (image.shape[1], image.shape[0]), 1)
-            yield Job(indices, partial(crop_all, original, [refs[index] for index in indices], images))
+            yield CropJob(indices, partial(crop_all, original, [refs[index] for index in indices], images))
     except InputError:
         reason = "the video cannot be read"
     for indices in remaining.values():
-        yield Job(indices, partial(_fail_all, len(indices), reason))
+        yield CropJob(indices, partial(_fail_all, len(indices), reason))
 
 
 def _fail_all(count: int, reason: str) -> list[Outcome]:

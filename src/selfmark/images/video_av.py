@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
-from selfmark.images.video_container import check_frame_count, check_frame_size, require_video
+from selfmark.images.video_container import check_frame_count, require_plausible_frame_size, require_video
 
 _MIN_SEEK = 50  # frames; a key frame at most this far ahead is reached by decoding instead of seeking
 _WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times only
@@ -267,5 +267,5 @@ def _open(path: Path) -> Iterator[Any]:
         stream: Any = container.streams.best("video")
         if stream is None or stream.codec_context is None:
             raise InputError(f"{path} has an unknown codec; convert it, for example to MP4 (H.264)")
-        check_frame_size(path, stream.codec_context.width, stream.codec_context.height)
+        require_plausible_frame_size(path, stream.codec_context.width, stream.codec_context.height)
         yield container

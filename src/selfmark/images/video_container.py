@@ -46,7 +46,7 @@ def check_frame_count(path: Path, frames: int) -> None:
         raise InputError(f"{path} has {frames:,} frames; split it into files of at most {MAX_FRAMES:,}")
 
 
-def check_frame_size(path: Path, width: int, height: int) -> None:
+def require_plausible_frame_size(path: Path, width: int, height: int) -> None:
     """Raise if frames have more pixels than a file of this size can contain; called before decoding."""
     size = path.stat().st_size
     if width * height > max(MIN_PIXELS_TO_CHECK, size * MAX_PIXELS_PER_BYTE):

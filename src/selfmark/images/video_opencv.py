@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
-from selfmark.images.video_container import check_frame_count, check_frame_size, require_video
+from selfmark.images.video_container import check_frame_count, require_plausible_frame_size, require_video
 
 # For damaged videos, ffmpeg and OpenCV flood the terminal with messages; selfmark reports its own errors.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
@@ -68,7 +68,7 @@ def _open(path: Path) -> Iterator[cv2.VideoCapture]:
         width, height = (
             int(capture.get(key)) for key in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
         )
-        check_frame_size(path, width, height)
+        require_plausible_frame_size(path, width, height)
         yield capture
     finally:
         capture.release()

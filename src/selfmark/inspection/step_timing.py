@@ -20,7 +20,7 @@ from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore
-from selfmark.methods.registry import build_method
+from selfmark.methods.method_registry import build_method
 from selfmark.methods.training import build_task
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.landmark_network import prepare_landmark_network

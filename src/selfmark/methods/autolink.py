@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from selfmark.config import Config
 from selfmark.errors import InputError
-from selfmark.methods.autolink_decoder import Decoder, init_like_authors
+from selfmark.methods.autolink_decoder import UNetDecoder, init_like_authors
 from selfmark.methods.contract import RandomChanges, TrainedMethod
 from selfmark.methods.perceptual import PerceptualFeatures, load_perceptual_features
 from selfmark.methods.warps import cell_positions
@@ -50,7 +50,7 @@ class AutoLink(TrainedMethod):
         self.image_scale = nn.Parameter(torch.ones(1))
         groups = network.norm_groups
         width = groups * max(1, round(network.channels * settings.decoder_width / groups))
-        self.decoder = Decoder(3 + 1, 3, width, groups)
+        self.decoder = UNetDecoder(3 + 1, 3, width, groups)
         # These weights are larger than torch's default, so that landmarks start farther apart.
         init_like_authors(self.psi.head.last)
         self._features: PerceptualFeatures | None = None

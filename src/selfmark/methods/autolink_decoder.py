@@ -13,7 +13,7 @@ _SLOPE = 0.2  # slope of the leaky ReLUs for negative inputs, as in the authors'
 _MULTIPLES = (1, 2, 4, 8, 8)
 
 
-class Decoder(nn.Module):
+class UNetDecoder(nn.Module):
     """U-Net with five resolutions, each half of the previous one."""
 
     def __init__(self, inputs: int, outputs: int, width: int, groups: int) -> None:

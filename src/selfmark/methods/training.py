@@ -22,7 +22,7 @@ from selfmark.detector import Detector
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore
 from selfmark.methods.contract import RandomChanges, TrainedMethod
-from selfmark.methods.registry import build_method
+from selfmark.methods.method_registry import build_method
 from selfmark.model.heatmaps import heat_centroids, sample_descriptors, to_pixels
 from selfmark.model.network import prepare_network
 from selfmark.model.soft_argmax import SoftArgmaxPsi

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from selfmark.config import Zhang2018 as Settings
+from selfmark.config import Zhang2018Settings as Settings
 from selfmark.methods.warps import cell_positions
 
 # Channels at each resolution, as multiples of the decoder's width, from fine to coarse.
@@ -40,8 +40,10 @@ class LandmarkDecoder(nn.Module):
         self.expand = SeparateLinear(landmarks + 1, settings.descriptor, width)
         widths = [width * factor for factor in _CHANNEL_FACTORS]
         inputs = [settings.levels * (width + landmarks + 1), *widths]
-        self.down = nn.ModuleList(ConvBlock(*pair, norm_groups) for pair in pairwise(inputs))
-        self.up = nn.ModuleList(ConvBlock(coarse, fine, norm_groups) for fine, coarse in pairwise(widths))
+        self.down = nn.ModuleList(LeakyConvBlock(*pair, norm_groups) for pair in pairwise(inputs))
+        self.up = nn.ModuleList(
+            LeakyConvBlock(coarse, fine, norm_groups) for fine, coarse in pairwise(widths)
+        )
         self.last = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, positions: Tensor, pooled: Tensor) -> Tensor:
@@ -54,7 +56,7 @@ class LandmarkDecoder(nn.Module):
         settings = self.settings
         descriptors = F.leaky_relu(self.expand(self.compress(pooled)))
         sigmas = [settings.sigma * settings.sigma_ratio**level for level in range(settings.levels)]
-        maps = draw_landmarks(positions, settings.side, sigmas)
+        maps = assign_pixels(positions, settings.side, sigmas)
         x = torch.cat([maps, fill_maps(maps, descriptors)], dim=2).flatten(1, 2)
         skips = []
         for depth, block in enumerate(self.down):
@@ -79,7 +81,7 @@ class SeparateLinear(nn.Module):
         return torch.einsum("bki,kio->bko", x, self.weight) + self.bias
 
 
-class ConvBlock(nn.Module):
+class LeakyConvBlock(nn.Module):
     """A 3x3 convolution, GroupNorm and leaky ReLU."""
 
     def __init__(self, inputs: int, outputs: int, norm_groups: int) -> None:
@@ -93,7 +95,7 @@ class ConvBlock(nn.Module):
         return F.leaky_relu(self.norm(self.conv(x)))
 
 
-def draw_landmarks(positions: Tensor, side: int, sigmas: list[float]) -> Tensor:
+def assign_pixels(positions: Tensor, side: int, sigmas: list[float]) -> Tensor:
     """Return the fraction of each pixel that belongs to each landmark and to the background.
 
     A landmark has a Gaussian density and the background a density of 1 per image area. The fractions are the

@@ -148,7 +148,7 @@ class FusedAugmentOps:
 
     def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
         """Draw the target heatmaps of the detector head."""
-        return target.draw_target(cells, valid, size, sigma)
+        return target.draw_target_fused(cells, valid, size, sigma)
 
 
 class FusedExecution:

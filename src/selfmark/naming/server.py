@@ -30,7 +30,7 @@ from selfmark.naming.shown_images import (
     ShownImages,
     compute_images_fingerprint,
     load_cached_landmarks,
-    select_images,
+    select_shown_images,
 )
 from selfmark.run.files import whole_run
 from selfmark.run.guarded_files import make_folder
@@ -68,7 +68,7 @@ def name_landmarks(folder: Path, images: Sequence[str], max_images: int, options
     before = editor.read()
 
     def prepare() -> ShownImages:
-        return prepare_images(folder, select_images(folder, images, max_images), options.device)
+        return prepare_shown_images(folder, select_shown_images(folder, images, max_images), options.device)
 
     _serve(folder, editor, prepare, "select", options)
     options.print_line(f"names saved in {editor.folder / 'model.json'}")
@@ -95,7 +95,7 @@ def correct_landmarks(
     corrections.read(num_landmarks)  # Report a damaged file now, not after minutes of prediction.
 
     def prepare() -> ShownImages:
-        shown = prepare_images(folder, select_images(folder, images, max_images), options.device)
+        shown = prepare_shown_images(folder, select_shown_images(folder, images, max_images), options.device)
         return order_for_correction(shown, corrections.read(num_landmarks), count)
 
     _serve(folder, editor, prepare, "correct", options)
@@ -157,7 +157,7 @@ def _serve(
     # Open the port first, so that an error is reported now, not after minutes of prediction.
     with open_socket(options.port) as listener:
         shown = prepare()
-        address, server = build_server(folder, editor, editor.read(), shown, listener, tool)
+        address, server = build_naming_server(folder, editor, editor.read(), shown, listener, tool)
         with suppress(KeyboardInterrupt):  # raised by the server after Ctrl-C
             options.print_line(f"{'naming' if tool == 'select' else 'correction'} page: {address}")
             options.print_line(
@@ -168,7 +168,7 @@ def _serve(
             server.run(sockets=[listener])
 
 
-def prepare_images(folder: Path, refs: Sequence[ImageRef], device: str) -> ShownImages:
+def prepare_shown_images(folder: Path, refs: Sequence[ImageRef], device: str) -> ShownImages:
     """Return the readable images with their landmarks, which are predicted first if they are not stored."""
     editor = CardEditor(model_folder(folder))
     card = editor.read()
@@ -212,7 +212,7 @@ def _predict_landmarks(*arguments: object) -> None:
     predict_landmarks(*arguments)  # type: ignore[arg-type]
 
 
-def build_server(
+def build_naming_server(
     folder: Path,
     editor: CardEditor,
     before: ModelCard,

@@ -76,7 +76,7 @@ class ShownImages:
 # --- selecting images --------------------------------------------------------------------------------
 
 
-def select_images(folder: Path, given: Sequence[str], max_images: int) -> list[ImageRef]:
+def select_shown_images(folder: Path, given: Sequence[str], max_images: int) -> list[ImageRef]:
     """Return the images to show, evenly spaced among all candidates.
 
     Args:

@@ -95,7 +95,7 @@ def principal_components(vectors: FloatArray) -> FloatArray:
     return positions
 
 
-def serve() -> None:
+def serve_embedding() -> None:
     """Read vectors from standard input as .npy, and write their t-SNE embedding to standard output."""
     positions = tsne(np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False))
     np.save(sys.stdout.buffer, positions, allow_pickle=False)

@@ -28,7 +28,7 @@ from selfmark.report.cached_placements import Placements, load_or_place
 from selfmark.report.embedding import embed_in_plane, is_tsne_available
 from selfmark.report.embedding_process import EmbeddingProcess
 from selfmark.report.metrics_schema import require_metrics
-from selfmark.report.page import ReportData, write_report
+from selfmark.report.report_page import ReportData, write_report
 from selfmark.run.event_log import LOG_NAME
 from selfmark.run.files import read_json
 from selfmark.run.folder import Run

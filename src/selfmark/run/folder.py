@@ -284,7 +284,7 @@ class Run:
         if self._listener is not None:
             self._listener(entry)
 
-    def progress(self, stage: str, round: int = 0) -> Callable[[int, int], None]:
+    def progress(self, stage: str, round_number: int = 0) -> Callable[[int, int], None]:
         """Return a callback (done, total) that logs progress at most once a second, and always at the end."""
         last = 0.0
 
@@ -292,7 +292,7 @@ class Run:
             nonlocal last
             if done == total or time.monotonic() - last > 1:
                 last = time.monotonic()
-                self.log("progress", stage=stage, round=round, done=done, of=total)
+                self.log("progress", stage=stage, round=round_number, done=done, of=total)
 
         return report
 

@@ -15,7 +15,7 @@ from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.video import probe_video, read_frames
-from selfmark.tracking.background import Mask, check_frame_size, learn_background
+from selfmark.tracking.background_model import Mask, learn_background, require_background_size
 from selfmark.tracking.identity import DESCRIPTION_LENGTH, describe_animal, restore_identities
 from selfmark.tracking.tracker import AnimalPositions, AnimalTracker
 
@@ -65,7 +65,7 @@ def track_animals(
     is_read = np.zeros(video.frames, bool)
     for number, frame in read_frames(path, range(video.frames)):
         is_read[number] = True
-        check_frame_size(path, number, frame, video.size)
+        require_background_size(path, number, frame, video.size)
         mask = background.foreground(frame)
         positions = tracker.update(mask)
         outside[number] = _fraction_outside(mask, positions, 1 + 2 * settings.margin)
@@ -91,7 +91,7 @@ def track_animals(
         radius = np.take_along_axis(radius, order, axis=1)
     max_gap, sigma = round(settings.max_gap * rate), settings.smoothing * rate
     smooth = np.stack(
-        [smooth_track(fill_gaps(center[:, animal], max_gap), sigma) for animal in range(animals)], axis=1
+        [smooth_centers(fill_gaps(center[:, animal], max_gap), sigma) for animal in range(animals)], axis=1
     )
     side = 2 * float(np.nanquantile(radius, settings.size_fraction)) * (1 + 2 * settings.margin)
     is_empty = np.isnan(smooth[..., 0]).all(axis=1)
@@ -157,7 +157,7 @@ def fill_gaps(positions: Floats, max_gap: int) -> Floats:
     return filled
 
 
-def smooth_track(positions: Floats, sigma: float) -> Floats:
+def smooth_centers(positions: Floats, sigma: float) -> Floats:
     """Smooth positions [T, 2] over time by a Gaussian of `sigma` frames; never smooth across a gap."""
     known = ~np.isnan(positions[:, 0])
     smooth = positions.copy()

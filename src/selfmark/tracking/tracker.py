@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from selfmark.config import Tracking
-from selfmark.tracking.background import Mask
+from selfmark.tracking.background_model import Mask
 
 Floats = npt.NDArray[np.float64]
 

@@ -30,7 +30,7 @@ def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str]
     if not view_folders(folder):
         require_run(folder)
     with open_socket(port) as listener:
-        address, server, _ = build_server(folder, "selfmark watch", listener)
+        address, server, _ = build_watch_server(folder, "selfmark watch", listener)
         with suppress(KeyboardInterrupt):  # raised by the server after Ctrl-C
             print_line(f"watch page: {address}")
             print_line("The run continues without the page. Stop with Ctrl-C.")
@@ -39,7 +39,9 @@ def watch_run(folder: Path, port: int, browser: bool, print_line: Callable[[str]
             server.run(sockets=[listener])
 
 
-def build_server(folder: Path, command: str, listener: socket.socket) -> tuple[str, uvicorn.Server, WatchApp]:
+def build_watch_server(
+    folder: Path, command: str, listener: socket.socket
+) -> tuple[str, uvicorn.Server, WatchApp]:
     """Build the server of a watch page.
 
     Args:
@@ -67,7 +69,7 @@ def serve_in_background(folder: Path, browser: bool, print_line: Callable[[str],
         print_line: prints a line for the user.
     """
     with open_socket(0) as listener:
-        address, server, watched = build_server(folder, "selfmark discover --watch", listener)
+        address, server, watched = build_watch_server(folder, "selfmark discover --watch", listener)
         thread = threading.Thread(
             target=server.run, kwargs={"sockets": [listener]}, name="selfmark-watch", daemon=True
         )

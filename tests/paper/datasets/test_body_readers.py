@@ -18,7 +18,7 @@ from selfmark.images.crop import compute_crop_regions
 from selfmark.images.sources import list_images
 from selfmark.images.video import read_frames
 from selfmark.paper.datasets.dataset import Dataset, write_coco_dataset
-from selfmark.paper.datasets.registry import DATASETS, read_dataset
+from selfmark.paper.datasets.dataset_registry import DATASETS, read_dataset
 from tests.paper.datasets import body_miniatures
 from tests.paper.datasets.body_miniatures import (
     make_bbcpose,

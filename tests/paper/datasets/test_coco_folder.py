@@ -14,7 +14,7 @@ import pytest
 from selfmark.errors import InputError
 from selfmark.paper.datasets import coco_folder
 from selfmark.paper.datasets.dataset import write_coco_dataset
-from selfmark.paper.datasets.registry import read_dataset
+from selfmark.paper.datasets.dataset_registry import read_dataset
 from tests.paper.datasets import body_miniatures, face_miniatures
 
 MAKERS: dict[str, Callable[[Path], Path]] = {

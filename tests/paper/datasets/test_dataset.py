@@ -17,7 +17,7 @@ from selfmark.evaluation.normalizers import measure_lengths
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes, files_exist, write_coco_dataset
-from selfmark.paper.datasets.registry import read_dataset
+from selfmark.paper.datasets.dataset_registry import read_dataset
 from tests.paper.datasets import face_miniatures
 
 MAKERS: dict[str, Callable[[Path], Path]] = {

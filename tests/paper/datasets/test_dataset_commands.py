@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from selfmark.paper.datasets.dataset_registry import DATASETS, DatasetInfo, read_dataset
 from selfmark.paper.datasets.layout_check import LayoutLine, check_layout, check_sample
-from selfmark.paper.datasets.registry import DATASETS, DatasetInfo, read_dataset
 from tests.conftest import selfmark
 from tests.paper.datasets import face_miniatures
 from tests.paper.datasets.body_miniatures import make_bbcpose, make_cats, make_human36m

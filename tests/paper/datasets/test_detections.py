@@ -14,11 +14,11 @@ from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.paper.datasets import face_finder
 from selfmark.paper.datasets.dataset import Dataset
+from selfmark.paper.datasets.dataset_registry import read_dataset
 from selfmark.paper.datasets.detection_files import read_points
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
 from selfmark.paper.datasets.face_finder import use_found_faces
 from selfmark.paper.datasets.face_points import FIVE, FIVE_MIRROR, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
-from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import body_miniatures, face_miniatures
 from tests.paper.datasets.face_miniatures import make_five_points, make_sixty_eight_points, write_lines
 

@@ -16,9 +16,9 @@ from scipy.spatial.transform import Rotation
 from scipy.stats import spearmanr
 
 from selfmark.errors import InputError
+from selfmark.paper.datasets.dataset_registry import read_dataset
 from selfmark.paper.datasets.face_points import FIVE, SIXTY_EIGHT, SIXTY_EIGHT_MIRROR
 from selfmark.paper.datasets.head_yaw import FACE, classify_yaw, estimate_yaw
-from selfmark.paper.datasets.registry import read_dataset
 from tests.paper.datasets import face_miniatures
 from tests.paper.datasets.face_miniatures import (
     CUB_SPECIES,

@@ -16,7 +16,7 @@ from selfmark.config import FirstKeypoints
 from selfmark.demo.scene import Scene
 from selfmark.discovery import discover
 from selfmark.keypoints import first_keypoints
-from selfmark.paper.datasets import registry
+from selfmark.paper.datasets import dataset_registry
 from selfmark.paper.datasets.dataset import write_coco_dataset
 from selfmark.paper.reproduction import (
     contact_sheets,
@@ -35,8 +35,8 @@ from tests.paper.reproduction import demo_datasets
 
 # Originals that `real_readers` restores.
 _DATASETS, _READ_DATASET, _FOLDERS = (
-    dict(registry.DATASETS),
-    registry.read_dataset,
+    dict(dataset_registry.DATASETS),
+    dataset_registry.read_dataset,
     dict(dataset_cache.FOLDERS),
 )
 _READ_POINTS = DatasetCache._read_points
@@ -98,9 +98,11 @@ def demo_readers(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
         )
 
     for name in demo_datasets.DATASETS:
-        monkeypatch.setitem(registry.DATASETS, name, registry.DatasetInfo(name.upper(), name, "nowhere", ()))
+        monkeypatch.setitem(
+            dataset_registry.DATASETS, name, dataset_registry.DatasetInfo(name.upper(), name, "nowhere", ())
+        )
     monkeypatch.setattr(dataset_cache, "FOLDERS", {})
-    monkeypatch.setattr(registry, "read_dataset", read_dataset)
+    monkeypatch.setattr(dataset_registry, "read_dataset", read_dataset)
     monkeypatch.setattr(DatasetCache, "_read_points", read_points)
     monkeypatch.setattr(contact_sheets, "MAX_IMAGES", 4)
     monkeypatch.setattr(figures, "DPI", 50)
@@ -134,7 +136,7 @@ def copied_trainings(monkeypatch: pytest.MonkeyPatch, finished_run: Path) -> lis
         copied.append(training)
         shutil.copytree(finished_run, workspace.run_folder(training))
 
-    monkeypatch.setattr(workspace, "train_run", copy_run)
+    monkeypatch.setattr(workspace, "train_or_resume", copy_run)
     return copied
 
 
@@ -166,8 +168,8 @@ def official_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real_readers(demo_readers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore the readers that `demo_readers` replaces."""
     for name, info in _DATASETS.items():
-        monkeypatch.setitem(registry.DATASETS, name, info)
-    monkeypatch.setattr(registry, "read_dataset", _READ_DATASET)
+        monkeypatch.setitem(dataset_registry.DATASETS, name, info)
+    monkeypatch.setattr(dataset_registry, "read_dataset", _READ_DATASET)
     monkeypatch.setattr(dataset_cache, "FOLDERS", _FOLDERS)
     monkeypatch.setattr(DatasetCache, "_read_points", _READ_POINTS)
 

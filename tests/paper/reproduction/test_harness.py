@@ -19,7 +19,7 @@ import pytest
 
 from selfmark.errors import DamagedFile, DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
-from selfmark.paper.datasets import registry
+from selfmark.paper.datasets import dataset_registry
 from selfmark.paper.reproduction import experiment, harness, workspace
 from selfmark.paper.reproduction.cost import DatasetNames
 from selfmark.paper.reproduction.experiment import CellSpec
@@ -117,7 +117,7 @@ def test_interrupted_training_is_resumed_and_finished_training_is_not_repeated(
     assert any(event["event"] == "resumed" for event in events)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name == "metrics.json"}
 
-    monkeypatch.setattr(workspace, "train_run", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(workspace, "train_or_resume", lambda *_: pytest.fail("trained again"))
     monkeypatch.setattr(workspace, "run_measurement", lambda *_: pytest.fail("measured again"))
     before = (tmp_path / "cats.md").read_text()
     _reproduce(["cats"], root, tmp_path)
@@ -165,7 +165,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The training is not repeated until the user removes the record of the failure."""
-    copy_run, failed, messages = workspace.train_run, list[str](), list[str]()
+    copy_run, failed, messages = workspace.train_or_resume, list[str](), list[str]()
 
     def collapse(current: workspace.Workspace, training: Training) -> None:
         if training.config.keypoints.random_fraction == 1.0:
@@ -173,7 +173,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
             raise kind("training has collapsed")
         copy_run(current, training)
 
-    monkeypatch.setattr(workspace, "train_run", collapse)
+    monkeypatch.setattr(workspace, "train_or_resume", collapse)
     for _ in range(2):
         _reproduce(["noise"], faces, tmp_path, SHORT, log=messages.append)
     assert len(failed) == 1
@@ -184,7 +184,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     assert len(rows) == 2 * 5  # five rows, by both definitions of the inter-ocular distance
     assert "0 % real" not in rows
     path.unlink()
-    monkeypatch.setattr(workspace, "train_run", copy_run)
+    monkeypatch.setattr(workspace, "train_or_resume", copy_run)
     _reproduce(["noise"], faces, tmp_path)
     with (tmp_path / "noise.csv").open() as handle:
         assert "0 % real" in {line["row"] for line in csv.DictReader(handle)}
@@ -262,7 +262,7 @@ def test_notes_are_written_above_the_table(
     root: Path, tmp_path: Path, copied_trainings: list[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader has notes about the data set, and the evaluation has notes about its images."""
-    read_dataset = registry.read_dataset
+    read_dataset = dataset_registry.read_dataset
 
     def read_with_note(name: str, folder: Path) -> Any:
         data = read_dataset(name, folder)
@@ -270,7 +270,7 @@ def test_notes_are_written_above_the_table(
         test = replace(data.test, refs=(refs[0], ImageRef(Path("gone.png")), *refs[2:]))
         return replace(data, test=test, notes=("boxes are guessed",))
 
-    monkeypatch.setattr(registry, "read_dataset", read_with_note)
+    monkeypatch.setattr(dataset_registry, "read_dataset", read_with_note)
     _reproduce(["cats"], root, tmp_path)
     page = (tmp_path / "cats.md").read_text()
     assert "cats: boxes are guessed." in page

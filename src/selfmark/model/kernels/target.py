@@ -29,7 +29,7 @@ def _draw_kernel(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
     tl.store(out + image * size * size + cell, tl.exp(-nearest * scale), mask=cell < size * size)
 
 
-def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
+def draw_target_fused(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
     """Draw Gaussians at cells [B, P, 2] where `valid` [B, P] is True, like `model.heatmaps.draw_target`.
 
     Returns:

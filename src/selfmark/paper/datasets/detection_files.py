@@ -14,7 +14,7 @@ from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import read_coco, read_keypoints
-from selfmark.images.input_files import read_text
+from selfmark.images.input_files import read_text_input
 from selfmark.paper.datasets.face_points import get_face_point_names
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.paper.datasets.numpy_files import load_arrays
@@ -58,7 +58,7 @@ def _read_coco(path: Path) -> AnnotatedObjects:
 
 def _read_table(path: Path) -> AnnotatedObjects:
     try:
-        lines = list(csv.reader(read_text(path).splitlines()))
+        lines = list(csv.reader(read_text_input(path).splitlines()))
     except csv.Error as error:
         raise InputError(f"{path} is not a table: {error}") from error
     header = lines[0] if lines else []

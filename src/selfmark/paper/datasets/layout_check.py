@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from selfmark.paper.datasets.dataset import Dataset
-from selfmark.paper.datasets.registry import find_dataset_root, get_dataset_info
+from selfmark.paper.datasets.dataset_registry import find_dataset_root, get_dataset_info
 from selfmark.sampling import evenly_spaced
 
 _NUM_SAMPLES = 50  # number of images of a split to open

@@ -20,7 +20,7 @@ from selfmark.annotations import AnnotatedObjects
 from selfmark.config import Config, used_image_settings
 from selfmark.errors import InputError
 from selfmark.images.crop import compute_crop_regions, region_sides
-from selfmark.paper.datasets import registry
+from selfmark.paper.datasets import dataset_registry
 from selfmark.paper.datasets.dataset import Dataset, write_coco_split
 from selfmark.paper.datasets.detections import replace_boxes, replace_points
 from selfmark.paper.reproduction.experiment import StartPoints
@@ -227,14 +227,15 @@ class DatasetCache:
 
     def _read_base(self, name: str) -> Dataset:
         folder = self.root / FOLDERS.get(name, name)
-        if name not in registry.DATASETS:
+        if name not in dataset_registry.DATASETS:
             raise InputError(f"selfmark has no reader for the data set '{name}'")
         if not folder.is_dir():
+            title = dataset_registry.DATASETS[name].title
             raise InputError(
-                f"the data set {registry.DATASETS[name].title} was expected in {folder}, which does not "
-                f"exist; 'selfmark datasets check {name} {folder}' lists the files that must be in it"
+                f"the data set {title} was expected in {folder}, which does not exist; "
+                f"'selfmark datasets check {name} {folder}' lists the files that must be in it"
             )
-        data = registry.read_dataset(name, folder)
+        data = dataset_registry.read_dataset(name, folder)
         boxes = self._find_file(name, "boxes", (".json", ".csv"))
         return data if boxes is None else replace_boxes(data, boxes)
 

@@ -125,7 +125,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExperimentJob:
     """Work for one process: a training run with its measurements, or a measurement without training."""
 
     key: str
@@ -141,7 +141,7 @@ class ExperimentPlan:
     measurements: dict[str, Measurement] = field(default_factory=dict)
     cells: dict[CellKey, Cell] = field(default_factory=dict)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ExperimentJob]:
         """Return the training runs with their measurements, then the measurements without training."""
         jobs = []
         for key, training in self.trainings.items():
@@ -150,9 +150,9 @@ class ExperimentPlan:
                 for measurement in self.measurements.values()
                 if measurement.needs_training and measurement.training.key == key
             ]
-            jobs.append(Job(key, training, tuple(measurements)))
+            jobs.append(ExperimentJob(key, training, tuple(measurements)))
         jobs += [
-            Job(measurement.key, None, (measurement,))
+            ExperimentJob(measurement.key, None, (measurement,))
             for measurement in self.measurements.values()
             if not measurement.needs_training
         ]

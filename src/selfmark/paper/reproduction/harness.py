@@ -23,15 +23,15 @@ from selfmark.paper.reproduction.experiment import Column, Experiment, Row
 from selfmark.paper.reproduction.experiment_plan import (
     Cell,
     DatasetKey,
+    ExperimentJob,
     ExperimentPlan,
-    Job,
     Measurement,
     check_rows_differ,
     list_required_datasets,
     make_plan,
 )
 from selfmark.paper.reproduction.figures import require_matplotlib, write_figure
-from selfmark.paper.reproduction.jobs import run_jobs
+from selfmark.paper.reproduction.job_queue import run_jobs
 from selfmark.paper.reproduction.reference_values import (
     AUTHORS_EYES,
     View,
@@ -47,7 +47,7 @@ from selfmark.paper.reproduction.table_writers import (
     build_paragraphs,
     write_tables,
 )
-from selfmark.paper.reproduction.workspace import OpenListener, Workspace, is_job_done, run_job
+from selfmark.paper.reproduction.workspace import OpenListener, Workspace, is_job_done, run_experiment_job
 from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_text
@@ -274,12 +274,12 @@ def _run_plan(plan: ExperimentPlan, workspace: Workspace, log: Log) -> None:
     jobs = plan.jobs()
     numbers = {job.key: number for number, job in enumerate(jobs, 1)}
 
-    def run(job: Job) -> None:
+    def run(job: ExperimentJob) -> None:
         description = f"{job.measurements[0].kind} without training"
         if job.training is not None:
             description = job.training.folder
         log(f"{numbers[job.key]} of {len(jobs)}: {description}")
-        run_job(workspace, job)
+        run_experiment_job(workspace, job)
 
     run_jobs(jobs, workspace.output / "claims", lambda job: is_job_done(workspace, job), run)
 

@@ -18,7 +18,7 @@ from selfmark.errors import DamagedFile, DiskError, InputError, NotEnoughData, T
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.paper.reproduction import contact_sheets, descriptor_maps, stage1_measurements
 from selfmark.paper.reproduction.dataset_cache import DatasetCache
-from selfmark.paper.reproduction.experiment_plan import Job, Measurement, Training
+from selfmark.paper.reproduction.experiment_plan import ExperimentJob, Measurement, Training
 from selfmark.paper.reproduction.measurement_task import MeasurementTask
 from selfmark.paper.reproduction.table_metrics import MeasurementKind, Results
 from selfmark.run.devices import select_device
@@ -71,7 +71,7 @@ class Workspace:
         return results
 
 
-def is_job_done(workspace: Workspace, job: Job) -> bool:
+def is_job_done(workspace: Workspace, job: ExperimentJob) -> bool:
     """Return True if every part of a job is complete or has failed."""
     if workspace.failure_file(job.key).exists():
         return True
@@ -88,14 +88,14 @@ def is_trained(folder: Path, stages: int) -> bool:
     return any(event["event"] == "done" for event in Run.open(folder).events())
 
 
-def run_job(workspace: Workspace, job: Job) -> None:
+def run_experiment_job(workspace: Workspace, job: ExperimentJob) -> None:
     """Train and measure what is not done yet; record failures.
 
     After a failed training, nothing is measured. After a failed measurement, the others continue.
     """
     if job.training is not None and not is_trained(workspace.run_folder(job.training), job.training.stages):
         try:
-            train_run(workspace, job.training)
+            train_or_resume(workspace, job.training)
         except (TrainingError, NotEnoughData) as error:
             _record_failure(workspace, job.key, job.training, str(error))
             return
@@ -116,7 +116,7 @@ def _record_failure(workspace: Workspace, key: str, training: Training, why: str
     write_json({"training": training.folder, "why": why}, path)
 
 
-def train_run(workspace: Workspace, training: Training) -> None:
+def train_or_resume(workspace: Workspace, training: Training) -> None:
     """Start or resume a training run, up to the last stage that is needed."""
     folder = workspace.run_folder(training)
     train = discover if training.stages > 1 else train_stage1

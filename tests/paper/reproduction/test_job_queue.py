@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfmark.paper.reproduction.jobs import run_jobs
+from selfmark.paper.reproduction.job_queue import run_jobs
 
 _CONTEXT = multiprocessing.get_context("fork")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from selfmark.evaluation.background import are_whole_frames_of_one_video, measure_background
+from selfmark.evaluation.background_check import are_whole_frames_of_one_video, measure_background
 from selfmark.image_ref import ImageRef
 
 FRAMES, SIDE = 30, 64

@@ -66,7 +66,7 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
     scale = min(1.0, settings.max_side / max(video.size))
     samples: list[Gray] = []
     for number, frame in read_frames(path, numbers):
-        check_frame_size(path, number, frame, video.size)
+        require_background_size(path, number, frame, video.size)
         samples.append(_shrink(frame, scale))
     if not samples:
         raise InputError(f"no frame of {path} could be read")
@@ -88,7 +88,7 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
     return Background(gray, scale, threshold, opening, foreground_area / animals)
 
 
-def check_frame_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:
+def require_background_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:
     """Raise if the size of a frame is not `size` (width, height), because the background has that size."""
     if frame.shape[:2] != (size[1], size[0]):
         raise InputError(

@@ -70,7 +70,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Job:
+class MethodJob:
     """Work for one row of a comparison, on one device.
 
     Attributes:

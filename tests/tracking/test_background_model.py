@@ -12,8 +12,8 @@ import pytest
 from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.images.video import VideoInfo
-from selfmark.tracking import background as background_module
-from selfmark.tracking.background import Background, check_frame_size, learn_background
+from selfmark.tracking import background_model as background_module
+from selfmark.tracking.background_model import Background, learn_background, require_background_size
 
 Frames = npt.NDArray[np.uint8]  # [T, H, W, 3]
 Learn = Callable[..., Background]
@@ -128,6 +128,6 @@ def test_unreadable_frames_are_reported(learn: Learn, monkeypatch: pytest.Monkey
 
 
 def test_frames_must_have_the_same_size() -> None:
-    check_frame_size(Path("a.mp4"), 3, draw(), (WIDTH, HEIGHT))
+    require_background_size(Path("a.mp4"), 3, draw(), (WIDTH, HEIGHT))
     with pytest.raises(InputError, match=r"frame 3 of a\.mp4 differs in size from the first frame"):
-        check_frame_size(Path("a.mp4"), 3, draw(), (HEIGHT, WIDTH))
+        require_background_size(Path("a.mp4"), 3, draw(), (HEIGHT, WIDTH))

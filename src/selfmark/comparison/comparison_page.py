@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from selfmark._version import __version__
-from selfmark.comparison.jobs import Comparison
+from selfmark.comparison.comparison_plan import Comparison
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef

@@ -32,7 +32,7 @@ CAPACITY = 16  # crops that fit into the shared memory of a process
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from selfmark.images.reading_process import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+    "from selfmark.images.reading_process import serve_crops; serve_crops(int(sys.argv[2]), int(sys.argv[3]))"
 )
 # Each process works on one image at a time, so threads of its libraries would only compete for the cores.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

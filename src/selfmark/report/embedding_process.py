@@ -19,7 +19,8 @@ from selfmark.report import embedding
 
 # The file is run by its path, because the package that contains it imports torch.
 _START = (
-    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); runpy.run_path(sys.argv[2])['serve']()"
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "runpy.run_path(sys.argv[2])['serve_embedding']()"
 )
 _MAX_SECONDS = 60.0  # time after which the main process computes t-SNE itself
 

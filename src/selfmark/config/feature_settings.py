@@ -23,83 +23,131 @@ auto:        a run decides from the images between upright, turned and any
 
 @dataclass(frozen=True)
 class Features:
-    """Pretrained features that recognize parts, and the landmarks found with them before any training."""
+    """Features that recognize parts, in runs with features; `dve` also uses the settings of clusters."""
 
-    name: str = "none"  # none, efficientnet-lite0, -lite1, -lite2, dinov2-s, dinov2-b, or onnx:FILE
-    # landmarks are found and trained on at most this many images
+    # Pretrained network that computes the features: `efficientnet-lite0`, `efficientnet-lite1`,
+    # `efficientnet-lite2`, `dinov2-s`, `dinov2-b`, or `onnx:FILE` for an ONNX model. With `none`, the run
+    # uses no features.
+    name: str = "none"
+    # Maximum number of images in which landmarks are found and on which the student is trained. If there are
+    # more, evenly spaced images are used.
     max_images: int = between(8, 10_000_000, 100_000)
-    sample: int = between(1, 10_000_000, 150_000)  # maximum number of cells that K-means is fitted on
-    iterations: int = between(1, 100_000, 40)  # maximum number of iterations of K-means
-    restarts: int = between(1, 1_000, 3)  # runs of K-means; the best one is used
-    foreground_clusters: int = between(1, 10_000, 100)  # clusters of all cells; each is object or background
-    border: int = between(1, 64, 2)  # width in cells of the image border, which is mostly background
-    # a cluster belongs to the object if its frequency at the border / its frequency inside is lower
+    # Maximum number of cells from which K-means computes the centers of its clusters. If there are more, a
+    # random sample is used.
+    sample: int = between(1, 10_000_000, 150_000)
+    # Maximum number of iterations of K-means, and of the search for the common direction of the objects.
+    iterations: int = between(1, 100_000, 40)
+    # Number of times that K-means is run from different random starts. The best result is used.
+    restarts: int = between(1, 1_000, 3)
+    # Number of clusters into which all cells are grouped. Each cluster counts as object or as background.
+    foreground_clusters: int = between(1, 10_000, 100)
+    # Width of the border of an image, in cells. The cells in the border are assumed to be mostly background.
+    border: int = between(1, 64, 2)
+    # A cluster belongs to the object if its frequency at the border is less than this fraction of its
+    # frequency inside the image. With a larger value, more clusters count as object.
     max_border_ratio: float = above(0, 1_000, 0.2)
-    max_color_border_ratio: float = above(0, 1_000, 0.3)  # the same for clusters of the colors of cells
-    # an image supports the use of colors if they leave at least this fraction of its object cells
+    # The same limit as `features.max_border_ratio` for clusters of cells with similar colors. If colors are
+    # used, a cell belongs to the object only if it passes both limits.
+    max_color_border_ratio: float = above(0, 1_000, 0.3)
+    # An image supports the use of colors if at least this fraction of the object cells found by features are
+    # also object cells by color.
     min_color_remainder: float = fraction(0.1)
-    min_color_images: float = fraction(0.9)  # colors are used if this fraction of the images supports it
-    # minimum fraction of object cells; if there are fewer, colors are ignored; if there are still fewer, all
-    # cells count as object
+    # Colors are used if at least this fraction of the images support them. Otherwise, the object is found by
+    # features alone.
+    min_color_images: float = fraction(0.9)
+    # Minimum fraction of all cells that must belong to the object. If the fraction is smaller, colors are
+    # ignored. If the fraction is still smaller without colors, all cells count as object.
     min_foreground: float = fraction(0.05)
-    # upright: objects are upright; turned: they face any direction, and images are rotated to a common one;
-    # any: they face any direction, and there is no common one; auto, not-upright: decided from the images
+    # How the objects are oriented. `upright`: all objects are upright. `turned`: they face any direction, and
+    # the images are rotated until all objects face the same way. `any`: they face any direction, and the
+    # images are not rotated. `not-upright`: the run decides between `turned` and `any`. `auto`: the run
+    # decides between `upright`, `turned` and `any`.
     orientation: Orientation = "auto"
-    # auto: objects are upright if a classifier tells images from upside-down copies with this accuracy
+    # The objects count as upright if a classifier tells images from upside-down copies with at least this
+    # accuracy. An accuracy of 0.5 is chance, and 1 is perfect.
     min_upright_accuracy: float = fraction(0.8)
-    # objects that are not upright: turned if the directions of images and mirror images agree this well (0 to
-    # 1), otherwise any
+    # Objects that are not upright count as `turned` if the directions found in images and in their mirror
+    # images agree at least this well. Otherwise, they count as `any`. The agreement is 0 for unrelated
+    # directions and 1 for equal ones.
     min_direction_consistency: float = fraction(0.9)
-    # rotated copies of an image that are compared (turned) or averaged (any)
+    # Number of rotated copies of an image, at equal angles. They are compared to find the direction of an
+    # object. If `features.orientation` is `any`, the features of the copies are averaged.
     rotations: int = between(1, 360, 8)
-    direction_size: int = between(8, 1_024, 128)  # turned: side of the rotated copies, pixels
-    # turned: side of the grid on which rotated copies are compared, cells
+    # Approximate side to which images are reduced before rotated copies are compared, in pixels.
+    direction_size: int = between(8, 1_024, 128)
+    # Approximate side of the grid on which rotated copies are compared, in cells.
     direction_cells: int = between(1, 64, 8)
-    # turned: number of images that are tried as the first template
+    # Number of images from which the search for the common direction is started. The best result is used.
     direction_starts: int = between(1, 10_000, 20)
-    turned_rotation: float = between(0, 360, 40.0)  # turned: value of augment.rotation
-    rotation: float = between(0, 360, 180.0)  # any: value of augment.rotation
-    places: Literal["auto", "used", "ignored"] = "auto"  # whether a cell's place is part of its description
-    # auto: landmarks are found with and without places, and each set is predicted from the other; places are
-    # used if the error of the set with places / the error of the set without places is at most this
+    # If `features.orientation` is `turned`, this value replaces `augment.rotation`. It is in degrees.
+    turned_rotation: float = between(0, 360, 40.0)
+    # If `features.orientation` is `any`, this value replaces `augment.rotation`. It is in degrees.
+    rotation: float = between(0, 360, 180.0)
+    # Whether the place of a cell in the image is part of its description. Places tell similar parts apart,
+    # such as the two eyes. `auto`: the run decides from the images.
+    places: Literal["auto", "used", "ignored"] = "auto"
+    # If `features.places` is `auto`, landmarks are found with places and without places, and each set is
+    # predicted from the other. The unexplained fraction of the set with places is divided by that of the set
+    # without places. Places are used if the result is at most this value.
     max_place_ratio: float = above(0, 1_000, 0.96)
-    # auto: places are also used if they spread the landmarks at least this many times as far horizontally,
-    # and if the ratio of these errors is at most max_spread_ratio
+    # If `features.places` is `auto`, the run also measures how far the landmarks spread from left to right.
+    # If they spread at least this many times as far with places as without places,
+    # `features.max_spread_ratio` replaces `features.max_place_ratio`.
     min_place_spread: float = between(1, 1_000, 1.4)
-    max_spread_ratio: float = above(0, 1_000, 1.02)  # see min_place_spread
-    place_weight: float = between(0, 1_000, 0.1)  # weight of the place compared with the features
-    # candidates per landmark: first, this number times K parts are found; the K parts that together predict
-    # all of these parts best become the landmarks
+    # Limit that replaces `features.max_place_ratio` if places clearly spread the landmarks further (see
+    # `features.min_place_spread`). A value below `features.max_place_ratio` has no effect.
+    max_spread_ratio: float = above(0, 1_000, 1.02)
+    # Weight of places relative to features. Places add this value to the squared distance of two cells that
+    # are a fifth of the image apart. The squared distance of two features is between 0 and 4.
+    place_weight: float = between(0, 1_000, 0.1)
+    # Number of candidates per landmark. The run first finds this number times K candidates. The K candidates
+    # that together best predict the positions of all candidates become the landmarks.
     candidates: int = between(1, 10, 3)
-    # maximum number of all candidates; with more, the candidates per landmark are lowered, but not below 1
+    # Maximum number of candidates in total. If there would be more, the number of candidates per landmark is
+    # lowered, but not below 1.
     max_candidates: int = between(1, 10_000, 48)
-    # choice of the landmarks: distance between a candidate and its prediction that counts one half, pixels
+    # Scale of the prediction errors when landmarks are chosen among the candidates, in pixels. An error of
+    # this size counts half as much as a very large error. Much smaller errors hardly count.
     choice_scale: float = above(0, 10_000, 16.0)
-    # choice of the landmarks: a candidate's position counts by its score (0 to 1) to this power
+    # When landmarks are chosen, a position counts by its score (0 to 1) raised to the power of this value.
+    # With a larger value, uncertain positions count less.
     choice_power: float = between(0, 100, 4.0)
-    sharpness: float = between(1e-3, 10_000, 30.0)  # inverse temperature of the soft-argmax over similarities
-    # labels of the first rounds: zero-shot landmarks (cells) or labeled keypoints; auto: keypoints for
-    # upright objects, otherwise cells
+    # How much the most similar cells dominate the position of a zero-shot landmark (inverse temperature of
+    # the soft-argmax). With a smaller value, less similar cells count more.
+    sharpness: float = between(1e-3, 10_000, 30.0)
+    # What the student learns in its first rounds. `cells`: zero-shot candidates. `keypoints`: keypoints on
+    # the object, grouped by the features of their cells. `auto`: `keypoints` if the objects are upright,
+    # otherwise `cells`.
     labels: Literal["auto", "cells", "keypoints"] = "auto"
-    max_keypoints: int = between(2, 10_000, 100)  # labeled keypoints: maximum number per image
-    keypoint_threshold: float = between(0, 1_000_000, 0.005)  # labeled keypoints: minimum confidence
-    # labeled keypoints: radius of non-maximum suppression, pixels of keypoints.image_size
+    # Maximum number of keypoints per image, for the labels `keypoints` (see `features.labels`).
+    max_keypoints: int = between(2, 10_000, 100)
+    # Minimum confidence of a keypoint, for the labels `keypoints` (see `features.labels`). Only the detectors
+    # `selfmark` and `superpoint` use this value.
+    keypoint_threshold: float = between(0, 1_000_000, 0.005)
+    # For the labels `keypoints` (see `features.labels`), this value replaces `keypoints.nms_radius`.
     keypoint_nms_radius: int = between(0, 128, 4)
-    # keypoint labels are used if they cover this fraction of the landmarks of all images, otherwise cells
+    # Keypoints are used as labels if they mark at least this fraction of the candidates of all images.
+    # Otherwise, the zero-shot candidates are used.
     min_labeled_fraction: float = fraction(0.3)
-    keypoint_landmarks: bool = True  # upright: also run Stage 1; train on its landmarks if they are confirmed
-    keypoint_label_rounds: int = between(1, 100, 2)  # number of first rounds trained on labeled keypoints
-    # end Stage 1 after the warm-up if the unexplained fraction of its landmarks, predicted from the zero-shot
-    # landmarks, is larger than this
+    # Whether a run with upright objects also trains Stage 1. The student learns the landmarks of Stage 1 if
+    # they are confirmed (see `features.max_unexplained`).
+    keypoint_landmarks: bool = True
+    # Number of first rounds in which the student learns from keypoints or from the landmarks of Stage 1. Each
+    # later round learns from the predictions of the round before.
+    keypoint_label_rounds: int = between(1, 100, 2)
+    # Stage 1 ends after its warm-up if the unexplained fraction of its landmarks is larger than this value.
+    # The landmarks are predicted from the zero-shot candidates.
     max_unexplained_warmup: float = between(0, 1_000_000_000, 0.95)
-    # the landmarks of Stage 1 are confirmed if their unexplained fraction, predicted from the zero-shot
-    # landmarks, is at most this
+    # The landmarks of Stage 1 are confirmed if their unexplained fraction is at most this value. The
+    # landmarks are predicted from the zero-shot candidates.
     max_unexplained: float = between(0, 1_000_000_000, 0.78)
-    # undo a round if the unexplained fraction of the zero-shot landmarks, predicted from the landmarks of the
-    # round, is larger than this
+    # A round of the student is undone, and the training ends, if the unexplained fraction of the zero-shot
+    # landmarks is larger than this value. The zero-shot landmarks are predicted from the landmarks of the
+    # round. Rounds that start from the landmarks of Stage 1 are never undone.
     max_unexplained_start: float = between(0, 1_000_000_000, 0.9)
-    # undo a round if the error of predicting its landmarks from the zero-shot landmarks is more than this
-    # many times the error of the reverse prediction
+    # A round of the student is undone, and the training ends, if the unexplained fraction of its landmarks is
+    # more than this many times that of the zero-shot landmarks. Each set is predicted from the other. Rounds
+    # that start from the landmarks of Stage 1 are never undone.
     max_noise_ratio: float = above(0, 1_000, 1.25)
 
     @property
@@ -125,23 +173,32 @@ class Features:
 
 @dataclass(frozen=True)
 class Student:
-    """Detector on a pretrained encoder, trained in rounds on its own predictions."""
+    """Training of the student, in runs with features and the method `self-training`."""
 
-    # number of rounds; after the rounds on the first labels, each round is trained on the predictions of the
-    # round before
+    # Number of rounds. The first rounds learn the first labels (see `features.labels`). Each later round
+    # learns from the predictions of the round before.
     rounds: int = between(0, 100, 3)
-    iterations: int = between(1, 10_000_000, 400)  # iterations per round
-    batch: int = between(1, 4_096, 64)  # images per iteration
-    lr: float = between(0, 1, 1e-3)  # peak learning rate of the head; AdamW, one cycle per round
-    encoder_lr: float = between(0, 100, 0.1)  # learning rate of the encoder, as a fraction of lr; 0: frozen
-    frozen_rounds: int = between(0, 100, 1)  # number of first rounds in which the encoder stays frozen
-    warmup_fraction: float = above(0, 1, 0.1)  # fraction of a round in which the learning rate rises
-    weight_decay: float = between(0, 1, 1e-4)  # decoupled weight decay
-    width: int = between(1, 4_096, 256)  # channels of the head
-    depth: int = between(1, 16, 3)  # convolutions of the head before the last one
-    # factor on the features, which have unit length, before the head
+    iterations: int = between(1, 10_000_000, 400)  # Number of iterations in each round.
+    batch: int = between(1, 4_096, 64)  # Number of images in each iteration.
+    # Highest learning rate of the head. The optimizer is AdamW; the learning rate rises and falls once in
+    # each round.
+    lr: float = between(0, 1, 1e-3)
+    # Learning rate of the encoder, as a fraction of `student.lr`. If this value is 0, the encoder is not
+    # trained.
+    encoder_lr: float = between(0, 100, 0.1)
+    # Number of first rounds in which only the head is trained and the encoder stays unchanged.
+    frozen_rounds: int = between(0, 100, 1)
+    # Fraction of each round during which the learning rate rises. It falls during the rest of the round.
+    warmup_fraction: float = above(0, 1, 0.1)
+    weight_decay: float = between(0, 1, 1e-4)  # Strength of the weight decay of AdamW.
+    width: int = between(1, 4_096, 256)  # Number of channels of the head.
+    # Number of convolutions in the head, without the last one. With more convolutions, the head sees more of
+    # the surroundings of a cell.
+    depth: int = between(1, 16, 3)
+    # Factor by which features are multiplied before they enter the head. Features have a length of 1.
     feature_scale: float = between(1e-3, 1_000, 8.0)
-    # standard deviation of the target Gaussians, cells of the heatmaps
+    # Standard deviation of the Gaussians in the target heatmaps, in cells of the heatmaps.
     sigma: float = between(0.05, 100, 2.4)
-    # fraction of each landmark's predictions that become labels, highest scores first
+    # Fraction of the positions of each landmark that become labels. The positions with the highest scores are
+    # used.
     confident_fraction: float = above(0, 1, 0.7)

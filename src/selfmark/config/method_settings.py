@@ -31,143 +31,202 @@ channels: at each cell, softmax over the landmarks and the background; then each
 
 @dataclass(frozen=True)
 class Methods:
-    """Settings that the methods of other papers share: training and random warps.
+    """Training and random warps that the methods of other papers share, except `mallis2020`."""
 
-    A warp is a similarity transform and a thin-plate spline. Shifts are in units of half the image side.
-    """
-
-    iterations: int = between(1, 10_000_000, 8_000)  # iterations of the training
-    batch: int = between(1, 4_096, 32)  # images per iteration
-    warp_grid: int = between(2, 32, 5)  # control points of a spline along each axis
-    warp_rotation: float = between(0, 360, 5.0)  # standard deviation of the rotation, degrees
-    warp_scale: float = above(0, 1, 0.1)  # standard deviation of the logarithm of the scale
-    warp_shift: float = above(0, 1, 0.1)  # standard deviation of the shift
-    warp_all: float = above(0, 1, 0.01)  # standard deviation of the shift of every control point
-    warp_some: float = above(0, 1, 0.06)  # the same, in addition, for a random half of the control points
-    # .safetensors file of torchvision's VGG16, which compares images; empty: EfficientNet-Lite0 does
+    iterations: int = between(1, 10_000_000, 8_000)  # Number of iterations of the training.
+    batch: int = between(1, 4_096, 32)  # Number of images in each iteration.
+    # Number of control points of a random warp along each axis. The control points are moved, and the image
+    # between them follows smoothly (thin-plate spline).
+    warp_grid: int = between(2, 32, 5)
+    # Standard deviation of the angle by which a warp rotates the image, in degrees.
+    warp_rotation: float = between(0, 360, 5.0)
+    # Standard deviation of the logarithm of the factor by which a warp enlarges the image. A value of 0.1 is
+    # about 10 %.
+    warp_scale: float = above(0, 1, 0.1)
+    # Standard deviation of the distance by which a warp shifts the whole image along each axis, in half sides
+    # of the image.
+    warp_shift: float = above(0, 1, 0.1)
+    # Standard deviation of the distance by which a warp moves each control point along each axis, in half
+    # sides of the image.
+    warp_all: float = above(0, 1, 0.01)
+    # Standard deviation of an additional distance by which a warp moves a random half of the control points,
+    # in half sides of the image.
+    warp_some: float = above(0, 1, 0.06)
+    # File with the weights of the network VGG16 (.safetensors, with torchvision's layer names). Methods that
+    # reconstruct images compare them by its features. If the name is empty, they use EfficientNet-Lite0
+    # instead.
     vgg16_weights: str = ""
 
 
 @dataclass(frozen=True)
 class Mallis2020:
-    """Merging of clusters in Stage 2, which finds the number of landmarks (Mallis et al. 2020)."""
+    """Merging of clusters in Stage 2, for the method `mallis2020` (Mallis et al. 2020)."""
 
-    min_found: float = fraction(0.005)  # clusters found in a smaller fraction of the images are left out
-    first_merge: float = fraction(0.3125)  # fraction of stage2.iterations after which clusters first merge
-    merges: int = between(0, 99, 11)  # how often clusters merge, in equal intervals from first_merge on
-    min_confidence: float = fraction(0.2)  # heatmaps with a lower maximum do not count as predictions
-    merge_distance: float = above(0, 64, 1.425)  # predictions closer than this are at the same place, cells
-    # two clusters merge if they are at the same place in more than this fraction of the images in which the
-    # rarer one is predicted
+    # Clusters that are found in a smaller fraction of the images than this value are left out of Stage 2.
+    min_found: float = fraction(0.005)
+    # Fraction of Stage 2 after which clusters are merged for the first time.
+    first_merge: float = fraction(0.3125)
+    # Number of times that clusters are merged, at equal intervals from the first time until the end of Stage
+    # 2.
+    merges: int = between(0, 99, 11)
+    # A cluster is predicted in an image if the maximum of its heatmap is at least this value.
+    min_confidence: float = fraction(0.2)
+    # Two clusters are at the same place in an image if their predictions are closer than this many cells.
+    merge_distance: float = above(0, 64, 1.425)
+    # Two clusters are merged if they are often at the same place: in more than this fraction of the images in
+    # which the rarer cluster is predicted.
     overlap: float = above(0, 1, 0.7)
 
 
 @dataclass(frozen=True)
 class EquivarianceSettings:
-    """Landmarks that follow random warps and differ from each other (Thewlis et al. 2017)."""
+    """Landmarks that follow random warps, for the method `equivariance` (Thewlis et al. 2017)."""
 
-    lr: float = between(0, 1, 3e-4)  # learning rate of Adam
-    side: float = above(0, 4_096, 20.0)  # side of the image in the unit of the alignment loss
-    diversity_weight: float = between(0, 1_000_000, 500.0)  # weight of the diversity loss
-    pool: int = between(1, 64, 4)  # side of the squares whose probabilities are added, cells
+    lr: float = between(0, 1, 3e-4)  # Learning rate of the optimizer Adam.
+    # Unit of the alignment loss: distances are measured as if the side of the image had this length. With a
+    # larger value, the alignment loss weighs more.
+    side: float = above(0, 4_096, 20.0)
+    # Weight of the diversity loss, which keeps the landmarks at different places.
+    diversity_weight: float = between(0, 1_000_000, 500.0)
+    # Side of the squares in which the diversity loss adds up the probabilities of a landmark, in cells. With
+    # a larger value, landmarks keep a larger distance.
+    pool: int = between(1, 64, 4)
 
 
 @dataclass(frozen=True)
 class DVE:
-    """Dense embeddings that are matched through another image (Thewlis et al. 2019)."""
+    """Embeddings matched through other images, for the method `dve` (Thewlis et al. 2019)."""
 
-    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
-    sharpness: float = above(0, 10_000, 400.0)  # inverse temperature at which embeddings are matched
-    power: float = above(0, 4, 0.5)  # exponent of the distance between the matched and the correct place
-    # number of matched cells along each axis of a view; up to twice as many if the number of cells is not a
-    # multiple of it
+    lr: float = between(0, 1, 1e-3)  # Learning rate of the optimizer Adam.
+    # How much the most similar embedding dominates when the cells of two views are matched (inverse
+    # temperature). With a smaller value, less similar embeddings count more.
+    sharpness: float = above(0, 10_000, 400.0)
+    # The loss of a match is the distance between the matched and the correct position, raised to the power of
+    # this value. With a smaller value, large errors count less.
+    power: float = above(0, 4, 0.5)
+    # Approximate number of cells along each axis that are matched in each image. The actual number can be up
+    # to twice as large.
     matched_cells: int = between(2, 256, 32)
-    # maximum number of images whose cells are clustered into landmarks
+    # Maximum number of images whose cells are clustered into landmarks after the training. If there are more,
+    # evenly spaced images are used.
     max_images: int = between(1, 100_000, 1_000)
-    landmark_sharpness: float = above(0, 10_000, 50.0)  # inverse temperature of the soft-argmax of landmarks
+    # How much the most similar cells dominate the position of a landmark (inverse temperature of the
+    # soft-argmax). With a smaller value, less similar cells count more.
+    landmark_sharpness: float = above(0, 10_000, 50.0)
 
 
 @dataclass(frozen=True)
 class Zhang2018Settings:
-    """Autoencoder with landmarks as its bottleneck (Zhang et al. 2018); lengths are in sides of the image."""
+    """Autoencoder with landmarks, for the method `zhang2018` (Zhang et al. 2018)."""
 
-    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
-    # weight of the penalty on the area over which a landmark's distribution spreads
+    lr: float = between(0, 1, 1e-3)  # Learning rate of the optimizer Adam.
+    # Weight of the penalty on landmarks whose heatmaps cover a large area.
     concentration_weight: float = between(0, 1_000_000, 100.0)
-    # weight of the penalty on landmarks close to each other
+    # Weight of the penalty on landmarks that are close to each other.
     separation_weight: float = between(0, 1_000_000, 20.0)
-    # two landmarks at a distance d count as close by exp(-d^2 / (2 separation_sigma^2))
+    # Distance within which two landmarks are penalized for being close to each other, in sides of the image.
+    # The penalty falls with their distance like a Gaussian with this standard deviation.
     separation_sigma: float = above(0, 1, 0.08)
-    # weight of the penalty on landmarks that do not follow the warps
+    # Weight of the penalty on landmarks that do not follow the random warps.
     equivariance_weight: float = between(0, 1_000_000, 10_000.0)
-    # weight of the squared error of the reconstructed image
+    # Weight of the squared error of the reconstructed image.
     reconstruction_weight: float = between(0, 1_000_000, 0.1)
-    side: int = between(16, 1_024, 80)  # side of the reconstructed image, pixels
-    descriptor: int = between(1, 1_024, 8)  # length of the descriptor of a landmark and of the background
-    sigma: float = above(0, 1, 0.125)  # standard deviation of the narrowest Gaussian of a landmark
-    sigma_ratio: float = between(1, 4, 1.414)  # each Gaussian is this many times as wide as the one before
-    levels: int = between(1, 16, 5)  # number of Gaussians per landmark
-    decoder_width: float = above(0, 4, 0.25)  # channels of the decoder at full resolution / network.channels
+    side: int = between(16, 1_024, 80)  # Side of the reconstructed image, in pixels.
+    # Length of the vector that describes the appearance of each landmark, and of the background.
+    descriptor: int = between(1, 1_024, 8)
+    # Standard deviation of the narrowest Gaussian that is drawn at a landmark, in sides of the image.
+    sigma: float = above(0, 1, 0.125)
+    # Each Gaussian at a landmark is this many times as wide as the next narrower one.
+    sigma_ratio: float = between(1, 4, 1.414)
+    # Number of Gaussians of different widths that are drawn at each landmark.
+    levels: int = between(1, 16, 5)
+    # Number of channels of the decoder at full resolution, as a fraction of `network.channels`.
+    decoder_width: float = above(0, 4, 0.25)
 
 
 @dataclass(frozen=True)
 class Jakab2018Settings:
-    """Conditional image generation through K Gaussians (Jakab et al. 2018)."""
+    """Conditional image generation, for the method `jakab2018` (Jakab et al. 2018)."""
 
-    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
-    # factor on the initial weights of the layer that returns the K maps
+    lr: float = between(0, 1, 1e-3)  # Learning rate of the optimizer Adam.
+    # Factor by which the initial weights of the last layer of the landmark network are multiplied. If this
+    # value is too small, all landmarks start at the center of the image.
     head_gain: float = above(0, 1_000, 4.0)
-    sigma: float = above(0, 2, 0.1)  # standard deviation of the Gaussians, in units of half the image side
-    # approximate side of the maps that combine Gaussians and appearance, cells
+    # Standard deviation of the Gaussians that are drawn at the landmarks, in half sides of the image.
+    sigma: float = above(0, 2, 0.1)
+    # Approximate side of the maps in which the decoder receives the landmarks and the appearance, in cells.
     grid: int = between(4, 64, 16)
-    width: float = above(0, 4, 0.125)  # channels of the encoder's first block / network.channels
-    norm_groups: int = between(1, 64, 4)  # groups of GroupNorm in the encoder and the decoder
-    # weight of earlier iterations in the running mean of a layer's error
+    # Number of channels of the first block of the encoder, as a fraction of `network.channels`.
+    width: float = above(0, 4, 0.125)
+    # Number of groups of channels that are normalized together in the encoder and the decoder (GroupNorm).
+    norm_groups: int = between(1, 64, 4)
+    # The error of each layer is divided by its running mean. This value is the weight of earlier iterations
+    # in the running mean.
     momentum: float = between(0, 0.9999, 0.99)
-    min_error: float = above(0, 1, 1e-8)  # lower limit of the running mean by which an error is divided
+    # Minimum of the running mean by which an error is divided. It avoids a division by almost 0.
+    min_error: float = above(0, 1, 1e-8)
 
 
 @dataclass(frozen=True)
 class Lorenz2019Settings:
-    """Parts with shape and appearance (Lorenz et al. 2019); lengths are in units of half the image side."""
+    """Parts with shape and appearance, for the method `lorenz2019` (Lorenz et al. 2019)."""
 
-    lr: float = between(0, 1, 1e-3)  # learning rate of Adam
-    # factor on the initial weights of the last layer of the part maps
+    lr: float = between(0, 1, 1e-3)  # Learning rate of the optimizer Adam.
+    # Factor by which the initial weights of the last layer of the part maps are multiplied. If this value is
+    # too small, all parts move to one place at first.
     initial_sharpness: float = above(0, 1_000, 20.0)
-    appearance_features: int = between(1, 1_024, 64)  # length of the appearance vector of a part
-    # channels of the decoder at its coarsest level / network.channels; finer levels have fewer
+    # Length of the vector that describes the appearance of a part.
+    appearance_features: int = between(1, 1_024, 64)
+    # Number of channels of the decoder at its coarsest resolution, in multiples of `network.channels`. Finer
+    # resolutions have fewer channels.
     decoder_width: int = between(1, 16, 2)
-    # factor on the distance from a part, which is in standard deviations
+    # How quickly the weight of a part falls with the distance from its center. With a larger value, the
+    # decoder sees narrower parts.
     bell_scale: float = above(0, 10, 0.8)
-    # added to the variances of a part, so that its covariance can be inverted
+    # Value that is added to the variances of each part, in squared half sides of the image. It keeps a part
+    # from becoming infinitely narrow.
     min_variance: float = above(0, 1, 1e-3)
-    focus_radius: float = between(0.05, 4, 0.1)  # distance from a part at which a pixel's weight is one half
-    focus_floor: float = between(0, 0.5, 0.2)  # pixels with a smaller weight do not count
-    # weight of the relative difference of perceptual features
+    # Pixels near the center of a part count more in the reconstruction error. This value is the distance, in
+    # half sides of the image, at which the weight of a pixel is one half.
+    focus_radius: float = between(0.05, 4, 0.1)
+    # Pixels whose weight is smaller than this value do not count in the reconstruction error.
+    focus_floor: float = between(0, 0.5, 0.2)
+    # Weight of the difference between the features of the image and of its reconstruction.
     feature_weight: float = between(0, 1_000_000, 1.0)
-    mean_weight: float = between(0, 1_000_000, 0.5)  # weight of the equivariance of means
-    covariance_weight: float = between(0, 1_000_000, 0.1)  # weight of the equivariance of covariances
-    compare_roots: bool = False  # compare the square roots of the covariances, which are lengths, instead
+    # Weight of the penalty on parts whose centers do not follow the random warps.
+    mean_weight: float = between(0, 1_000_000, 0.5)
+    # Weight of the penalty on parts whose shapes do not follow the random warps. The shape of a part is
+    # measured by its covariance.
+    covariance_weight: float = between(0, 1_000_000, 0.1)
+    # Whether the penalty on shapes compares the square roots of the covariances instead of the covariances.
+    # Square roots are lengths; covariances are squares of lengths.
+    compare_roots: bool = False
 
 
 @dataclass(frozen=True)
 class AutoLinkSettings:
-    """Landmarks connected by learned edges (He et al. 2022)."""
+    """Landmarks connected by learned edges, for the method `autolink` (He et al. 2022)."""
 
-    lr: float = between(0, 1, 1e-4)  # learning rate of Adam
-    # squared distance from an edge at which its map falls to 1/e, in squared half sides of the image
+    lr: float = between(0, 1, 1e-4)  # Learning rate of the optimizer Adam.
+    # Thickness of the drawn edges. The value of an edge falls to 37 % (1 divided by e) where the squared
+    # distance from the edge has this value, in squared half sides of the image.
     thickness: float = above(0, 4, 2.5e-3)
-    # initial weight of the edges; softplus(-4) in the authors' program
+    # Initial weight of the edges between landmarks. The default is softplus(-4), as in the program of He et
+    # al.
     edge_weight: float = above(0, 10, 0.01815)
-    # standard deviation of the initial weights, before the softplus
+    # Standard deviation of the random differences between the initial weights. It applies before the softplus
+    # function, which makes the weights positive.
     edge_deviation: float = between(0, 100, 0.1)
-    edge_speed: float = above(0, 1_000_000, 512.0)  # factor on the learning rate of the edge weights
-    masked: float = fraction(0.8)  # probability that a patch of the image is hidden from the decoder
-    mask_grid: int = between(1, 512, 16)  # patches along each axis
-    mirrored: float = fraction(0.5)  # probability that an image is mirrored
-    size: int = between(32, 1_024, 128)  # maximum side of the reconstructed image, pixels
-    decoder_width: float = above(0, 4, 0.25)  # channels of the decoder at full resolution / network.channels
-    perceptual_size: int = between(32, 1_024, 224)  # side of the images that are compared, pixels
+    # Factor by which edge weights learn faster than the other parameters.
+    edge_speed: float = above(0, 1_000_000, 512.0)
+    masked: float = fraction(0.8)  # Probability that a patch of the image is hidden from the decoder.
+    mask_grid: int = between(1, 512, 16)  # Number of patches along each axis of the image.
+    mirrored: float = fraction(0.5)  # Probability that an image is mirrored.
+    size: int = between(32, 1_024, 128)  # Maximum side of the reconstructed image, in pixels.
+    # Number of channels of the decoder at full resolution, as a fraction of `network.channels`.
+    decoder_width: float = above(0, 4, 0.25)
+    # Side to which images are resized before they are compared by their features, in pixels.
+    perceptual_size: int = between(32, 1_024, 224)
 
 
 # Settings that a method changes in every preset; the user's own settings override them.

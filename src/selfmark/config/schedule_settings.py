@@ -9,13 +9,16 @@ from selfmark.config.limits import above, between
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the iterations of self-training follow the number of images; used by the preset `fast` only."""
+    """Iterations that depend on the number of images, in runs with the method `self-training`."""
 
-    # the iterations are multiplied by (images / reference_images) ^ growth; 0: a fixed schedule
+    # How strongly the iterations grow with the number of images. The iterations are multiplied by a factor:
+    # the number of images divided by `schedule.reference_images`, raised to the power of this value. With 0,
+    # the iterations do not depend on the number of images.
     growth: float = between(0, 1, 0.0)
-    reference_images: int = between(1, 10_000_000, 3_000)  # number of images with a factor of 1
-    min_factor: float = above(0, 1, 0.4)  # lower limit of the factor
-    max_factor: float = between(1, 100, 2.0)  # upper limit of the factor
+    # Number of images for which the factor is 1, so that the iterations do not change.
+    reference_images: int = between(1, 10_000_000, 3_000)
+    min_factor: float = above(0, 1, 0.4)  # Smallest factor, which applies to very few images.
+    max_factor: float = between(1, 100, 2.0)  # Largest factor, which applies to very many images.
 
     def factor(self, num_images: int) -> float:
         """Return the factor on the iterations for a number of images.

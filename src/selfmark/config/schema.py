@@ -47,183 +47,266 @@ _LIMIT_OF_K = "between 1 and 10,000, or 0 for a number chosen from the images"
 
 @dataclass(frozen=True)
 class Images:
-    """How images are cropped and resized."""
+    """Cropping and resizing of the images, in every run."""
 
-    size: int = between(1, 4_096, 256)  # side of the network's square input, pixels (Sec. 4.2)
-    # loose: the longer side of the box plus margins; body: see body_scale
+    size: int = between(1, 4_096, 256)  # Side of the square input of the network, in pixels (Sec. 4.2).
+    # How an image is cropped around the object's box (Sec. 4.1). `loose`: the side of the crop is the longer
+    # side of the box plus `images.margin` on both sides. `body`: the side of the crop is the height of the
+    # box times `images.body_scale`.
     box_rule: Literal["loose", "body"] = "loose"
-    # loose rule: margin added on each side, as a fraction of the longer side of the box; with aspect
-    # stretched, as a fraction of its width (left and right) and of its height (top and bottom)
+    # Margin that the rule `loose` adds on each side of the box, as a fraction of the longer side of the box.
+    # If `images.aspect` is `stretched`, the margins left and right are fractions of the width of the box, and
+    # those at the top and bottom are fractions of its height.
     margin: float = above(-0.5, 10, 0.1)
-    body_scale: float = above(0, 10, 1.1)  # body rule: c, side of the crop / height of the box
-    # stretched: a loose crop has the aspect ratio of the box, and is stretched to a square
+    # With the rule `body`, the side of the crop is this value times the height of the box. The paper calls
+    # this value c (Sec. 4.1).
+    body_scale: float = above(0, 10, 1.1)
+    # Shape of the crops. `square`: crops are square. `stretched`: a crop has the aspect ratio of the box, or
+    # of the image if there is no box, and is stretched to a square. The rule `body` always crops squares.
     aspect: Literal["square", "stretched"] = "square"
-    max_megapixels: float = above(0, 2_000, 200.0)  # larger images are skipped
-    minimum: int = between(0, 1_000_000, 8)  # minimum number of usable images
+    max_megapixels: float = above(0, 2_000, 200.0)  # Images with more megapixels than this value are skipped.
+    minimum: int = between(0, 1_000_000, 8)  # A run stops if fewer images than this value are usable.
 
 
 @dataclass(frozen=True)
 class FirstKeypoints:
-    """Generic keypoints that discovery starts from, and the removal of outliers (Sec. 4.2)."""
+    """The first keypoints (Sec. 4.2), in runs with Stage 1 or with keypoints as labels."""
 
-    detector: DetectorName = "superpoint"  # generic detector; selfmark, orb and sift need no download
-    weights: str = ""  # weights file of a learned detector; empty: the file in the cache
-    points_file: str = ""  # CSV file of keypoints, for detector "file" (synthetic initializations)
-    image_size: int = between(8, 2_048, 256)  # side to which images are resized for detection, pixels
-    threshold: float = between(-1_000_000, 1_000_000, 0.015)  # learned detectors: minimum confidence
-    # learned detectors: radius of non-maximum suppression, pixels of image_size
+    # Detector of the first keypoints. `selfmark`, `sift` and `orb` need no download. `file` reads the
+    # keypoints from `keypoints.points_file`.
+    detector: DetectorName = "superpoint"
+    # File with the weights of the detector `selfmark`, `superpoint`, `r2d2`, `alike-t` or `alike-n`. If the
+    # name is empty, `selfmark` uses its own weights, and the other detectors use the weights that you have
+    # downloaded.
+    weights: str = ""
+    # CSV file with the keypoints for the detector `file`. Its columns are image, x, y and, if known, score.
+    # The paper starts from synthetic keypoints in some experiments (Sec. 5.1).
+    points_file: str = ""
+    # Side to which images are resized before keypoints are detected, in pixels.
+    image_size: int = between(8, 2_048, 256)
+    # Minimum confidence of a keypoint. Only the detectors `selfmark` and `superpoint` use this value.
+    threshold: float = between(-1_000_000, 1_000_000, 0.015)
+    # Of several keypoints within this distance of each other, only the strongest is kept. The distance is in
+    # pixels of `keypoints.image_size`. The detectors `sift`, `orb` and `file` ignore this value.
     nms_radius: int = between(0, 128, 8)
-    max_points: int = between(2, 100_000, 40)  # maximum number of points per image
-    random_fraction: float = fraction(0.0)  # fraction replaced by random points (Robustness to noise)
-    # the outlier score is the median distance to this many nearest descriptors
+    # Maximum number of keypoints that are detected in an image, before outliers are removed.
+    max_points: int = between(2, 100_000, 40)
+    # Fraction of the keypoints of each image that are replaced by random points. The paper tests the
+    # robustness to noise in this way (Sec. 5.1).
+    random_fraction: float = fraction(0.0)
+    # The descriptor of each keypoint is compared with this many of the most similar descriptors. The median
+    # distance to them is the outlier score of the keypoint.
     outlier_neighbors: int = between(0, 10_000, 100)
-    outlier_fraction: float = fraction(0.4)  # fraction of points removed as outliers
-    # maximum number of descriptors among which neighbors are searched
+    # Fraction of all keypoints that are removed as outliers. Those with the highest outlier scores are
+    # removed.
+    outlier_fraction: float = fraction(0.4)
+    # Maximum number of descriptors among which the most similar ones are searched. If there are more, a
+    # random sample is used.
     outlier_sample: int = between(0, 10_000_000, 100_000)
 
 
 @dataclass(frozen=True)
 class Network:
-    """The hourglass backbone and its heads (Sec. 3.2)."""
+    """The hourglass network (Sec. 3.2) of Stage 1, of Stage 2 and of the methods of other papers."""
 
-    channels: int = between(1, 1_024, 256)  # width of the hourglass
-    # number of times the hourglass halves its resolution; 0: no hourglass, cells see only what is near them
+    # Number of channels of the hourglass. A larger value makes the network larger and slower.
+    channels: int = between(1, 1_024, 256)
+    # Number of times that the hourglass halves the resolution. With 0, there is no hourglass, and a cell sees
+    # only its surroundings.
     depth: int = between(0, 8, 4)
-    descriptor: int = between(1, 4_096, 256)  # d, length of a descriptor
-    norm_groups: int = between(1, 128, 32)  # groups of GroupNorm
+    descriptor: int = between(1, 4_096, 256)  # Length of a descriptor. The paper calls this value d.
+    # Number of groups of channels that are normalized together (GroupNorm). The number of channels must be a
+    # multiple of 8 times this value.
+    norm_groups: int = between(1, 128, 32)
 
 
 @dataclass(frozen=True)
 class Heatmaps:
-    """Heatmaps of Stage 1 and how keypoints are read from them (Sec. 3.2)."""
+    """Heatmaps of Stage 1 and the keypoints found in them (Sec. 3.2), in runs with Stage 1."""
 
-    # standard deviation of the target Gaussians, cells; 0: a single cell is set to 1
+    # Standard deviation of the Gaussians in the target heatmaps, in cells. With 0, only the cell of the
+    # keypoint is 1.
     sigma: float = between(0, 100, 0.75)
-    threshold: float = between(-1_000_000, 1_000_000, 0.15)  # minimum confidence of a keypoint
-    nms_radius: int = between(0, 128, 2)  # radius of non-maximum suppression, cells
-    max_points: int = between(1, 10_000, 64)  # maximum number of keypoints per image
-    # how a position is read from a heatmap, see stage2.refine
+    # Minimum confidence of a keypoint. With a larger value, Stage 1 finds fewer keypoints.
+    threshold: float = between(-1_000_000, 1_000_000, 0.15)
+    # Of several keypoints within this distance of each other, only the strongest is kept. The distance is in
+    # cells.
+    nms_radius: int = between(0, 128, 2)
+    max_points: int = between(1, 10_000, 64)  # Maximum number of keypoints per image.
+    # How the position of a keypoint is read from a heatmap. The choices are explained at `stage2.refine`.
     refine: Literal["cell", "quarter", "parabola"] = "quarter"
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Contrastive loss and detector loss of Stage 1 (Sec. 3.4)."""
+    """Contrastive loss and detector loss (Sec. 3.4), in runs with Stage 1."""
 
-    margin: float = between(0, 1_000, 0.8)  # m of the contrastive loss
-    hinge: Literal["squared-distance", "distance"] = "squared-distance"  # max(0, m - d^2) or max(0, m - d)^2
-    descriptors: Literal["unit", "raw"] = "unit"  # whether descriptors are normalized before comparison
-    # lambda, weight of the detector loss, which is a mean over both views
+    # Margin m of the contrastive loss (Eq. 3). With a larger margin, descriptors that must differ are pushed
+    # farther apart.
+    margin: float = between(0, 1_000, 0.8)
+    # Loss of a negative pair, where d is the distance of the two descriptors and m is the margin.
+    # `squared-distance`: max(0, m - d^2). `distance`: max(0, m - d)^2, as in the authors' program.
+    hinge: Literal["squared-distance", "distance"] = "squared-distance"
+    # Whether descriptors are scaled to a length of 1 before they are compared (`unit`) or not (`raw`).
+    descriptors: Literal["unit", "raw"] = "unit"
+    # Weight of the detector loss compared with the contrastive loss, called lambda in the paper (Sec. 4.2).
+    # This value applies to the mean over the two views of a pair; the paper's value applies to their sum.
     detector_weight: float = between(0, 1_000_000, 0.1)
-    # one mean over all pairs, or one over positive and one over negative pairs
+    # How the contrastive loss is averaged. `together`: one mean over all pairs. `apart`: the mean over the
+    # positive pairs plus the mean over the negative pairs.
     average: Literal["together", "apart"] = "together"
-    negative_weight: float = between(0, 1_000_000, 1.0)  # weight of the negative pairs
-    negatives: Literal["same-image", "different-cluster"] = "same-image"  # where negative pairs come from
-    random_negatives: int = between(0, 10_000, 128)  # random locations per image that are used as negatives
-    # minimum distance of the two points of a negative pair in the same image, cells
+    # Weight of negative pairs compared with positive pairs.
+    negative_weight: float = between(0, 1_000_000, 1.0)
+    # Which descriptors form negative pairs. `same-image`: distant points of one image. `different-cluster`:
+    # keypoints of two images that belong to different clusters.
+    negatives: Literal["same-image", "different-cluster"] = "same-image"
+    # Number of random points per image that form negative pairs with the keypoints. Only `same-image`
+    # negatives use them.
+    random_negatives: int = between(0, 10_000, 128)
+    # Minimum distance of the two points of a `same-image` negative pair, in cells.
     negative_distance: float = between(0, 1_024, 5.7)
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    """Correspondence recovery: K-means over the descriptors of all images (Sec. 3.3)."""
+    """Correspondence recovery (Sec. 3.3), in runs with Stage 1 or with keypoints as labels."""
 
-    mode: Literal["clustering", "equivariance"] = "clustering"  # where the positive pairs come from
-    assignment: Literal["nearest", "hungarian"] = "nearest"  # hungarian: the authors' earlier method
-    # clusters: keep one point per image and each of K clusters; distance: drop points far from their
-    # centroid, as in the authors' earlier method
+    # Which images form pairs in the rounds. `clustering`: two images, or two deformed copies of one image.
+    # `equivariance`: always two deformed copies of one image.
+    mode: Literal["clustering", "equivariance"] = "clustering"
+    # How keypoints are assigned to clusters. `nearest`: each keypoint is assigned to the nearest cluster; if
+    # several keypoints of an image share a cluster, only the one nearest to its center keeps it. `hungarian`:
+    # in each image, keypoints and clusters are paired so that the sum of their squared distances is smallest,
+    # as in the authors' earlier method.
+    assignment: Literal["nearest", "hungarian"] = "nearest"
+    # Which keypoints are kept. `clusters`: keypoints are first grouped into K clusters, and at most one
+    # keypoint per image and cluster is kept. `distance`: keypoints far from the center of their cluster are
+    # removed, as in the authors' earlier method.
     filter: Literal["clusters", "distance"] = "clusters"
-    # if several points of an image are in one of the M clusters, one gets its label; the others are kept
-    # without a label, or removed
+    # What happens if several keypoints of an image belong to the same one of the M clusters. One of them gets
+    # the label of the cluster. The others are `kept` without a label or `removed`. With the filter
+    # `distance`, they are always removed.
     extra_points: Literal["kept", "removed"] = "kept"
-    iterations: int = between(0, 100_000, 100)  # maximum number of iterations of K-means
-    restarts: int = between(1, 1_000, 10)  # runs of K-means; the best one is used
-    sample: int = between(1, 10_000_000, 800_000)  # maximum number of descriptors that K-means is fitted on
-    min_points: int = between(0, 10_000, 2)  # images with fewer points are left out of the round
+    iterations: int = between(0, 100_000, 100)  # Maximum number of iterations of K-means.
+    # Number of times that K-means is run from different random starts. The best result is used.
+    restarts: int = between(1, 1_000, 10)
+    # Maximum number of descriptors from which K-means computes the centers of its clusters. If there are
+    # more, a random sample is used.
+    sample: int = between(1, 10_000_000, 800_000)
+    # Images with fewer keypoints than this value are left out of the warm-up or the round.
+    min_points: int = between(0, 10_000, 2)
 
 
 @dataclass(frozen=True)
 class AutoK:
-    """Choice of K if it is 0: the smallest number of landmarks that is about as stable as the best one."""
+    """Choice of the number of landmarks, in runs in which K is 0."""
 
-    # values of K to try
+    # Numbers of landmarks to try.
     candidates: tuple[int, ...] = between(2, 10_000, (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50))
-    # number of random splits of the images into two halves, which are clustered separately
+    # Number of times that the images are divided at random into two halves. Each half is clustered
+    # separately, and the two results are compared.
     splits: int = between(2, 1_000, 5)
-    # number of blocks of consecutive images (video frames); a block stays in the same half
+    # Number of blocks into which the sequence of images is divided. All images of a block are in the same
+    # half, because neighboring video frames are similar.
     blocks: int = between(2, 100_000, 20)
-    max_images: int = between(0, 1_000_000, 400)  # maximum number of images used, evenly spaced
-    # points with a smaller margin are ignored; the margin is 0 at the border between two clusters and 1 at a
-    # centroid
+    # Maximum number of images that are used. If there are more, evenly spaced images are used.
+    max_images: int = between(0, 1_000_000, 400)
+    # Keypoints whose margin is smaller than this value are ignored. The margin of a keypoint is 0 halfway
+    # between two clusters and 1 at the center of a cluster.
     clear_margin: float = fraction(0.1)
-    # a landmark on which the two halves agree no more often than this is dissolved: it counts as stable in
-    # no image
+    # A landmark counts as unstable in all images if the agreement of the two halves on this landmark is at
+    # most this value. The agreement is 0 for chance and 1 if the halves always agree.
     dissolved_agreement: float = fraction(0.5)
-    weak_score: float = between(0, 1_000, 0.3)  # warn if the best score is lower, as for cluttered images
+    # The run warns that the number is a guess if the best score is lower than this value. Cluttered images
+    # can cause low scores.
+    weak_score: float = between(0, 1_000, 0.3)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """RMSprop, the optimizer of both stages (Sec. 4.2)."""
+    """RMSprop, the optimizer of Stage 1 and Stage 2 (Sec. 4.2)."""
 
-    lr: float = between(0, 1, 2e-4)  # learning rate
-    weight_decay: float = between(0, 1, 1e-5)  # weight decay of all parameters
-    clip_norm: float = between(0, 1_000_000, 0.0)  # maximum norm of the gradients; 0: no clipping
+    lr: float = between(0, 1, 2e-4)  # Learning rate at the start of each stage.
+    weight_decay: float = between(0, 1, 1e-5)  # Strength of the weight decay of all parameters.
+    # Maximum length of the gradient. A longer gradient is shortened to this value. With 0, gradients are not
+    # shortened.
+    clip_norm: float = between(0, 1_000_000, 0.0)
 
 
 @dataclass(frozen=True)
 class Warmup:
-    """Bootstrapping of Stage 1 before the first round (Sec. 3.5)."""
+    """Warm-up before the first round (Sec. 3.5), in runs with Stage 1."""
 
-    # detector-descriptors: no warm-up, as in the authors' earlier method
+    # How Stage 1 starts. `equivariance`: with a warm-up on pairs of two deformed copies of an image.
+    # `detector-descriptors`: without a warm-up; the first round clusters the descriptors of the first
+    # keypoints, as in the authors' earlier method.
     bootstrap: Literal["equivariance", "detector-descriptors"] = "equivariance"
-    iterations: int = between(0, 10_000_000, 30_000)  # iterations on pairs of an image and a deformed copy
+    iterations: int = between(0, 10_000_000, 30_000)  # Number of iterations of the warm-up.
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of correspondence recovery and self-training (Algorithm 1)."""
+    """Rounds of correspondence recovery and training (Algorithm 1), in runs with Stage 1."""
 
-    count: int = between(1, 1_000, 34)  # T, number of rounds; paper: 30k + 34 x 5k = 200k iterations
-    iterations: int = between(0, 10_000_000, 5_000)  # iterations per round
-    # fractions of Stage 1 after which the learning rate drops to a tenth (paper: 150k and 180k iterations)
+    count: int = between(1, 1_000, 34)  # Number of rounds. The paper calls this value T.
+    # Number of iterations in each round. The paper's Stage 1 has 200,000 iterations: a warm-up of 30,000 and
+    # 34 rounds of 5,000.
+    iterations: int = between(0, 10_000_000, 5_000)
+    # Fractions of Stage 1, including the warm-up, after which the learning rate drops to a tenth. In the
+    # paper, it drops after 150,000 and 180,000 iterations.
     lr_drops: tuple[float, ...] = between(0, 1, (0.75, 0.9))
-    # fraction of the pairs, without temporal pairs, that are an image and a deformed copy
+    # Fraction of the pairs that are two deformed copies of the same image. Pairs of nearby video frames are
+    # not counted.
     same_image_fraction: float = fraction(0.5)
-    keep_weights: bool = False  # keep the weights of every round in checkpoints/round-01.safetensors, ...
+    # Whether to keep the weights of every round, in the files checkpoints/round-01.safetensors,
+    # checkpoints/round-02.safetensors and so on.
+    keep_weights: bool = False
 
 
 @dataclass(frozen=True)
 class Stage2:
-    """Training of the landmark detector Psi (Sec. 3.6)."""
+    """Training of the landmark detector Psi (Sec. 3.6), in runs with Stage 2."""
 
-    iterations: int = between(1, 10_000_000, 200_000)  # iterations of heatmap regression
-    batch: int = between(1, 4_096, 16)  # images per iteration
-    # fractions of the iterations after which the learning rate drops to a tenth (paper: 50k and 70k)
+    iterations: int = between(1, 10_000_000, 200_000)  # Number of iterations of Stage 2.
+    batch: int = between(1, 4_096, 16)  # Number of images in each iteration.
+    # Fractions of Stage 2 after which the learning rate drops to a tenth. In the paper, it drops after 50,000
+    # and 70,000 iterations.
     lr_drops: tuple[float, ...] = between(0, 1, (0.25, 0.35))
-    backbone_lr: float = between(0, 100, 0.1)  # learning rate of the backbone, as a fraction of optimizer.lr
-    head: Literal["detector", "descriptor"] = "detector"  # head of Phi that Psi's head starts from
-    sigma: float = between(0.05, 100, 0.75)  # standard deviation of the target Gaussians, cells
-    # how a position is read from a heatmap: the center of the highest cell, this center moved a quarter of a
-    # cell toward the higher neighbor, the vertex of a parabola through the neighbors, or the weighted mean of
-    # all cells
+    # Learning rate of the backbone, as a fraction of `optimizer.lr`.
+    backbone_lr: float = between(0, 100, 0.1)
+    # Head of Phi from which the head of Psi starts: the one that finds keypoints (`detector`) or the one that
+    # describes them (`descriptor`).
+    head: Literal["detector", "descriptor"] = "detector"
+    # Standard deviation of the Gaussians in the target heatmaps, in cells.
+    sigma: float = between(0.05, 100, 0.75)
+    # How the position of a landmark is read from its heatmap. `cell`: the center of the highest cell.
+    # `quarter`: this center, moved a quarter of a cell toward the higher neighbor. `parabola`: the highest
+    # point of a parabola through the highest cell and its neighbors. `centroid`: the mean of all cells,
+    # weighted by the squares of their values.
     refine: PeakMethod = "quarter"
-    # loss: mean over the landmarks found in an image, or over all K
+    # Landmarks over which the loss of an image is averaged. `found`: the landmarks that Stage 1 found in the
+    # image. `all`: all K landmarks.
     average: Literal["found", "all"] = "found"
-    # landmarks moved out of the image: no loss, or an empty target (absent)
+    # What Psi learns if a landmark is moved out of the image by augmentation. `ignored`: nothing. `absent`:
+    # an empty heatmap.
     outside: Literal["ignored", "absent"] = "ignored"
-    cutout: int = between(0, 4_096, 80)  # side of the erased square, pixels of a 256-pixel image
-    cutout_color: Literal["gray", "black"] = "gray"  # color of the erased square
-    cutout_fraction: float = fraction(0.5)  # fraction of images with an erased square
+    # Side of the square that is erased from an image, in pixels of an image with a side of 256 pixels.
+    cutout: int = between(0, 4_096, 80)
+    cutout_color: Literal["gray", "black"] = "gray"  # Color of the erased square.
+    cutout_fraction: float = fraction(0.5)  # Fraction of the images from which a square is erased.
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirrored images (Sec. 3.7)."""
+    """Mirrored images (Sec. 3.7), in runs with `self-training`, `zero-shot` or `mallis2020`."""
 
-    train: bool = True  # train on mirrored images, in both stages
-    test: bool = True  # when predicting, average the heatmaps of an image and its mirror image
-    partner: Literal["found", "itself"] = "found"  # mirror partner of a landmark; itself: for side views
+    train: bool = True  # Whether the networks are also trained on mirrored images.
+    # Whether a prediction is the average of the heatmaps of an image and of its mirror image. This setting
+    # needs `flip.train`.
+    test: bool = True
+    # What a landmark becomes in a mirrored image. `found`: its mirror partner, which is found automatically.
+    # `itself`: every landmark is its own partner, as in side views.
+    partner: Literal["found", "itself"] = "found"
 
     @property
     def finds_partners(self) -> bool:
@@ -233,194 +316,288 @@ class Flip:
 
 @dataclass(frozen=True)
 class Temporal:
-    """Pairs of nearby video frames, connected by optical flow."""
+    """Pairs of nearby video frames (Sec. 4.2), in runs with Stage 1 and `--temporal`."""
 
-    enabled: bool = False  # train on pairs of nearby video frames
-    fraction: float = fraction(0.5)  # fraction of pairs that are two nearby frames
-    # maximum gap between nearby frames, in frames of the video; the previous and the next used frame always
-    # count as nearby
+    # Whether pairs of nearby video frames are used in the rounds of Stage 1. Optical flow moves the keypoints
+    # from one frame to the other.
+    enabled: bool = False
+    # Fraction of the pairs that are two nearby frames, as far as there are nearby frames.
+    fraction: float = fraction(0.5)
+    # Two frames are nearby if they are at most this many frames of the video apart. The previous and the next
+    # frame that the run uses always count as nearby.
     max_frame_gap: int = between(1, 1_000_000, 5)
-    neighbors: int = between(1, 100, 2)  # number of nearby frames drawn for each frame in each round
-    window: int = between(3, 255, 15)  # window of the Lucas-Kanade tracker, pixels
-    levels: int = between(0, 16, 3)  # pyramid levels of the tracker
-    # a point is dropped if it returns farther than this from its start when tracked forward and back, pixels
+    # Number of nearby frames that are drawn for each frame in each round.
+    neighbors: int = between(1, 100, 2)
+    # Side of the window in which optical flow is computed around a keypoint, in pixels (Lucas-Kanade
+    # tracker).
+    window: int = between(3, 255, 15)
+    # Number of times that images are halved for optical flow. With more levels, larger movements are found.
+    levels: int = between(0, 16, 3)
+    # A keypoint is left out if it does not return to its start when it is moved to the other frame and back.
+    # This value is the maximum distance from the start, in pixels.
     max_return_error: float = between(0, 4_096, 1.0)
 
 
 @dataclass(frozen=True)
 class Augment:
-    """Random changes of training images."""
+    """Random changes of training images, and of images in the checks without labels."""
 
-    rotation: float = between(0, 360, 40.0)  # maximum rotation in either direction, degrees
-    scale: tuple[float, float] = between(0.01, 100, (0.8, 1.2))  # range of the scale factor of each axis
-    shift: float = between(0, 10, 0.05)  # maximum shift, as a fraction of the image's side
-    # range of the factor on the difference from the mean
+    # Maximum angle by which an image is rotated in either direction, in degrees.
+    rotation: float = between(0, 360, 40.0)
+    # Smallest and largest factor by which the width and the height of an image are multiplied. Both factors
+    # are drawn separately.
+    scale: tuple[float, float] = between(0.01, 100, (0.8, 1.2))
+    # Maximum distance by which an image is shifted along each axis, as a fraction of its side.
+    shift: float = between(0, 10, 0.05)
+    # Smallest and largest factor by which the contrast is multiplied. Contrast is how much each pixel differs
+    # from the mean of the image.
     contrast: tuple[float, float] = between(0, 100, (0.85, 1.3))
-    brightness: tuple[float, float] = between(0, 100, (0.9, 1.1))  # range of the factor on the mean
-    negative_fraction: float = fraction(0.0)  # fraction of images with inverted brightness
-    border: BorderColor = "repeated"  # pixels outside a warped image: those of its border, or black
-    noise_fraction: float = fraction(1.0)  # fraction of images with noise
-    noise: float = between(0, 10, 0.05)  # maximum standard deviation of the noise, for values in 0..1
-    blur_fraction: float = fraction(0.3)  # fraction of blurred images
-    # range of the blur's standard deviation, pixels
+    # Smallest and largest factor by which the brightness is multiplied. Brightness is the mean of the image.
+    brightness: tuple[float, float] = between(0, 100, (0.9, 1.1))
+    # Fraction of the images whose light and dark parts are exchanged, as in a photographic negative.
+    negative_fraction: float = fraction(0.0)
+    # Pixels that are outside the original image after a deformation. `repeated`: copies of the nearest border
+    # pixels. `black`: black pixels.
+    border: BorderColor = "repeated"
+    noise_fraction: float = fraction(1.0)  # Fraction of the images to which noise is added.
+    # Maximum standard deviation of the noise. Pixel values are between 0 and 1.
+    noise: float = between(0, 10, 0.05)
+    blur_fraction: float = fraction(0.3)  # Fraction of the images that are blurred.
+    # Smallest and largest standard deviation of the Gaussian that blurs an image, in pixels.
     blur_sigma: tuple[float, float] = between(0.01, 100, (0.3, 1.2))
-    color_fraction: float = fraction(0.3)  # fraction of images with changed hue and saturation
-    hue: float = between(0, 360, 20.0)  # maximum change of hue in either direction, degrees
-    # range of the factor on the difference from gray
+    color_fraction: float = fraction(0.3)  # Fraction of the images whose hue and saturation are changed.
+    # Maximum change of the hue in either direction, in degrees of the color circle.
+    hue: float = between(0, 360, 20.0)
+    # Smallest and largest factor by which the saturation is multiplied. Saturation is how much each color
+    # differs from gray.
     saturation: tuple[float, float] = between(0, 100, (0.7, 1.3))
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a run is computed; these settings may change when a run is resumed."""
+    """How a run is computed; you can change these settings when you resume a run."""
 
-    batch: int = between(1, 4_096, 16)  # pairs per iteration of Stage 1 (two images each)
-    # images per forward pass outside training; fewer if memory is low
+    # Number of pairs in each iteration of Stage 1. A pair consists of two images.
+    batch: int = between(1, 4_096, 16)
+    # Maximum number of images that a network processes at a time outside training. There are fewer if memory
+    # is low.
     predict_batch: int = between(1, 4_096, 128)
-    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
-    kernels: Literal["auto", "plain"] = "auto"  # auto: fused kernels for bf16 on CUDA if Triton is installed
-    # fraction of the free GPU memory that images may take; descriptors may take as much
+    # Number format of the computation. `fp32`: 32 bits. `bf16`: mostly 16 bits. `auto`: `bf16` on a CUDA GPU,
+    # which is faster there, and `fp32` elsewhere.
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    # Whether a GPU uses faster programs for the hourglass, which need Triton and the precision `bf16`.
+    # `auto`: they are used if the GPU and the network allow it. `plain`: they are never used.
+    kernels: Literal["auto", "plain"] = "auto"
+    # Images are kept in GPU memory if they take at most this fraction of the free GPU memory. The same limit
+    # applies to descriptors and to features.
     device_fraction: float = fraction(0.4)
-    checkpoint_every: int = between(1, 1_000_000_000, 1_000)  # iterations between checkpoints
-    log_every: int = between(1, 1_000_000_000, 50)  # iterations between log entries
-    # maximum size of the images in memory; larger sets are memory-mapped
+    checkpoint_every: int = between(1, 1_000_000_000, 1_000)  # Number of iterations between two checkpoints.
+    log_every: int = between(1, 1_000_000_000, 50)  # Number of iterations between two entries in the log.
+    # Maximum size of the images in main memory, in gigabytes. Larger sets of images are kept in a file. The
+    # same limit applies to features.
     store_gigabytes: float = between(0, 100_000, 16.0)
 
 
 @dataclass(frozen=True)
 class Guards:
-    """Limits beyond which a training counts as collapsed, and new images as unfamiliar."""
+    """Limits beyond which a training has collapsed, or new images are unfamiliar, in every run."""
 
-    min_points: float = between(0, 1_000_000, 0.5)  # minimum average number of keypoints per image
-    # minimum mean squared distance of descriptors from their mean; usual are 0.3 to 1
+    # Minimum number of keypoints per image that Stage 1 must find on average.
+    min_points: float = between(0, 1_000_000, 0.5)
+    # Minimum spread of the descriptors, which is their mean squared distance from their mean. The spread is 0
+    # if all descriptors are equal, and usually 0.3 to 1.
     min_descriptor_spread: float = between(0, 1_000_000, 0.01)
-    # minimum mean distance of an image's points from their mean, as a fraction of the image's side
+    # Minimum spread of the keypoints or landmarks of an image, which is their mean distance from their
+    # center. The spread is a fraction of the side of the image.
     min_point_spread: float = between(0, 1_000_000, 0.01)
-    max_empty_fraction: float = between(0, 1_000_000, 0.5)  # maximum fraction of clusters without points
-    # minimum of the highest landmark score in the checked images
+    max_empty_fraction: float = between(0, 1_000_000, 0.5)  # Maximum fraction of clusters without keypoints.
+    # The training has collapsed if all landmarks in the checked images have scores below this value.
     min_score: float = between(0, 1_000_000, 1e-3)
-    num_samples: int = between(1, 100_000, 64)  # images on which the detector is checked before it is saved
-    # number of training images from which the usual appearance (mean and limit) of a detector is computed
+    # Number of training images in which the landmarks of a detector are checked before it is saved.
+    num_samples: int = between(1, 100_000, 64)
+    # Number of training images from which the usual appearance of the images is computed.
     familiar_images: int = between(2, 10_000, 128)
-    # number of new images that are compared with the training images
+    # Maximum number of new images that are compared with the usual appearance of the training images.
     compared_images: int = between(1, 10_000, 24)
-    # new images are unfamiliar if the median of their squared distances from the mean of the training images
-    # is more than this many times the squared distance that 95 % of the training images do not exceed
+    # New images are unfamiliar if their features are too far from the mean of the training images. The limit
+    # is this value times the usual squared distance, which 95 % of the training images do not exceed. It is
+    # compared with the median of the new images.
     max_unfamiliarity: float = above(0, 1_000_000, 1.0)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics and label-free checks (Sec. 4.2)."""
+    """Evaluation with labels (Sec. 4.2), and the checks without labels after every run."""
 
-    seed: int = between(0, 2**63 - 1, 0)  # random seed of the draws below
-    # minimum COCO visibility v of a point; 2 leaves out occluded points. Points with v=0 are never annotated.
+    # Number from which the random draws of evaluations and of checks without labels start.
+    seed: int = between(0, 2**63 - 1, 0)
+    # Minimum visibility of an annotated point, as in COCO: 1 is occluded, 2 is visible. With 2, occluded
+    # points are left out. Points with visibility 0 are never used.
     min_visibility: int = between(1, 2, 1)
-    # ridge penalties to evaluate, relative to the largest entry of X'X
+    # Strengths of the ridge regression that maps landmarks to annotated points. Results are reported for each
+    # of them. The penalty is the strength times the largest entry of X'X, where the matrix X contains the
+    # coordinates that the regression predicts from, minus their means.
     ridges: tuple[float, ...] = between(0, 1_000_000, (0.1, 0.01, 0.001, 0.0))
-    # ridge penalty of the headline numbers; authors: 0.1 on LS3D, 0.001 on CelebA (forward)
+    # Strength of the ridge regression for the headline numbers. The authors' program uses 0.1 for the faces
+    # of LS3D, and 0.001 for the forward errors of CelebA.
     ridge: float = between(0, 1_000_000, 0.01)
-    # numbers of images to fit on, in addition to all images
+    # Numbers of annotated images from which the regression is fitted, in addition to all images.
     fit_images: tuple[int, ...] = between(1, 10_000_000, (1, 5, 10, 100, 300, 800))
-    draws: int = between(1, 10_000, 10)  # random draws of images for each of these numbers
-    max_curve_error: float = between(0.001, 10_000, 20.0)  # end of the cumulative error curve, percent
-    # a raw landmark is a hit within this distance, pixels of hit_side
+    # Number of random draws of images for each number in `evaluation.fit_images`.
+    draws: int = between(1, 10_000, 10)
+    # Largest error in the cumulative error curve, in percent of the normalizer.
+    max_curve_error: float = between(0.001, 10_000, 20.0)
+    # A landmark is a hit if it lies within this many pixels of the annotated point. The pixels are those of
+    # an image with the side `evaluation.hit_side`.
     hit_pixels: float = above(0, 100_000, 6.0)
-    hit_side: int = between(1, 100_000, 128)  # image side that hit_pixels refers to
-    # faces: a hit is within this fraction of the inter-ocular distance
+    # Side of the image that `evaluation.hit_pixels` refers to, in pixels.
+    hit_side: int = between(1, 100_000, 128)
+    # For faces: a landmark is a hit if its distance from the annotated point is at most this fraction of the
+    # distance between the eyes.
     hit_fraction: float = above(0, 1_000, 0.2)
-    pck_fraction: float = above(0, 1_000, 0.3)  # bodies (PCK): a hit is within this fraction of the torso
-    # OKS thresholds of AP and AR
+    # For bodies: a landmark is a hit if its distance from the annotated point is at most this fraction of the
+    # distance from the left shoulder to the right hip (PCK).
+    pck_fraction: float = above(0, 1_000, 0.3)
+    # Thresholds of the object keypoint similarity over which AP and AR are averaged, as in COCO.
     oks_thresholds: tuple[float, ...] = fraction((0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95))
-    oks_single: tuple[float, ...] = fraction((0.5, 0.4))  # OKS thresholds that are also reported separately
-    oks_sigma: float = between(1e-6, 1_000, 0.05)  # OKS sigma of points without a COCO value
-    # a generic keypoint is correct within this fraction of the inter-ocular distance; of the normalizer for
-    # objects without eyes
+    # Thresholds of the object keypoint similarity at which AP and AR are also reported separately.
+    oks_single: tuple[float, ...] = fraction((0.5, 0.4))
+    # Tolerance (sigma) of the object keypoint similarity for points to which COCO assigns none. With a larger
+    # value, errors lower the similarity less.
+    oks_sigma: float = between(1e-6, 1_000, 0.05)
+    # A keypoint is correct if its distance from an annotated point is at most this fraction of the distance
+    # between the eyes. For objects without eyes, the normalizer replaces the distance between the eyes.
     precision_fraction: float = between(0, 1_000, 0.1)
-    # Stage 1: maximum iterations of singular value thresholding, which fills in missing landmarks
+    # Maximum number of iterations that fill in the landmarks that Stage 1 did not find (singular value
+    # thresholding). They are needed only to measure errors.
     completion_iterations: int = between(0, 1_000_000, 500)
-    num_samples: int = between(1, 1_000_000, 200)  # maximum number of images for the checks without labels
-    deformations: int = between(1, 1_000, 2)  # random deformations of each image in these checks
-    flip: Literal["as-trained", "never"] = "as-trained"  # mirroring at test time
-    # two positions agree within this fraction of the image's side
+    num_samples: int = between(1, 1_000_000, 200)  # Maximum number of images for the checks without labels.
+    # Number of random deformations of each image in the checks without labels.
+    deformations: int = between(1, 1_000, 2)
+    # Mirroring at test time in evaluations. `as-trained`: as set by `flip.test`. `never`: predictions use the
+    # original image only.
+    flip: Literal["as-trained", "never"] = "as-trained"
+    # Two positions agree if they are at most this far apart, as a fraction of the side of the image. The
+    # checks of stability and symmetry use this value.
     agreement_radius: float = between(0, 1_000, 0.05)
-    # a landmark fits the common shape within this distance, as a fraction of the shape's radius
+    # A landmark fits the common shape of all landmarks if it is at most this far from its position there. The
+    # distance is a fraction of the radius of the shape.
     constellation_radius: float = between(0, 1_000, 0.3)
-    # two landmarks mark the same place within this fraction of the image's side
+    # Two landmarks mark the same place if their median distance is at most this fraction of the side of the
+    # image.
     duplicate_radius: float = between(0, 1_000, 0.02)
-    min_images: int = between(1, 10_000_000, 30)  # a run on fewer training images is called uncertain
+    # A run on fewer training images than this value gets a warning that its landmarks are uncertain.
+    min_images: int = between(1, 10_000_000, 30)
     # The weights below are fitted by benchmarks/trust/trust_model.py, see docs/results/trust.json.
 
-    # expected error of a landmark: constant, weight of its unstable fraction (deformations that it does not
-    # follow), weight of the appearance error
+    # Three numbers that give the expected error of a landmark. The first is a constant. The second is the
+    # weight of the fraction of deformations that the landmark does not follow. The third is the weight of the
+    # appearance error, which is the unexplained fraction of the landmark if it is predicted from positions
+    # found by appearance alone.
     error_weights: tuple[float, float, float] = between(0, 1_000, (0.06, 0.32, 0.7))
-    # the same for verified runs, then the weight of the second run's error
+    # The same three numbers for verified runs, and a fourth one. The fourth is the weight of the unexplained
+    # fraction of the landmark if it is predicted from the landmarks of the second run.
     verified_error_weights: tuple[float, float, float, float] = between(0, 1_000, (0.05, 0.31, 0.61, 0.13))
-    # expected error of a run: constant, weight of the error of its best landmarks
+    # Two numbers that give the expected forward error of a run. The first is a constant. The second is the
+    # weight of the expected error of its best landmarks.
     run_error_weights: tuple[float, float] = between(0, 1_000, (0.04, 0.85))
-    best_fraction: float = above(0, 1, 0.1)  # fraction of the landmarks that count as the best ones
-    # trust is lower if Stage 1 found a landmark in a smaller fraction of the images
+    # Fraction of the landmarks that count as the best ones. A run is judged by the largest expected error
+    # among them.
+    best_fraction: float = above(0, 1, 0.1)
+    # Trust in a landmark is lowered in proportion if Stage 1 found the landmark in a smaller fraction of the
+    # images than this value.
     full_found_rate: float = above(0, 1, 0.5)
-    # videos: half the side of the squares around landmarks that are compared with the median frame, pixels
+    # In a video, the square around a landmark is compared with the same square of the median frame. This
+    # value is half the side of the square, in pixels.
     background_radius: int = between(0, 1_024, 4)
-    # two squares look alike up to this mean difference, gray levels
+    # Two squares look alike if their mean difference is at most this value, in gray levels from 0 to 255.
     background_difference: float = between(0, 255, 8.0)
-    # landmarks that look like the median frame in more than this fraction of the frames are background
+    # A landmark is probably on the background if its square looks like the median frame in more than this
+    # fraction of the frames.
     max_background_rate: float = fraction(0.9)
-    # landmarks that move less than this fraction of the image's side may be background
+    # A landmark hardly moves if its mean distance from its mean position is smaller than this fraction of the
+    # side of the image. Such a landmark may be on the background.
     fixed_spread: float = between(0, 1_000, 0.01)
-    # fixed_spread applies only if the median landmark moves more than this fraction of the side
+    # Landmarks that hardly move are reported only if the median landmark moves at least this far. The
+    # distance is measured as for `evaluation.fixed_spread`.
     moving_spread: float = between(0, 1_000, 0.03)
-    # a run is good up to this expected forward error, relative to guessing
+    # A run is good if its expected forward error is at most this fraction of the error of guessing.
     good_error: float = between(0, 1_000, 0.3)
-    # a run has failed at this expected forward error or more, relative to guessing
+    # A run has failed if its expected forward error is at least this fraction of the error of guessing. Runs
+    # between the two limits are usable.
     failed_error: float = between(0, 1_000, 0.75)
-    # above this separation of their features, images seem to show two kinds of objects
+    # The images seem to show two kinds of objects if their features form two groups that are separated more
+    # clearly than this value. The separation is 0 if there are no groups, and 1 if the groups are far apart.
     max_kind_separation: float = fraction(0.28)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison with a second, shorter run from another seed on a part of the images."""
+    """Comparison with a second, shorter run from another seed, in runs that are verified."""
 
-    enabled: bool = False  # hold out images and train a second detector
-    held_out_fraction: float = above(0, 0.5, 0.1)  # fraction of the images that neither run is trained on
-    max_held_out: int = between(1, 1_000_000, 200)  # maximum number of held-out images
-    training_fraction: float = above(0, 1, 0.5)  # fraction of the other images that the second run uses
-    schedule_fraction: float = above(0, 1, 0.5)  # iterations of the second run / iterations of the first run
-    min_images: int = between(2, 10_000_000, 40)  # runs on fewer images are verified only on request
+    enabled: bool = False  # Whether some images are held out and a second detector is trained for comparison.
+    # Fraction of the images on which neither detector is trained. The two detectors are compared on these
+    # images.
+    held_out_fraction: float = above(0, 0.5, 0.1)
+    max_held_out: int = between(1, 1_000_000, 200)  # Maximum number of held-out images.
+    # Fraction of the other images on which the second detector is trained.
+    training_fraction: float = above(0, 1, 0.5)
+    # Number of iterations of the second run, as a fraction of the iterations of the first run.
+    schedule_fraction: float = above(0, 1, 0.5)
+    # With the preset `auto` on a GPU, a run is verified automatically if it has at least this many images.
+    # All other runs are verified only on request.
+    min_images: int = between(2, 10_000_000, 40)
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """Short training of a detector's head with corrected landmarks (`selfmark refine`)."""
+    """Short training of a detector's head with corrected landmarks, by `selfmark refine`."""
 
-    # iterations per training; there is one training for each group left out, and one with all images
+    # Number of iterations of each training. There is one training for each group of images that is left out,
+    # and one with all images.
     iterations: int = between(1, 1_000_000, 80)
-    batch: int = between(1, 4_096, 16)  # images per iteration, half of them without corrections
-    lr: float = between(0, 1, 1e-3)  # peak learning rate of the head; AdamW, one cycle
-    warmup_fraction: float = fraction(0.1)  # fraction of the iterations in which the learning rate rises
-    weight_decay: float = between(0, 1, 1e-4)  # decoupled weight decay
-    # weight of the loss that keeps heatmaps without a correction as they were
+    # Number of images in each iteration. Half of them are images without corrections, if there are any.
+    batch: int = between(1, 4_096, 16)
+    # Highest learning rate of the head. The optimizer is AdamW; the learning rate rises and falls once in
+    # each training.
+    lr: float = between(0, 1, 1e-3)
+    warmup_fraction: float = fraction(0.1)  # Fraction of the iterations during which the learning rate rises.
+    weight_decay: float = between(0, 1, 1e-4)  # Strength of the weight decay of AdamW.
+    # Weight of the loss that keeps heatmaps without a correction unchanged, compared with the loss of
+    # corrected heatmaps.
     keep_weight: float = between(0, 1_000, 0.5)
-    views: int = between(1, 1_000, 8)  # augmented views of each corrected image
-    # number of other images of the run on which landmarks should stay
+    # Number of randomly changed copies of each corrected image, including the image itself. There are fewer
+    # if they exceed `refinement.max_gigabytes`.
+    views: int = between(1, 1_000, 8)
+    # Maximum number of images without corrections, in which the landmarks should stay where they are.
     kept_images: int = between(0, 100_000, 48)
-    kept_views: int = between(1, 1_000, 1)  # augmented views of each of the kept images
-    # corrected images are divided into at most this many groups, which are left out in turn
+    # Number of randomly changed copies of each image without corrections, including the image itself.
+    kept_views: int = between(1, 1_000, 1)
+    # Maximum number of groups into which the corrected images are divided to measure the error. Each group is
+    # left out of one training.
     folds: int = between(2, 1_000, 5)
-    max_gigabytes: float = above(0, 10_000, 1.0)  # maximum memory of the stored features
+    # Maximum memory of the stored features, in gigabytes. If they need more, there are fewer copies of each
+    # image.
+    max_gigabytes: float = above(0, 10_000, 1.0)
 
 
 @dataclass(frozen=True)
 class Config:
     """All settings of one run; change them with `dataclasses.replace` or `override`."""
 
-    preset: str = "paper"  # the preset that these settings started from
-    method: Method = "self-training"  # zero-shot: features without training; others: see docs/methods.md
-    seed: int = between(0, 2**63 - 1, 0)  # seed of all random numbers
-    K: int = between(0, 10_000, 30, _LIMIT_OF_K)  # number of landmarks; 0: chosen from the images, see auto_k
-    M: int = between(0, 1_000_000, 100)  # number of clusters in Stage 1, M >> K
+    # Name of the preset from which these settings started. Choose another one with `--preset`.
+    preset: str = "paper"
+    # How landmarks are discovered. `self-training` trains a detector. `zero-shot` uses features without
+    # training. The others are methods of other papers (see docs/methods.md).
+    method: Method = "self-training"
+    # Number from which the random draws of a run start. The evaluation has its own seed, `evaluation.seed`.
+    seed: int = between(0, 2**63 - 1, 0)
+    # Number of landmarks. If K is 0, the run chooses the number (see `auto_k`). The method `mallis2020` finds
+    # at most K landmarks, or any number if K is 0.
+    K: int = between(0, 10_000, 30, _LIMIT_OF_K)
+    # Number of clusters into which Stage 1 groups the keypoints. M must be at least K, and is usually several
+    # times as large.
+    M: int = between(0, 1_000_000, 100)
     images: Images = field(default_factory=Images)
     keypoints: FirstKeypoints = field(default_factory=FirstKeypoints)
     features: Features = field(default_factory=Features)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +15,7 @@ import torch
 from selfmark.config import Config
 from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
+from selfmark.image_ref import ImageRef
 from selfmark.images.flow import has_nearby_frames
 from selfmark.images.shared_reading import load_shared_store
 from selfmark.images.store import ImageStore
@@ -81,7 +82,55 @@ def load_training_images(run: Run, is_canceled: Callable[[], bool] = lambda: Fal
             "temporal.enabled needs several frames of a video, but no two of these images are frames of the "
             "same video: give videos, or a COCO file whose images have video_id and frame_id"
         )
+    require_same_images(run, store)
     return store
+
+
+def require_same_images(run: Run, store: ImageStore) -> None:
+    """Raise if a resumed run reads other images than before, since stored points belong to rows of the store.
+
+    When a run starts, points/images.safetensors records the size of each image, and which images are skipped.
+
+    Args:
+        run: the run.
+        store: the images that can be read now.
+
+    Raises:
+        InputError: if an image can be read that could not be read before, or the other way round, or if an
+            image has another size than before.
+    """
+    refs = run.refs()
+    sizes = torch.zeros(len(refs), 2, dtype=torch.int64)  # zeros for images that cannot be read
+    sizes[_find_rows(refs, store.refs)] = torch.from_numpy(store.sizes)
+    before = run.load_or_compute_tensors("images", torch.device("cpu"), lambda: {"size": sizes})["size"]
+    if before.shape != sizes.shape:
+        raise InputError(
+            f"{run.path / 'points' / 'images.safetensors'} does not belong to this run: delete it"
+        )
+    changed = (before != sizes).any(dim=1).nonzero()
+    if len(changed):
+        row = int(changed[0])
+        change = _describe_change(before[row].tolist(), sizes[row].tolist())
+        raise InputError(f"{refs[row].name} {change}: restore the images of the run, or start a new run")
+
+
+def _find_rows(refs: Sequence[ImageRef], used: Sequence[ImageRef]) -> list[int]:
+    """Return the index of each used image among all images; both are in the same order."""
+    rows, start = [], 0
+    for ref in used:
+        start = refs.index(ref, start) + 1
+        rows.append(start - 1)
+    return rows
+
+
+def _describe_change(before: list[int], now: list[int]) -> str:
+    """Say how the size of an image (width, height) differs from before; 0 means that it cannot be read."""
+    if not any(before):
+        return "could not be read when the run started, but can be read now"
+    if not any(now):
+        return "could be read when the run started, but cannot be read now"
+    was, is_now = (f"{width} x {height} pixels" for width, height in (before, now))
+    return f"had {was} when the run started and has {is_now} now"
 
 
 @contextmanager

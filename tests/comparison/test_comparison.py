@@ -41,6 +41,28 @@ def _build_command(labeled: Path, output: Path, *more: Any) -> list[Any]:
     ]
 
 
+def _check_that_changed_inputs_are_refused(
+    labeled: Path, output: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Change the labels, then the images of a finished comparison, and restore them."""
+    labels, image = labeled / "labels.json", next((labeled / "images").iterdir())
+    added = image.with_name("added.png")
+    before = labels.read_text()
+    labels.write_text(before.replace("]", " ]", 1))
+    assert selfmark(*_build_command(labeled, output)) == 2
+    assert "the labels changed after the comparison" in " ".join(capsys.readouterr().err.split())
+    labels.write_text(before)
+    added.write_bytes(image.read_bytes())
+    assert selfmark(*_build_command(labeled, output)) == 2
+    assert "the images changed after the comparison" in " ".join(capsys.readouterr().err.split())
+    added.unlink()
+    # Comparisons of earlier versions have no digests, and can be continued.
+    record = json.loads((output / "comparison.json").read_text())
+    del record["digests"]
+    (output / "comparison.json").write_text(json.dumps(record))
+    assert selfmark(*_build_command(labeled, output)) == 0
+
+
 def test_methods_are_compared_and_not_repeated(
     labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +99,7 @@ def test_methods_are_compared_and_not_repeated(
     times = [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
     assert selfmark(*_build_command(labeled, output)) == 0
     assert times == [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
+    _check_that_changed_inputs_are_refused(labeled, output, capsys)
     # Another comparison needs another folder.
     assert selfmark(*_build_command(labeled, output, "--seed=1")) == 2
     assert "contains another comparison" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,31 @@ def test_a_run_resumes_after_its_folder_was_moved_away(photos: Path, quick_run: 
     away.rename(output)
     discover(output=output, resume=True, device="cpu")
     assert_same_result(quick_run, output)
+
+
+def test_nothing_is_written_to_a_run_that_replaced_another(
+    photos: Path, quick_run: Path, tmp_path: Path
+) -> None:
+    output, away = tmp_path / "run", tmp_path / "away"
+    replaced = []
+
+    def listener(event: Event) -> None:
+        if event["event"] == "train" and event["stage"] == "round" and not away.exists():
+            output.rename(away)
+            shutil.copytree(quick_run, output)
+            replaced.append(_read_files(output))
+
+    with pytest.raises(DiskError, match="is not the folder that this process works on"):
+        start_run(photos, output, listener=listener)
+    assert _read_files(output) == replaced[0]
+    shutil.rmtree(output)
+    away.rename(output)
+    discover(output=output, resume=True, device="cpu")
+    assert_same_result(quick_run, output)
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_the_command_line_reports_disk_errors_in_one_line(

@@ -20,6 +20,7 @@ import torch
 from selfmark._version import __version__
 from selfmark.comparison.comparison_page import write_page
 from selfmark.comparison.comparison_plan import Comparison, MethodJob, RowName, order_rows
+from selfmark.comparison.input_digests import DIGESTS_KEY, digest_inputs, require_unchanged
 from selfmark.comparison.measure import Row, measure_method
 from selfmark.comparison.pace import resolve_job_config
 from selfmark.errors import InputError
@@ -149,19 +150,25 @@ def describe(comparison: Comparison) -> dict[str, Any]:
 def _require_same_comparison(comparison: Comparison, output: Path) -> None:
     """Write comparison.json; raise if the folder contains a comparison with other inputs or settings."""
     path = output / COMPARISON_FILE
-    described = describe(comparison)
+    described, digests = describe(comparison), digest_inputs(comparison)
     if path.exists():
         stored = read_json(path)
+        stored_digests = stored.pop(DIGESTS_KEY, {}) if isinstance(stored, dict) else {}
         if not isinstance(stored, dict) or {**_ADDED_FIELDS, **stored} != described:
             raise InputError(
                 f"{output} contains another comparison, with other inputs or settings; choose another folder "
                 "with -o"
             )
+        if not isinstance(stored_digests, dict):
+            raise InputError(
+                f"{path} is damaged: '{DIGESTS_KEY}' must be an object; choose another folder with -o"
+            )
+        require_unchanged(stored_digests, digests, output)
         return
     if output.exists() and any(output.iterdir()):
         raise InputError(f"{output} is not empty and contains no comparison; choose another folder with -o")
     make_folders(output)
-    write_json(described, path)
+    write_json(described | {DIGESTS_KEY: digests}, path)
 
 
 def run_in_process(job: MethodJob, on_start: Callable[[BaseProcess], None] = lambda process: None) -> Row:

@@ -56,7 +56,7 @@ from selfmark.run.files import (
 from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder, sync
 from selfmark.run.image_list import refs_from_json, refs_to_json
 from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, is_text, require_fields
-from selfmark.run.locks import exclusive
+from selfmark.run.locks import exclusive, was_replaced
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 
@@ -131,6 +131,7 @@ class Run:
         self.config = config
         self.group = group
         self._listener = listener
+        self._lock: int | None = None  # descriptor of the lock file while this process holds the lock
 
     @classmethod
     def create(
@@ -507,13 +508,23 @@ class Run:
             return
         with ExitStack() as stack:
             with self.report_disk_errors():
-                stack.enter_context(exclusive(self.path))
+                self._lock = stack.enter_context(exclusive(self.path))
+            stack.callback(setattr, self, "_lock", None)
             self._complete_last_line()
             yield
 
     @contextmanager
     def report_disk_errors(self) -> Iterator[None]:
-        """Convert an OSError in the context to a DiskError that says how to resume the run."""
+        """Convert an OSError in the context to a DiskError that says how to resume the run.
+
+        Raises:
+            DiskError: also if another folder has been put in the place of the run.
+        """
+        if self._lock is not None and was_replaced(self.path, self._lock):
+            raise DiskError(
+                f"{self.path} is not the folder that this process works on: it was renamed, and another is "
+                "in its place; nothing was written there. Rename both back, then resume the run"
+            )
         try:
             yield
         except (OSError, DiskError) as error:

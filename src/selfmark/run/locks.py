@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ class FolderLocked(InputError):
 
 
 @contextmanager
-def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Iterator[None]:
+def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Iterator[int]:
     """Hold the exclusive lock of an existing folder inside the context.
 
     The operating system also releases the lock when the process is killed.
@@ -32,6 +33,9 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
         lock_file: lock a file .lock in the folder, which works on network drives; False locks the folder
             itself and leaves no file behind.
 
+    Yields:
+        The descriptor of the locked file or folder; see `was_replaced`.
+
     Raises:
         FolderLocked: if another process holds the lock and `wait` is False.
     """
@@ -40,7 +44,19 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         elif not _try_lock(descriptor):
             raise FolderLocked(f"another process is working on {folder}")
-        yield
+        yield descriptor
+
+
+def was_replaced(folder: Path, descriptor: int) -> bool:
+    """Return True if the lock file in a folder is not the one that `exclusive` locked.
+
+    The lock does not prevent anybody from renaming the folder and putting another one in its place.
+    """
+    try:
+        found = (folder / ".lock").lstat()
+    except OSError:
+        return False  # Writing to the folder will report what is wrong.
+    return not os.path.samestat(found, os.fstat(descriptor))
 
 
 def is_locked(folder: Path) -> bool:

@@ -123,3 +123,22 @@ def test_too_little_memory_for_one_image_is_reported(monkeypatch: pytest.MonkeyP
 def test_devices_that_selfmark_cannot_use_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"unknown device '{name}': use auto, cpu or cuda"):
         select_device(name)
+
+
+@pytest.mark.parametrize(("count", "devices"), [(1, "cuda:0"), (4, "cuda:0 to cuda:3")])
+def test_a_gpu_that_the_machine_does_not_have_is_refused(
+    count: int, devices: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    for name in ("cuda", f"cuda:{count - 1}"):
+        assert select_device(name) == torch.device(name)
+    with pytest.raises(InputError, match=f"this machine has no device 'cuda:{count}': use {devices}$"):
+        select_device(f"cuda:{count}")
+
+
+def test_no_gpu_can_be_selected_on_a_machine_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(InputError, match="this machine has no CUDA device: use --device cpu"):
+            select_device(name)

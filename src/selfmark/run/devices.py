@@ -21,7 +21,7 @@ def select_device(name: str) -> torch.device:
         name: `auto` for CUDA if available, otherwise the CPU; or a torch device such as `cpu` or `cuda:1`.
 
     Raises:
-        InputError: if there is no such device.
+        InputError: If the name is unknown, or the machine has no such device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -33,6 +33,10 @@ def select_device(name: str) -> torch.device:
         raise InputError(f"unknown device '{name}': use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("this machine has no CUDA device: use --device cpu")
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        devices = f"cuda:0 to cuda:{last}" if last else "cuda:0"
+        raise InputError(f"this machine has no device '{name}': use {devices}")
     return device
 
 

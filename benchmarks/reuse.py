@@ -1,4 +1,6 @@
-"""Measure how corrections and a trained start reduce the error. Results: docs/results/reuse.json.
+"""Measure how corrections, and training from a trained detector, reduce the error.
+
+The results are in docs/results/reuse.json.
 
     python benchmarks/reuse.py DATA --part corrections --out corrections.json --runs runs/
     python benchmarks/reuse.py DATA --part start --out start.json --runs runs/
@@ -91,7 +93,7 @@ def main() -> None:
 def train(
     truth: AnnotatedObjects, folder: Path, landmarks: int, iterations: int, seed: int = 0, start: str = ""
 ) -> None:
-    """Train a detector without labels, unless the folder has one.
+    """Train a detector without labels, unless the folder already contains a trained detector.
 
     Args:
         truth: images to train on; their annotations are not used.
@@ -116,7 +118,11 @@ def train(
 def measure_corrections(
     truth: AnnotatedObjects, runs: Path, landmarks: int, iterations: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each number of corrected images, with the errors before and after the refinement."""
+    """Yield a row for each number of corrected images, with the errors before and after the refinement.
+
+    `left_out` is the error on the corrected images by leave-one-out, as `refine_run` measures it; `other` is
+    the error on all images that were not corrected.
+    """
     run = runs / "corrections"
     train(truth, run, landmarks, iterations)
     detector = Detector.load(run)
@@ -132,7 +138,7 @@ def measure_corrections(
         seconds = time.perf_counter() - started
         others = truth.select(np.setdiff1d(np.arange(len(truth)), corrected))
         before, after = (
-            measure_landmark_error(each, others, points) for each in (detector, Detector.load(copy))
+            measure_landmark_error(model, others, points) for model in (detector, Detector.load(copy))
         )
         errors = result.errors
         assert errors is not None
@@ -221,7 +227,7 @@ def measure_forward_error(
     points = forward_prediction(fitted.landmarks, fitted.truth, fitted.visible, tested.landmarks, regress)
     guessed = np.broadcast_to(mean_shape(fitted.truth, fitted.visible), tested.truth.shape)
     error, guessing = (
-        nme(each, tested.truth, tested.visible, tested.normalizer) for each in (points, guessed)
+        nme(prediction, tested.truth, tested.visible, tested.normalizer) for prediction in (points, guessed)
     )
     return error, guessing
 

@@ -1,4 +1,8 @@
-"""Detectors to start from: saving, installing and listing them, and training from their weights."""
+"""Test detectors to start from: saving, installing and listing them, and training from their weights.
+
+As in the paper, Phi is the network of Stage 1 and Psi is the network of a detector. `FeaturePsi` is a Psi
+that consists of a pretrained encoder and a small head.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +145,7 @@ def test_unusable_detectors_are_refused(
         ([tmp_path / "half.safetensors"], f"cannot be used: weights.safetensors: '{name}' is F16"),
         ([tmp_path / "shape.safetensors"], f"cannot be used: weights.safetensors: '{name}' is"),
         ([tmp_path / "extra.safetensors"], "'x' is not expected"),
-        ([other], "is not a detector of 'selfmark models save'"),
+        ([other], "was not written by 'selfmark models save'"),
         ([text], "is damaged and cannot be read"),
         ([forged], "model.json"),
         ([tmp_path / "missing.safetensors"], "cannot read"),

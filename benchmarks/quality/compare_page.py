@@ -33,9 +33,12 @@ _INTRODUCTION = """# Comparison of methods
 
 This page compares the [methods](../methods.md) that selfmark contains on the same images, with the same
 number of landmarks. It is made from [compare.json](compare.json) by `benchmarks/quality/compare_page.py`;
-`benchmarks/quality/compare_methods.py` makes the rows. Errors are in percent, ridge 0.01, on validation
-images: a fixed fifth of the training images. The error of guessing is in parentheses. *Hits* are annotated
-points within 6 px (of 128) of the raw landmark that is matched to them.
+`benchmarks/quality/compare_methods.py` makes the rows. Errors are in percent of the
+[normalizer](../glossary.md#terms), measured on validation images: a fixed fifth of the labeled training
+images, on which no method was trained. The linear regression from landmarks to annotated points, and back,
+has a ridge of 0.01. The error of guessing is in parentheses. For *hits*, each annotated point is matched to
+one landmark, without regression. The point is a hit if this landmark is at most 6 pixels away, in an image of
+128 pixels.
 
 Read the rows with care:
 
@@ -84,7 +87,9 @@ def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
     return "\n\n".join([heading, format_table(_HEADER, lines), " ".join(sentences)])
 
 
-_MIN_MOTION = 0.5  # percent; landmarks whose guessing error is lower hardly move from image to image
+# Percent. If the error of guessing the mean positions of the landmarks is lower than this, they hardly move
+# from image to image.
+_MIN_MOTION = 0.5
 
 
 def _is_constant(row: Row) -> bool:

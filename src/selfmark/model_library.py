@@ -155,7 +155,7 @@ def install_model(origin: str, name: str, sha256: str = "") -> Path:
 def _unpack(file: Path, origin: str, folder: Path) -> None:
     tensors, metadata = read_tensors(file)
     if _CARD not in metadata:
-        raise InputError(f"{origin} is not a detector of 'selfmark models save'")
+        raise InputError(f"{origin} was not written by 'selfmark models save'")
     require_finite(tensors, Path(origin))
     onnx_model = tensors.pop(_ONNX, None)
     if onnx_model is not None:

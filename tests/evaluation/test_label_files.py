@@ -123,8 +123,8 @@ def test_objects_without_points_and_crowds_are_left_out_and_noted(tmp_path: Path
     assert truth.where == (f"{path}: annotations[1]",)
     assert truth.refs == (TRAIN[1],)
     assert truth.notes == (
-        f"{path}: 1 annotation was left out (crowd), first annotations[0]",
-        f"{path}: 1 annotation was left out (no visible point), first annotations[2]",
+        f"{path}: 1 annotation was left out (crowd); the first is annotations[0]",
+        f"{path}: 1 annotation was left out (no visible point); the first is annotations[2]",
     )
 
 

@@ -50,7 +50,7 @@ def test_labels_are_refused_if_most_stated_sizes_differ(photos: Path, tmp_path: 
     # If at most half of the sizes differ, there is only a note.
     one = _write_labels(tmp_path / "one.json", [*[(64, 64)] * 3, (640, 480)], [INSIDE] * 4)
     (note,) = read_ground_truth(one, refs).notes
-    assert "1 of 4 images checked does not fit its labels, first '003.png'" in note
+    assert "1 of 4 images checked does not fit its labels; for example, '003.png'" in note
 
 
 def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path: Path) -> None:

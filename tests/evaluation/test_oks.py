@@ -239,7 +239,7 @@ def test_no_detection_scores_zero_and_no_visible_object_is_an_error() -> None:
     result = measure({**scene, **no_detections})
     assert result.ap.tolist() == result.ar.tolist() == [0.0] * len(THRESHOLDS)
     hidden = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
-    with pytest.raises(InputError, match="no object has a visible point"):
+    with pytest.raises(InputError, match="every object is a crowd or has no visible point"):
         measure(hidden)
 
 

@@ -1,4 +1,4 @@
-"""Guarantees that formats share: atomic files, clear errors, and bounded memory.
+"""Test what all export formats guarantee: atomic files, clear errors, and bounded memory.
 
 SLEAP, NWB and Ultralytics have their own tests of errors, and CSV is not tested here.
 """

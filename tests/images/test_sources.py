@@ -378,7 +378,7 @@ def test_deeply_nested_json_is_rejected(tmp_path: Path) -> None:
         list_images([labels])
 
 
-def test_tracks_and_frames_of_64_bits_survive_images_json() -> None:
+def test_large_tracks_and_frames_are_unchanged_after_writing_and_reading_json() -> None:
     refs = [ImageRef(Path("v.mp4"), 2**53, (0.0, 0.0, 1.0, 1.0), track) for track in (-1, 2**63 - 1)]
     entries = json.loads(json.dumps(refs_to_json(refs)))
     assert refs_from_json(entries) == refs
@@ -388,7 +388,7 @@ def test_tracks_and_frames_of_64_bits_survive_images_json() -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "predict", "predict --boxes", "map", "discover"])
-def test_a_track_of_a_hundred_bits_is_refused_with_its_place(
+def test_the_error_for_a_too_large_track_names_the_annotation(
     command: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = next(photos.glob("*.png")).resolve()

@@ -36,7 +36,7 @@ def test_sizes_copies_and_unreadable_images_are_counted(tmp_path: Path) -> None:
     first, skipped, copies = describe_survey(survey)
     assert first.startswith("4 images from 4 files, 80 x 60 to 160 x 60 pixels")
     assert "squares of 80 to 160 pixels, resized to 64 x 64" in first
-    assert skipped.startswith("1 image cannot be read and is left out, first")
+    assert skipped.startswith("1 image cannot be read and is left out; the first is")
     assert "broken.png" in skipped
     assert copies.index("copy.png") < copies.index("0.png")
 
@@ -55,7 +55,9 @@ def test_sentences_about_one_image_are_in_the_singular(tmp_path: Path) -> None:
     survey = replace(survey_images(store), copies=1, near=2, first_copy=("b", "a"), boxed=1, cut_off=1)
     total, copies, small, cut_off = describe_survey(survey)
     assert total.startswith("1 object from 1 file, 80 x 60 pixels;")
-    assert copies.startswith("1 image is a copy of another and 2 images are almost the same as others, first")
+    assert copies.startswith(
+        "1 image is a copy of another and 2 images are almost the same as others (for example, b repeats a)"
+    )
     assert small.startswith("1 of 1 object is smaller than 32 pixels and shows few details")
     assert cut_off == "1 of 1 box reaches the border of the image: this object may be cut off"
 

@@ -38,7 +38,7 @@ def _draw_covariances(seed: int) -> Tensor:
     return factor @ factor.mT
 
 
-def test_moments_are_those_of_numpy() -> None:
+def test_moments_equal_those_of_numpy() -> None:
     maps = _draw_distributions(0, (2, 3, 5, 7))
     means, covariances = part_moments(maps)
     cells = cell_positions(5, 7, _CPU).numpy().astype(np.float64)
@@ -51,7 +51,7 @@ def test_moments_are_those_of_numpy() -> None:
             np.testing.assert_allclose(covariances[image, part].numpy(), covariance, atol=1e-5)
 
 
-def test_bells_are_those_of_a_loop() -> None:
+def test_bell_maps_equal_a_naive_loop() -> None:
     means, precision = torch.tensor([[[0.2, -0.4], [0.9, 0.1]]]), _draw_covariances(1)[:1, :2].float()
     maps = bell_maps(means, precision, 6)
     for part in range(2):

@@ -171,7 +171,7 @@ def test_onnx_gives_the_same_landmarks(kind: Any, quick_run: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("softmax", ["space", "axes", "channels"])
-def test_a_detector_reads_the_mean_of_the_distribution(softmax: Any) -> None:
+def test_mean_positions_are_the_means_of_the_distributions(softmax: Any) -> None:
     scores = 3 * torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(1))
     distributions = to_distributions(scores, softmax)
     landmarks = 3 if softmax == "channels" else 4  # the last channel is the background

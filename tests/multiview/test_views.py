@@ -1,4 +1,4 @@
-"""Views: what is refused, how cards are merged, and discover, predict and other commands with two views."""
+"""Test views: invalid options, merged cards, and `discover`, `predict` and other commands with two views."""
 
 from __future__ import annotations
 
@@ -212,7 +212,8 @@ def test_labels_outside_a_crop_are_left_out() -> None:
         np.array([[(5.0, 12.0), (5.0, 3.0), (30.0, 2.0)], [(5.0, 3.0), (9.4, 4.0), (9.6, 4.0)]]),
         boxes=np.array([(2.0, 1.0, 20.0, 20.0), (np.nan,) * 4]),
     )
-    cropped = crop_objects(truth, (0, 2, 10, 8))  # pixel centers with x from -0.5 to 9.5, y from 1.5 to 9.5
+    # Integers are pixel centers, so this crop covers x from -0.5 to 9.5 and y from 1.5 to 9.5.
+    cropped = crop_objects(truth, (0, 2, 10, 8))
     assert cropped.names == ("low", "high")
     np.testing.assert_array_equal(cropped.visible, [[False, True], [True, True]])
     np.testing.assert_array_equal(cropped.boxes, [(2, 2, 8, 8), (np.nan,) * 4])

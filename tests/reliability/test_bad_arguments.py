@@ -77,7 +77,7 @@ def test_line_ends_become_newlines_and_byte_order_marks_are_removed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e300", "5"])
-def test_trails_need_a_drawing_and_a_possible_length(
+def test_trail_requires_draw_and_a_valid_length(
     text: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawn = [] if text == "5" else ["--draw"]
@@ -129,7 +129,7 @@ def test_a_decompression_bomb_is_refused_without_decoding_it(tmp_path: Path) -> 
     with pytest.raises(UnreadableImage, match="megapixels"):
         read_image_size(bomb)
     views = parse_views(["a=0,0,5,5", "b=5,5,5,5"])
-    require_inside(views, [ImageRef(bomb)])  # unreadable files are ignored, and left out later
+    require_inside(views, [ImageRef(bomb)])  # skips unreadable files; reading the images reports them later
     with pytest.raises(InputError, match="cannot be read"):
         _read_size(bomb)
 

@@ -26,7 +26,11 @@ def map_points(
         ),
     ] = None,
     normalizer: Annotated[
-        str, typer.Option(help="Length that errors are divided by, as in 'selfmark evaluate'.")
+        str,
+        typer.Option(
+            help="Name of the length that errors are divided by, such as bbox; 'selfmark evaluate --help' "
+            "lists the names; default: depends on the annotated points."
+        ),
     ] = "",
     device: Device = "auto",
 ) -> None:

@@ -28,7 +28,9 @@ def list_detectors(context: typer.Context) -> None:
 
 @app.command()
 def add(
-    origin: Annotated[str, typer.Argument(help="File of 'selfmark models save', or its https address.")],
+    origin: Annotated[
+        str, typer.Argument(help="File that 'selfmark models save' wrote, or its https address.")
+    ],
     sha256: Annotated[str, typer.Option(help="Checksum of the file; required for an address.")] = "",
     name: Annotated[str, typer.Option(help="Name of the detector; default: the name of the file.")] = "",
 ) -> None:

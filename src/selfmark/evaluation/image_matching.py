@@ -102,7 +102,7 @@ def _find_files(
                 if _is_other_image(labels, name, file):
                     continue
                 partial_matches.append(
-                    f"{image.where.removeprefix(f'{labels}: ')} '{image.file_name}' as {file}"
+                    f"{image.where.removeprefix(f'{labels}: ')} '{image.file_name}' was recognized as {file}"
                 )
             if file in owner:
                 other = wanted[owner[file]]
@@ -121,8 +121,11 @@ def _find_files(
         return found, []
     count = len(partial_matches)
     verb = choose_form(count, "was", "were")
-    note = f"{labels}: {describe_count(count, 'image')} {verb} recognized only by the end of the path, first "
-    return found, [note + partial_matches[0]]
+    note = (
+        f"{labels}: {describe_count(count, 'image')} {verb} recognized only by the end of the path; "
+        f"for example, {partial_matches[0]}"
+    )
+    return found, [note]
 
 
 def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImage) -> str:

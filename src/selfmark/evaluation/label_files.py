@@ -129,4 +129,6 @@ def _note_left_out(path: Path, annotations: Sequence[CocoAnnotation], reason: st
         return ()
     first = annotations[0].where.removeprefix(f"{path}: ")
     count, verb = len(annotations), choose_form(len(annotations), "was", "were")
-    return (f"{path}: {describe_count(count, 'annotation')} {verb} left out ({reason}), first {first}",)
+    return (
+        f"{path}: {describe_count(count, 'annotation')} {verb} left out ({reason}); the first is {first}",
+    )

@@ -54,15 +54,15 @@ def require_matching_sizes(
     if not found:
         return ()
     row, reason = found[0]
-    first = f"'{images[row].file_name}' {reason}"
+    example = f"for example, '{images[row].file_name}' {reason}"
     checked = f"{len(found)} of {describe_count(len(rows), 'image')} checked"
     if len(found) > _MAX_DIFFERENT * len(rows):
         raise InputError(
             f"{truth.source} belongs to other images with the same names: {checked} "
-            f"{choose_form(len(found), 'does', 'do')} not fit, first {first}; give the labeled images"
+            f"{choose_form(len(found), 'does', 'do')} not fit; {example}; give the labeled images"
         )
     verb = choose_form(len(found), "does not fit its labels", "do not fit their labels")
-    return (f"{truth.source}: {checked} {verb}, first {first}",)
+    return (f"{truth.source}: {checked} {verb}; {example}",)
 
 
 def _find_mismatch(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row: int) -> _Mismatch | None:

@@ -87,16 +87,16 @@ def keep_measurable(truth: AnnotatedObjects, spec: str) -> AnnotatedObjects:
     if is_usable.all():
         return truth
     first = truth.describe(int(np.flatnonzero(~is_usable)[0])).removeprefix(f"{truth.source}: ")
-    reason = "its points or box are missing, not visible or without extent"
+    example = f"for example, the points or box of {first} are missing, not visible or without extent"
     if not is_usable.any():
         raise InputError(
-            f"{truth.source}: the normalizer '{spec}' cannot be measured for any object, first {first}: "
-            f"{reason}; choose another normalizer with --normalizer"
+            f"{truth.source}: the normalizer '{spec}' cannot be measured for any object; "
+            f"{example}; choose another normalizer with --normalizer"
         )
     count = int((~is_usable).sum())
     note = (
         f"{truth.source}: {count} of {len(truth)} annotations {choose_form(count, 'was', 'were')} left out, "
-        f"because the normalizer '{spec}' cannot be measured there, first {first}: {reason}"
+        f"because the normalizer '{spec}' cannot be measured there; {example}"
     )
     return replace(truth.select(is_usable), notes=(*truth.notes, note))
 

@@ -1,7 +1,7 @@
 """Compute the Object Keypoint Similarity (OKS), and COCO's average precision and recall based on it.
 
 The rules are those of COCO's keypoint evaluation for objects of all sizes, including the order of ties. So
-the numbers can be compared with those of supervised methods (paper, raw accuracy tables).
+the numbers can be compared with those of supervised methods, as in Sec. 6 of the paper.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def average_precision(
     ignored = crowd | ~targets.visible.any(axis=1)
     num_targets = int((~ignored).sum())
     if num_targets == 0:
-        raise InputError("no object has a visible point, so average precision cannot be measured")
+        raise InputError(
+            "every object is a crowd or has no visible point, so average precision cannot be measured"
+        )
     min_similarity = np.asarray(thresholds, np.float64)
     # The highest score comes first. Equal scores are ordered by image, then as given.
     by_score = np.lexsort((detections.image, -detections.score))
@@ -166,7 +168,7 @@ def average_precision(
 
 
 def _group_rows_by_image(image: IntArray) -> dict[int, IntArray]:
-    """Return the rows of each image in ascending order, by the index of the image."""
+    """Return a dictionary from the index of each image to the rows of the image, in ascending order."""
     order = np.argsort(image, kind="stable")
     images, starts = np.unique(image[order], return_index=True)
     return dict(zip(images.tolist(), np.split(order, starts)[1:], strict=True))

@@ -393,7 +393,7 @@ def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[
         if skipped:
             notes.append(
                 f"{describe_count(len(skipped), 'labeled image')} could not be read and "
-                f"{choose_form(len(skipped), 'was', 'were')} left out, first {skipped[0]}"
+                f"{choose_form(len(skipped), 'was', 'were')} left out; the first is {skipped[0]}"
             )
     unseen = np.flatnonzero(~train.truth.visible.any(axis=0) & test.truth.visible.any(axis=0))
     if len(unseen):
@@ -401,7 +401,7 @@ def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[
             f"{describe_count(len(unseen), 'annotated point')} "
             f"{choose_form(len(unseen), 'occurs', 'occur')} in no training image and "
             f"{choose_form(len(unseen), 'was', 'were')} left out, because no "
-            f"regressor could be fitted there, first '{test.truth.names[unseen[0]]}'."
+            f"regressor could be fitted there; the first is '{test.truth.names[unseen[0]]}'."
         )
     if is_split:
         notes.append(

@@ -125,8 +125,9 @@ def build_image_entries(
 def build_category(card: ModelCard) -> dict[str, Any]:
     """Return the only category: names, skeleton (indices from 1) and mirror partners (indices from 0).
 
-    `flip_idx` and the entries of `trust_entries` are not part of COCO; programs that read COCO files ignore
-    them.
+    The mirror partners (`flip_idx`) are not part of COCO. Neither are the entries of `trust_entries`: the
+    trust in each landmark, the verdict of the run and the smoothing method. Programs that read COCO files
+    ignore them.
     """
     return {
         "id": CATEGORY,
@@ -160,7 +161,7 @@ def _build_annotations(
             "category_id": CATEGORY,
             "keypoints": build_keypoint_entries(xy, VISIBLE),
             "num_keypoints": int(np.isfinite(xy[:, 0]).sum()),
-            # Points have pixel centers at integers, but boxes are measured from pixel corners.
+            # Integers are pixel centers in the coordinates of points, but pixel corners in those of boxes.
             "bbox": [low[0] + 0.5, low[1] + 0.5, width, height],
             "area": width * height,
             "segmentation": [],  # required by some readers, such as CVAT

@@ -129,7 +129,7 @@ class _Table:
 
     @property
     def max_instances(self) -> int:
-        """Largest number of objects in a row."""
+        """Number of individuals that the table needs: the largest instance number plus 1."""
         return max(self._record_instance) + 1
 
     def chunks(self) -> Iterator[tuple[list[Label], FloatArray]]:

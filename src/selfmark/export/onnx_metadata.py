@@ -1,8 +1,8 @@
-"""Metadata of an exported ONNX file (`metadata_props`), so that it can be used without other files.
+"""Build the metadata of an exported ONNX file, with which the file can be used without other files.
 
-All keys begin with `selfmark.`. The model's fingerprint and the checksum are plain text; all other values are
-JSON. The checksum is the last entry and covers all bytes before it. When selfmark reads the file,
-it verifies the checksum.
+ONNX stores them as `metadata_props`. All keys begin with `selfmark.`. The model's fingerprint and the
+checksum are plain text; all other values are JSON. The checksum is the last entry and covers all bytes before
+it. When selfmark reads the file, it verifies the checksum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build_metadata(detector: Detector) -> dict[str, str]:
         "images": dataclasses.asdict(card.images),
         "refine": card.refine,
         "flip_test": card.flip_test,
-        **trust_entries(card),
+        **trust_entries(card),  # trust in each landmark, verdict of the run, smoothing method
     }
     return {MODEL: detector_fingerprint(detector)} | {
         f"selfmark.{name}": to_json(value) for name, value in values.items()

@@ -78,8 +78,8 @@ def choose_output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Pat
 def spool_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder for rows that may not fit into memory; it is deleted at the end.
 
-    Several processes may export to `folder`; each gets its own folder. Each call also deletes what killed
-    processes left in `folder`.
+    Several processes may export to `folder`; each gets its own folder. Each call also deletes the
+    folders that processes left in `folder` when they were killed.
     """
     for leftover in folder.glob(".rows.*part"):
         if leftover.is_symlink():

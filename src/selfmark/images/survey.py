@@ -152,14 +152,14 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
         name, reason = survey.first_skipped
         sentences.append(
             f"{describe_count(survey.skipped, 'image')} cannot be read and "
-            f"{choose_form(survey.skipped, 'is', 'are')} left out, first {name} ({reason}); log.jsonl and "
-            "check.json list them all"
+            f"{choose_form(survey.skipped, 'is', 'are')} left out; the first is {name} ({reason}); "
+            "log.jsonl and check.json list them all"
         )
     if survey.copies or survey.near:
         name, earlier = survey.first_copy
         sentences.append(
-            f"{_describe_repeated(survey.copies, survey.near)}, first {name} and {earlier}: remove copies, "
-            "they add time but no information"
+            f"{_describe_repeated(survey.copies, survey.near)} (for example, {name} repeats {earlier}): "
+            "remove copies, they add time but no information"
         )
     if survey.small:
         sentences.append(

@@ -210,8 +210,8 @@ def _describe_limits(
     if predicted.skipped:
         notes.append(
             f"{describe_count(len(predicted.skipped), 'annotated image')} could not be read and "
-            f"{choose_form(len(predicted.skipped), 'was', 'were')} left out, "
-            f"first {predicted.skipped[0]}"
+            f"{choose_form(len(predicted.skipped), 'was', 'were')} left out; "
+            f"the first is {predicted.skipped[0]}"
         )
     unmapped = [name for name in truth.names if name not in mapping.names]
     if unmapped:

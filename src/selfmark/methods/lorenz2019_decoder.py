@@ -1,4 +1,7 @@
-"""Networks of Lorenz et al. 2019 that compute the appearances of parts, and images from parts."""
+"""Two networks of Lorenz et al. 2019.
+
+One computes the appearance of each part, the other reconstructs the image from the parts.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class AppearanceNetwork(nn.Module):
         self.stem = nn.Conv2d(3, width // 4, 7, stride=2, padding=3)
         self.stem_norm = nn.GroupNorm(groups, width // 4)
         self.block = ResidualBlock(width // 4, width, groups)
-        self.parts = nn.Conv2d(parts, width, 1)
+        self.part_projection = nn.Conv2d(parts, width, 1)
         self.hourglass = Hourglass(_HOURGLASS_DEPTH, width, groups)
         self.norm = nn.GroupNorm(groups, width)
         self.last = nn.Conv2d(width, features, 1)
@@ -55,7 +58,7 @@ class AppearanceNetwork(nn.Module):
         x = F.relu(self.stem_norm(self.stem(images - 0.5)))
         x = self.block(F.avg_pool2d(x, 2))
         # Divide by the maximum, because the values of a distribution depend on the number of cells.
-        x = x + self.parts(part_maps / part_maps.amax(dim=(2, 3), keepdim=True))
+        x = x + self.part_projection(part_maps / part_maps.amax(dim=(2, 3), keepdim=True))
         x = self.last(F.relu(self.norm(self.hourglass(x))))
         return pool_appearance(x, part_maps)
 

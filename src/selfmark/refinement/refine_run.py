@@ -453,7 +453,7 @@ def _collect_notes(truth: AnnotatedObjects, store: ImageStore, errors: Refinemen
     if store.skipped:
         first = store.skipped[0]
         notes.append(
-            f"{describe_count(len(store.skipped), 'labeled image')} could not be read, first "
+            f"{describe_count(len(store.skipped), 'labeled image')} could not be read; the first is "
             f"{first.name}: {first.reason}"
         )
     if errors is None:

@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from selfmark.errors import DamagedFile, InputError
 from selfmark.run.guarded_files import open_to_read, physical_memory
 
-# Metadata keys. If there were only one key, damage to it would make the file appear to have no checksum.
+# Metadata keys of the checksum and of what it covers. A file without either key has no checksum. There are
+# two, so that damage to one of them does not make the file look like a file without a checksum.
 CHECKSUM, CHECKSUM_SCOPE = "sha256", "sha256_of"
 SCOPE = "metadata, names, types, shapes, bytes"
 
@@ -32,7 +33,7 @@ def compute_checksum(entries: Iterable[Entry], metadata: Mapping[str, str]) -> s
 
     Args:
         entries: the tensors, in the order of their names.
-        metadata: text by name.
+        metadata: mapping from names to texts.
     """
     entries = list(entries)
     headers = [(name, dtype, shape) for name, dtype, shape, _ in entries]

@@ -1,7 +1,7 @@
-"""Miniatures of data sets of bodies and animals in their official layouts, including their irregularities.
+"""Write miniatures of data sets of bodies and animals in their official layouts, with their irregularities.
 
-Every function fills an empty folder. Coordinates are as in the official files (1-based if they come from
-MATLAB) and follow simple rules that tests can compute.
+For each data set, a function `make_...` fills an empty folder. Coordinates are as in the official files
+(1-based if they come from MATLAB) and follow simple rules that tests can compute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PENN_ACTIONS = (
     "baseball_pitch", "baseball_swing", "bowl", "golf_swing", "jumping_jacks", "tennis_forehand",
     "tennis_serve",
 )  # fmt: skip
-# The first file of the real data set, with its trailing space.
+# The first annotation file of the real CAT data set, with its trailing space.
 FIRST_CAT = "9 175 160 239 162 199 199 149 121 137 78 166 93 281 101 312 96 296 133 "
 
 
@@ -51,9 +51,9 @@ def compute_bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
 def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
     """Annotate 20 videos: ten for training, five for validation, and five for testing.
 
-    Every video has 25 annotated frames. Test videos also have three hand-marked frames, except video 20,
-    which has one, so MATLAB drops a dimension. Validation videos have no images. The annotations continue
-    with two videos of Extended BBCPose, whose frames must be downloaded separately.
+    Every video has 25 annotated frames. Validation and test videos also have three hand-marked frames. Video
+    20 is an exception: it has only one, so MATLAB drops a dimension. Validation videos have no images. The
+    annotations also contain two videos of Extended BBCPose; users must download these videos separately.
 
     Args:
         root: folder to fill.
@@ -105,7 +105,7 @@ def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
 
 
 def write_video(path: Path, frames: int) -> None:
-    """Write a video of moving corners whose frames show their number, see `read_frame_number`."""
+    """Write a video of a moving texture; each frame shows its frame number, see `read_frame_number`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_encode_video(frames))
 
@@ -142,9 +142,10 @@ def compute_h36m_pose(seed: int, frames: int) -> np.ndarray:
 def make_human36m(root: Path) -> Path:
     """Make videos of 121 frames; the last frame has no joints.
 
-    Frames 0, 50 and 100 are for training, 0 and 100 for testing. S1 also has a video of another action,
-    WalkingDog. In the first video of S1, only 60 frames have masks, and the mask of frame 50 is empty. The
-    joints of S11's Directions.54138969 are missing, as in the real data set.
+    The reader takes frames 0, 50 and 100 of training videos, and frames 0 and 100 of test videos. S1 also has
+    a video of an action that the reader leaves out, WalkingDog. In the first video of S1, only 60 frames have
+    masks, and the mask of frame 50 is empty. The joints of S11's Directions.54138969 are missing, as in the
+    real data set.
     """
     cdfwrite: Any = pytest.importorskip("cdflib.cdfwrite")
     videos = [

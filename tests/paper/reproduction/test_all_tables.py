@@ -1,7 +1,7 @@
-"""Every table and figure from its YAML file to its pages, with the real readers on miniature data sets.
+"""Reproduce every table and figure, from reading its YAML file to writing its pages.
 
-One short run replaces all training runs; `test_official_layouts` and some tests of `test_harness` run
-real trainings.
+The real readers read miniature data sets. One short run replaces all training runs;
+`test_official_layouts` and some tests of `test_harness` run real trainings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
     rows = list(csv.reader((output / f"{name}.csv").open()))
     names = {row.name: row for row in table.rows}
     if table.kind == "table":
-        # Rows and columns with reference values are added, see `reference_values`.
+        # Rows and columns with reference values are added, see `reference_values`. The names of rows whose
+        # errors are divided by the authors' inter-ocular distance end with AUTHORS_EYES.
         table_lines = [line for line in rows[1:] if line[0] in names]
         assert [line[0] for line in table_lines] == list(names)
         added = {line[0].removesuffix(f", {AUTHORS_EYES}") for line in rows[1:] if line[0] not in names}

@@ -34,9 +34,10 @@ SEABIRDS = (
 
 
 def read(root: Path) -> Dataset:
-    """Read all birds except seabirds, with the official split.
+    """Read all birds with a visible part, except seabirds, with the official split.
 
-    `settings` is empty, because boxes get the default margin, like the boxes of faces (Sec. 4.1).
+    `Dataset.settings` is empty: the boxes get the default margin, as those of faces do (Sec. 4.1 of the
+    paper).
     """
     image_rows = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
     split_rows = _read_numbered(find_path(root, "train_test_split.txt", title=TITLE), 1)
@@ -95,5 +96,5 @@ def _note_without_parts(count: int) -> tuple[str, ...]:
 
 
 def _read_numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
-    """Return, by image number, the location of the line for messages and the `count` words of the line."""
+    """Map each image number to the place of its line, for messages, and to the `count` words after it."""
     return {words[0]: (where, words[1:]) for where, words in read_rows(path, count + 1)}

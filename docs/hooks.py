@@ -1,4 +1,4 @@
-"""MkDocs hooks that publish files from outside docs/ and rewrite links to them.
+"""Publish files from outside docs/ in the MkDocs site, and rewrite links to them.
 
 Pages link to files of the repository by relative paths, so that links also work in an editor and on a code
 host. README.md and other files of the repository root become pages under project/. Any other file outside

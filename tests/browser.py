@@ -1,4 +1,4 @@
-"""Chromium for the browser tests: find it, open pages, and collect their problems.
+"""Drive Chromium in the browser tests: find it, open pages, and collect their problems.
 
 `python -m tests.browser` prints the path of the Chromium that the tests use, or how to install one.
 """

@@ -1,4 +1,4 @@
-"""Fixtures and settings that tests share."""
+"""Provide fixtures and settings that the tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Annotated objects: their shapes are checked, and rows and points can be selected."""
+"""Test annotated objects: their shapes are checked, and rows and points can be selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that `import selfmark` provides."""
+"""Test the names that `import selfmark` provides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API page: its examples run, and every name it documents exists."""
+"""Test the API page: its examples run, and every name it documents exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts that need a GPU or hours to run: everything they import must exist, and some parts are tested."""
+"""Test scripts that need a GPU or hours to run: all their imports must exist, and some parts are tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of claims.md and compare.md: statistics against scipy, pages against their records."""
+"""Test claims.md and compare.md: statistics against scipy, pages against their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost model: formulas match counted traffic and a simulation; docs/scale.md has the current tables."""
+"""Test the cost model: formulas match counted traffic and a simulation, and docs/scale.md is up to date."""
 
 from __future__ import annotations
 

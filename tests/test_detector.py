@@ -1,4 +1,4 @@
-"""The detector: coordinates, mirroring at test time, saving and loading, invalid files."""
+"""Test the detector: coordinates, mirroring at test time, saving and loading, invalid files."""
 
 from __future__ import annotations
 

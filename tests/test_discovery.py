@@ -1,4 +1,4 @@
-"""The life cycle of a run: create, open, resume, lock, finish."""
+"""Test the life cycle of a run: create, open, resume, lock, finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one run, on the CPU, as torchrun starts them."""
+"""Test several processes on one run, on the CPU, as torchrun starts them."""
 
 from __future__ import annotations
 

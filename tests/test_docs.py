@@ -1,4 +1,4 @@
-"""The documentation: its commands run, generated pages and pictures are up to date, and links work."""
+"""Test the documentation: commands run, generated pages and pictures are up to date, and links work."""
 
 from __future__ import annotations
 

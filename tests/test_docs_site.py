@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, shows the public API, and loads nothing from the network."""
+"""Test the documentation site: it builds strictly, shows the API, and loads nothing from the network."""
 
 from __future__ import annotations
 

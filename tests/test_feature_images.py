@@ -1,4 +1,4 @@
-"""Images of a discovery with features: which are used, how they are turned, and how their points move."""
+"""Test images of a discovery with features: which are used, how they turn, and how their points move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels that are found with features alone: keypoints on the object, their clusters, and the fallback."""
+"""Test labels found with features alone: keypoints on the object, their clusters, and the fallback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirror partners are checked by appearance: eyes stay partners, fore and hind paw of a side view do not."""
+"""Test that mirror partners must look alike: eyes stay partners, fore and hind paw of a side view do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discovery with pretrained features: results, resuming, fallbacks, later commands, and bad input."""
+"""Test discovery with pretrained features: results, resuming, fallbacks, later commands, and bad input."""
 
 from __future__ import annotations
 

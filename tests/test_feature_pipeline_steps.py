@@ -1,4 +1,4 @@
-"""Steps of the discovery with features: labels, rounds, stored landmarks."""
+"""Test the steps of the discovery with features: labels, rounds, stored landmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision whether features include the place of a part in the image."""
+"""Test the decision whether features include the place of a part in the image."""
 
 from __future__ import annotations
 

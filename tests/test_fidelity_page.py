@@ -1,4 +1,4 @@
-"""docs/fidelity.md against the preset `paper` and against the recorded runs."""
+"""Compare docs/fidelity.md with the preset `paper` and with the recorded runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebook examples/quickstart.ipynb runs from top to bottom."""
+"""Run the notebook examples/quickstart.ipynb from top to bottom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole pipeline: it learns, resumes to the same result, and its settings take effect."""
+"""Test the whole pipeline: it learns, resumes to the same result, and its settings take effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows, hooks, citation, contributing guide and package data agree with the repository."""
+"""Test that workflows, hooks, citation, contributing guide and package data agree with the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the results pages: numbers computed by hand, and the committed quality.json."""
+"""Test the results pages: numbers computed by hand, and the committed quality.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that follow from the options of a discovery and the number of images."""
+"""Test the settings that follow from the options of a discovery and the number of images."""
 
 import pytest
 import torch

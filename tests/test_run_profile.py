@@ -1,4 +1,4 @@
-"""The script `benchmarks/run_profile.py` counts each second of a run as the part that the next event ends."""
+"""Test that `benchmarks/run_profile.py` adds each second of a run to the part that the next event ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evenly spaced rows: their number, that both ends are included, and how positions are rounded."""
+"""Test evenly spaced rows: their number, that both ends are included, and how positions are rounded."""
 
 from __future__ import annotations
 

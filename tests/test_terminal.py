@@ -1,4 +1,4 @@
-"""Untrusted text cannot affect the terminal: control characters are escaped, markup is printed literally."""
+"""Test that untrusted text cannot affect the terminal: control characters are escaped, markup is literal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of a run by a second one: held-out images, interruptions, failures, defaults."""
+"""Test the verification of a run by a second one: held-out images, interruptions, failures, defaults."""
 
 from __future__ import annotations
 

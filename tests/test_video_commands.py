@@ -1,4 +1,4 @@
-"""Videos from the command line: tracking, crops, labeled videos, damaged files, constant memory."""
+"""Test commands on videos: tracking, crops, labeled videos, damaged files, constant memory."""
 
 from __future__ import annotations
 

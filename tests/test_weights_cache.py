@@ -1,4 +1,4 @@
-"""Weights cache: installing, downloading, checksums, malicious pickles, licenses."""
+"""Test the weights cache: installing, downloading, checksums, malicious pickles, licenses."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""Numbers that the paper (Mallis et al., TPAMI 2023) reports in its ablations.
+"""Hold the numbers that the paper (Mallis et al., TPAMI 2023) reports in its ablations.
 
 They are in the order of the sections in `ablations_page.py`. Errors are percentages, on the paper's data
 sets, so only their ranking can be compared with ours, not their values.

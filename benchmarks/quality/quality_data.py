@@ -1,4 +1,4 @@
-"""Data sets of the quality benchmark, as inputs of `selfmark discover` and `selfmark evaluate`.
+"""Describe the data sets of the quality benchmark as inputs of `selfmark discover` and `selfmark evaluate`.
 
 The data folder contains NAME.zip or the unzipped NAME/. It is not modified. Label files are added to a
 working copy: the unpacked archive, or a folder of links to the unzipped files.

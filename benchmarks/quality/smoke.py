@@ -1,4 +1,4 @@
-"""Settings and reduced data sets for `run.py --smoke`, which makes trial runs of a few seconds on a CPU.
+"""Shrink settings and data sets for `run.py --smoke`, which makes trial runs of a few seconds on a CPU.
 
 Trial runs check that the code runs from end to end. Their numbers mean nothing.
 """

@@ -1,3 +1,3 @@
-"""The version of selfmark."""
+"""Hold the version of selfmark."""
 
 __version__ = "0.1.0"

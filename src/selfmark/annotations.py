@@ -1,4 +1,4 @@
-"""Annotated objects: readers of label files and data sets return them, evaluation and mapping use them."""
+"""Define annotated objects: readers of labels and data sets return them, evaluation and mapping use them."""
 
 from __future__ import annotations
 

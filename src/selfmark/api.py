@@ -1,4 +1,4 @@
-"""Public functions that wrap other packages: load, evaluate and map a detector."""
+"""Define the public functions that wrap other packages: load, evaluate and map a detector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trained detector of K landmarks: predict, save and load.
+"""Predict with a trained detector of K landmarks, save it and load it.
 
 >>> import selfmark
 >>> detector = selfmark.load("runs/cats")          # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The errors that selfmark raises on purpose.
+"""Define the errors that selfmark raises on purpose.
 
 `InputError` means that the user can fix the problem; the exit code is 2. `TrainingError` means that the
 training itself failed, for example because the loss is not finite or the landmarks collapsed; the exit code

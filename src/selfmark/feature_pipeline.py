@@ -1,4 +1,4 @@
-"""Discovery with pretrained features, from top to bottom: from unlabeled images to a landmark detector.
+"""Discover landmarks with pretrained features, from unlabeled images to a landmark detector.
 
     images
       -> if objects face any direction: rotate the images until all objects face the same way (see

@@ -1,4 +1,4 @@
-"""References to images: an image file or a video frame, and where the object is in it."""
+"""Refer to images: an image file or a video frame, and where the object is in it."""
 
 from __future__ import annotations
 

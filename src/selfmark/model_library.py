@@ -1,4 +1,4 @@
-"""Detectors that a training can start from: the packaged one, and those that the user installed.
+"""Manage detectors that a training can start from: the packaged one, and those that the user installed.
 
 A detector is shared as one .safetensors file, with its weights as tensors and its model card as text in the
 header. The file contains only numbers and text, so opening a stranger's file runs no code. A file from the

@@ -1,4 +1,4 @@
-"""The paper's method from top to bottom: from unlabeled images to a landmark detector.
+"""Run the paper's method from top to bottom, from unlabeled images to a landmark detector.
 
     images
       -> first keypoints: run a generic detector, remove outliers             (Sec. 3.1, 4.2)

@@ -1,4 +1,4 @@
-"""Steps that all discovery methods share: load images, derive seeds, train a phase, build the model card."""
+"""Provide steps that all discovery methods share: load images, derive seeds, train, build the model card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points that packages pass to each other, as frozen dataclasses of arrays.
+"""Define the points that packages pass to each other, as frozen dataclasses of arrays.
 
 Images differ in their number of keypoints, so keypoints are stored flat: row p is one point, and
 `image_index[p]` is the row of its image. Coordinates are (x, y) with pixel centers at integers. `Keypoints`

@@ -1,4 +1,4 @@
-"""The inputs and options of a discovery, and the settings that follow from them."""
+"""Describe the inputs and options of a discovery, and derive the settings that follow from them."""
 
 from __future__ import annotations
 

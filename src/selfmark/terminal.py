@@ -1,4 +1,4 @@
-"""The console for all output to the terminal; it escapes control characters and prints markup literally.
+"""Write all output to the terminal; control characters are escaped and markup is printed literally.
 
 Names of files, landmarks, labels and runs may come from strangers. With an ordinary Rich console, the
 terminal would obey control characters in these names, and Rich would replace `[red]` and `:cat:`.

@@ -1,4 +1,4 @@
-"""Cache of the published weights of keypoint detectors and pretrained features.
+"""Cache the published weights of keypoint detectors and pretrained features.
 
 selfmark cannot distribute these weights because of their licenses or sizes, so the user downloads them once
 into a cache folder. The files are pickles, and a pickle can run any code. A pickle is therefore opened only

@@ -1,4 +1,4 @@
-"""Commands: bad input gives a one-line error and exit code 2, and never damages files."""
+"""Test that commands answer bad input with a one-line error and exit code 2, and never damage files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`selfmark doctor`: the findings agree with the machine."""
+"""Test that the findings of `selfmark doctor` agree with the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options shared by the commands: parsing, and old names that still work."""
+"""Test the options that commands share: their parsing, and old names that still work."""
 
 from __future__ import annotations
 

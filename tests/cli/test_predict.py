@@ -1,4 +1,4 @@
-"""`selfmark predict`: --min-trust leaves landmarks out, and results of another model are kept."""
+"""Test `selfmark predict`: --min-trust leaves landmarks out, and results of another model are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress displays: lines without a terminal, bars with the same content on a terminal."""
+"""Test progress displays: plain lines without a terminal, bars with the same content on a terminal."""
 
 from __future__ import annotations
 

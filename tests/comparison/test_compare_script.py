@@ -1,4 +1,4 @@
-"""The script that fills docs/results/compare.json: several runs at a time, within a time limit."""
+"""Test the script that fills docs/results/compare.json: several runs at a time, within a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark compare`: methods on generated images, resuming, and bad input."""
+"""Test `selfmark compare`: methods on generated images, resuming, and bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget of a comparison: iterations are planned such that the training takes the given time."""
+"""Test the budget of a comparison: iterations are planned such that the training takes the given time."""
 
 from __future__ import annotations
 

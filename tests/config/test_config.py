@@ -1,4 +1,4 @@
-"""Settings: presets, YAML, changes by name, limits and error messages."""
+"""Test the settings: presets, YAML, changes by name, limits and error messages."""
 
 from __future__ import annotations
 

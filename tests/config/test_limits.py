@@ -1,4 +1,4 @@
-"""Limits: every number has a minimum and a maximum, from the command line and from a config file."""
+"""Test that every number has a minimum and a maximum, on the command line and in a config file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: their settings exist, and the settings of the user have priority."""
+"""Test recipes: their settings exist, and the settings of the user have priority."""
 
 from __future__ import annotations
 

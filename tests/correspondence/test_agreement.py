@@ -1,4 +1,4 @@
-"""How well some landmarks predict others, compared with scikit-learn and on cases with a known answer."""
+"""Test how well some landmarks predict others, against scikit-learn and on cases with a known answer."""
 
 from __future__ import annotations
 

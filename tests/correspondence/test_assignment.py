@@ -1,4 +1,4 @@
-"""Cluster assignment: each cluster at most once per image, and the same results as naive searches."""
+"""Test the assignment of clusters: each at most once per image, and the same results as naive searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keypoints and descriptors of many images, with mirror images, several processes and little memory."""
+"""Test keypoints and descriptors of many images: mirror images, several processes and little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K-means compared with a plain Lloyd loop and scikit-learn; determinism; empty-cluster repair."""
+"""Test K-means: against a plain Lloyd loop and scikit-learn, determinism, repair of empty clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K-means and correspondence recovery give the same clusters in one process and in several."""
+"""Test that K-means and correspondence recovery give the same clusters in one process and in several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of the number of landmarks: data with a known number, agreement, explanation, sampling."""
+"""Test the choice of the number of landmarks: known numbers, agreement, explanation, sampling."""
 
 from __future__ import annotations
 

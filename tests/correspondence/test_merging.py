@@ -1,4 +1,4 @@
-"""Merging of clusters against loops over images and pairs of clusters."""
+"""Test the merging of clusters against loops over images and pairs of clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirror partners of landmarks, from counts and from labels with a known symmetry."""
+"""Test how mirror partners of landmarks are found, from counts and from labels with a known symmetry."""
 
 from __future__ import annotations
 

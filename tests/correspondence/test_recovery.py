@@ -1,4 +1,4 @@
-"""Correspondence recovery on descriptors with known landmarks."""
+"""Test correspondence recovery on descriptors with known landmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing K landmarks out of more candidates."""
+"""Test the choice of K landmarks out of more candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landmarks from pretrained features, on feature maps with planted parts and a known background."""
+"""Test landmarks from pretrained features, on feature maps with planted parts and a known background."""
 
 from __future__ import annotations
 

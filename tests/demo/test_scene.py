@@ -1,4 +1,4 @@
-"""The generated data set: reproducible, with correct visibility, readable as COCO."""
+"""Test the generated data set: it is reproducible, has correct visibility, and can be read as COCO."""
 
 from __future__ import annotations
 

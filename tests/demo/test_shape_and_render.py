@@ -1,4 +1,4 @@
-"""The animal's geometry, compared with slower, independent computations."""
+"""Compare the animal's geometry with slower, independent computations."""
 
 from __future__ import annotations
 

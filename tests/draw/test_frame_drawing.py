@@ -1,4 +1,4 @@
-"""Drawing on one frame: trails, edges, discs, rings and tags."""
+"""Test drawing on one frame: trails, edges, discs, rings and tags."""
 
 from __future__ import annotations
 

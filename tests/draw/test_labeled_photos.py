@@ -1,4 +1,4 @@
-"""Labeled photos, layouts side by side, legends and texts."""
+"""Test labeled photos, layouts side by side, legends and texts."""
 
 from __future__ import annotations
 

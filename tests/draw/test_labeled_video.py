@@ -1,4 +1,4 @@
-"""Labeled videos, read back: their frames, times and colors."""
+"""Read labeled videos back and test their frames, times and colors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discs, rings, lines and text, checked by the pixels that they change."""
+"""Test discs, rings, lines and text by the pixels that they change."""
 
 from __future__ import annotations
 

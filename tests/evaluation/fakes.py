@@ -1,4 +1,4 @@
-"""A detector whose landmarks are good or broken in a known way, and test images for it."""
+"""Provide a detector whose landmarks are good or broken in a known way, and test images for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The advice that follows from the label-free checks."""
+"""Test the advice that follows from the label-free checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appearance of landmarks on different individuals."""
+"""Test the check of how landmarks look on different individuals."""
 
 from __future__ import annotations
 

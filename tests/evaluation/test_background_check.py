@@ -1,4 +1,4 @@
-"""Landmarks on the background of a video."""
+"""Test the check for landmarks on the background of a video."""
 
 from __future__ import annotations
 

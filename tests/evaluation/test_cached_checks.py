@@ -1,4 +1,4 @@
-"""Tests of two caches: the label-free checks of a run, and the landmarks and plot positions of a report.
+"""Test two caches: the label-free checks of a run, and the landmarks and plot positions of a report.
 
 Both are used until something that they depend on changes.
 """

@@ -1,4 +1,4 @@
-"""Predictions are computed once, and again when anything they depend on changes."""
+"""Test that predictions are computed once, and again when anything they depend on changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion of landmarks with gaps: by singular value thresholding, and by the mean."""
+"""Test how gaps in landmarks are filled: by singular value thresholding, and by the mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label-free checks on detectors that are good or broken in a known way."""
+"""Test the label-free checks on detectors that are good or broken in a known way."""
 
 from __future__ import annotations
 

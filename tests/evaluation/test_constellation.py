@@ -1,4 +1,4 @@
-"""Constellations: common shape, landmarks that leave it, duplicates, and landmarks that others predict."""
+"""Test constellations: common shape, landmarks that leave it, duplicates, and predictable landmarks."""
 
 from __future__ import annotations
 

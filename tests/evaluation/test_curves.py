@@ -1,4 +1,4 @@
-"""Errors by point, cumulative error curves and the area under them."""
+"""Test errors by point, cumulative error curves and the area under them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepLabCut label files, written here with pandas, as DeepLabCut does."""
+"""Test the reader of DeepLabCut labels on files written here with pandas, as DeepLabCut does."""
 
 from __future__ import annotations
 

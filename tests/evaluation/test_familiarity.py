@@ -1,4 +1,4 @@
-"""Familiar and unfamiliar images: a hand-computed distance, and the warning about unfamiliar images."""
+"""Test the check for unfamiliar images: a distance computed by hand, and the warning."""
 
 from __future__ import annotations
 

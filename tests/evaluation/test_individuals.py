@@ -1,4 +1,4 @@
-"""Checks across individuals, on drawn animals whose landmarks are known."""
+"""Test the checks across individuals, on drawn animals whose landmarks are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both definitions of the inter-ocular distance of 68 facial points, on faces of known size."""
+"""Test both definitions of the inter-ocular distance of 68 facial points, on faces of known size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading label files: their content, the images they belong to, and files that cannot be used."""
+"""Test reading label files: their content, the images they belong to, and files that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before predicting: report labels that do not fit the images, and normalizers that cannot be measured."""
+"""Test that unsuitable labels and normalizers are reported before any prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels exported from Label Studio: small examples, and a round trip through selfmark's own export."""
+"""Test labels exported from Label Studio: small examples, and a round trip through selfmark's export."""
 
 from __future__ import annotations
 

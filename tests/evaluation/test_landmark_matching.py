@@ -1,4 +1,4 @@
-"""Assignment of landmarks to annotated points, and how often a landmark hits its point."""
+"""Test the assignment of landmarks to annotated points, and how often a landmark hits its point."""
 
 from __future__ import annotations
 

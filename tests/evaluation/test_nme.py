@@ -1,4 +1,4 @@
-"""Forward, backward and guessing errors, compared with naive loops and scikit-learn."""
+"""Compare forward, backward and guessing errors with naive loops and scikit-learn."""
 
 from __future__ import annotations
 

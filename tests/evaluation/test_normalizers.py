@@ -1,4 +1,4 @@
-"""Normalizer lengths of small examples, and spellings of point names."""
+"""Test the lengths of normalizers on small examples, and spellings of point names."""
 
 from __future__ import annotations
 

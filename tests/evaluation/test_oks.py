@@ -1,4 +1,4 @@
-"""Object keypoint similarity, average precision and recall, compared with COCO's own programs."""
+"""Compare object keypoint similarity, average precision and recall with COCO's own programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precision of keypoints, compared with a naive loop and a search tree."""
+"""Compare the precision of keypoints with a naive loop and a search tree."""
 
 from __future__ import annotations
 

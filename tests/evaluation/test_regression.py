@@ -1,4 +1,4 @@
-"""Linear regression with a ridge or without a bias, compared with scikit-learn and small examples."""
+"""Test linear regression with a ridge or without a bias, against scikit-learn and small examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`selfmark evaluate`, from the command line to metrics.json."""
+"""Test `selfmark evaluate`, from the command line to metrics.json."""
 
 from __future__ import annotations
 

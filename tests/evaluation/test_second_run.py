@@ -1,4 +1,4 @@
-"""Agreement of two detectors: landmarks that follow the object agree, landmarks that wander do not."""
+"""Test the agreement of two detectors: landmarks agree if they follow the object, but not if they wander."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landmarks that Stage 1 or a zero-shot run finds, compared with the stored points and with naive loops."""
+"""Compare the landmarks of Stage 1 or of a zero-shot run with the stored points and with naive loops."""
 
 from __future__ import annotations
 

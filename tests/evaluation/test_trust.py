@@ -1,4 +1,4 @@
-"""Trust in landmarks: hand-computed values, and stability on a detector that is broken in known ways."""
+"""Test trust: values computed by hand, and stability on a detector that is broken in known ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landmarks and runs that an earlier version judged wrongly must be judged correctly."""
+"""Test that landmarks and runs that an earlier version misjudged are now judged correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model card with a skeleton of four points, and random landmarks for it."""
+"""Provide a model card with a skeleton of four points, and random landmarks for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Example predictions with difficult names and sizes, and the objects expected in the exported files."""
+"""Provide predictions with difficult names and sizes, and the objects expected in the exported files."""
 
 from __future__ import annotations
 

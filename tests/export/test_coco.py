@@ -1,4 +1,4 @@
-"""COCO files read back by pycocotools and faster-coco-eval."""
+"""Read COCO files back with pycocotools and faster-coco-eval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CVAT archives, unpacked and read by pycocotools, and the file names in them."""
+"""Unpack CVAT archives, read them with pycocotools, and test the file names in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepLabCut tables read back with pandas, as DeepLabCut does, and with sleap-io."""
+"""Read DeepLabCut tables back with pandas, as DeepLabCut does, and with sleap-io."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSV and COCO files read back with the csv and json modules."""
+"""Read CSV and COCO files back with the modules csv and json."""
 
 from __future__ import annotations
 

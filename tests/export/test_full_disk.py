@@ -1,4 +1,4 @@
-"""A full disk while results are written: the error is one sentence, and no file is left."""
+"""Test a disk that is full while results are written: the error is one sentence, and no file is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden landmarks are left out of every format; files are read back by independent readers."""
+"""Test that every format leaves hidden landmarks out; independent readers read the files back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported tracks read by the loader of Keypoint-MoSeq itself."""
+"""Read exported tracks with the loader of Keypoint-MoSeq itself."""
 
 from __future__ import annotations
 

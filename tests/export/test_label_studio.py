@@ -1,4 +1,4 @@
-"""Files for Label Studio: their content, and whether label-studio-sdk accepts and converts them."""
+"""Test files for Label Studio: their content, and whether label-studio-sdk accepts and converts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label files read back by Lightning Pose, and by pandas with the same options."""
+"""Read label files back with Lightning Pose, and with pandas and the same options."""
 
 from __future__ import annotations
 

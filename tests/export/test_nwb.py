@@ -1,4 +1,4 @@
-"""NWB files read back and validated by pynwb with ndx-pose."""
+"""Read NWB files back and validate them, with pynwb and ndx-pose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX export: files agree with torch, belong to one model, and stay accurate in int8."""
+"""Test the ONNX export: files agree with torch, belong to one model, and stay accurate in int8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cropping in the ONNX graph compared with `images.crop`."""
+"""Compare cropping in the ONNX graph with `images.crop`."""
 
 from __future__ import annotations
 

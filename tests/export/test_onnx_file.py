@@ -1,4 +1,4 @@
-"""The exported file in ONNX Runtime takes images of any size and returns landmarks in their pixels."""
+"""Test that the ONNX file takes images of any size and returns landmarks in their pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet read back by pyarrow and compared with the CSV of the same predictions."""
+"""Read Parquet files back with pyarrow, and compare them with the CSV file of the same predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SLEAP files read back by sleap-io; the analysis file also by h5py, as in SLEAP's examples."""
+"""Read SLEAP files back with sleap-io, and the analysis file also with h5py, as in SLEAP's examples."""
 
 from __future__ import annotations
 

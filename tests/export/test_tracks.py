@@ -1,4 +1,4 @@
-"""Tracks in every format: animals keep their identity if a file is read back without selfmark.
+"""Test tracks in every format: animals keep their identity if a file is read back without selfmark.
 
 COCO files are also read back by selfmark.
 

@@ -1,4 +1,4 @@
-"""Trust and verdict in exported files, read back with the library of each format."""
+"""Test trust and verdict in exported files, read back with the library of each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ultralytics folders checked by the label check of Ultralytics, and read back by sleap-io.
+"""Check Ultralytics folders with the label check of Ultralytics, and read them back with sleap-io.
 
 Ultralytics cannot be imported without torchvision, which selfmark does not use. The label check does not need
 torchvision, so its functions are compiled from the installed source (`pip install --no-deps ultralytics`).

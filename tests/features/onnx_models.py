@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests of features."""
+"""Build small ONNX models for the tests of features."""
 
 from __future__ import annotations
 

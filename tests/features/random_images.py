@@ -1,4 +1,4 @@
-"""Images for the tests of encoders."""
+"""Draw images for the tests of encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored features of all cells: values, mirror images, and the file they are kept in if memory is short."""
+"""Test the stored features of all cells: values, mirror images, and a file for them if memory is short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DINOv2 against the implementation in transformers, and properties of its features."""
+"""Compare DINOv2 with the implementation in transformers, and test properties of its features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directions of objects: templates, angles and scales, for images whose directions are known."""
+"""Test directions of objects: templates, angles and scales, for images with known directions."""
 
 from __future__ import annotations
 

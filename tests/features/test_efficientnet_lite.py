@@ -1,4 +1,4 @@
-"""EfficientNet-Lite against the package efficientnet_lite_pytorch, and properties of its features."""
+"""Compare EfficientNet-Lite with the package efficientnet_lite_pytorch, and test its features."""
 
 from __future__ import annotations
 

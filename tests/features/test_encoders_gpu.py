@@ -1,4 +1,4 @@
-"""Encoders on a GPU: the same features as on the CPU, without waiting for the GPU."""
+"""Test encoders on a GPU: the same features as on the CPU, without waiting for the GPU."""
 
 from __future__ import annotations
 

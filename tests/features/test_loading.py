@@ -1,4 +1,4 @@
-"""Encoders by name, and weights packages that are missing or damaged."""
+"""Test loading encoders by name, and weights packages that are missing or damaged."""
 
 from __future__ import annotations
 

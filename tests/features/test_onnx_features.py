@@ -1,4 +1,4 @@
-"""Features of ONNX models against torch, and models that cannot be used."""
+"""Compare features of ONNX models with torch, and test models that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features that do not depend on the direction of an object, and the test whether objects are upright."""
+"""Test features that ignore the direction of an object, and the decision whether objects are upright."""
 
 from __future__ import annotations
 

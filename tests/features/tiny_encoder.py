@@ -1,4 +1,4 @@
-"""An encoder that is small enough for tests: one convolution per cell."""
+"""Provide an encoder that is small enough for tests: one convolution per cell."""
 
 from __future__ import annotations
 

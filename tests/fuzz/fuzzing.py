@@ -1,4 +1,4 @@
-"""Fuzzing of readers, in one process or several, and the counts of what was read."""
+"""Fuzz readers in one process or several, and count what was read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All readers of untrusted files, with valid files and ways to corrupt them."""
+"""List all readers of untrusted files, with valid files and ways to corrupt them."""
 
 from __future__ import annotations
 

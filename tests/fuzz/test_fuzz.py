@@ -1,4 +1,4 @@
-"""A small sample of what `make fuzz` does with hundreds of thousands of files."""
+"""Test a small sample of what `make fuzz` does with hundreds of thousands of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixture that writes videos in which each frame shows its number."""
+"""Provide a fixture that writes videos in which each frame shows its number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Augmentation: points and pixels get the same transform, and each color change has its effect."""
+"""Test augmentation: points and pixels move together, and each color change has its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The COCO reader: the values it returns, and checks that run only when a value is used."""
+"""Test the COCO reader: the values it returns, and checks that run only when a value is used."""
 
 from __future__ import annotations
 

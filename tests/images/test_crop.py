@@ -1,4 +1,4 @@
-"""Crop regions computed by hand, coordinate round trips, and alignment of pixels with coordinates."""
+"""Test crop regions computed by hand, coordinate round trips, and how pixels align with coordinates."""
 
 from __future__ import annotations
 

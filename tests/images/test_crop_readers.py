@@ -1,4 +1,4 @@
-"""Processes give the same crops, messages and order as threads, even if a process is killed."""
+"""Test that processes give the same crops, messages and order as threads, even if a process is killed."""
 
 from __future__ import annotations
 

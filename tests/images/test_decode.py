@@ -1,4 +1,4 @@
-"""Decode color modes, bit depths, orientations and damaged files; compare with independent results."""
+"""Test decoding of color modes, bit depths, orientations and damaged files against independent results."""
 
 from __future__ import annotations
 

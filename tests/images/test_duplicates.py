@@ -1,4 +1,4 @@
-"""Exact and near duplicates, compared with a naive comparison of all pairs."""
+"""Compare exact and near duplicates with a naive comparison of all pairs."""
 
 from __future__ import annotations
 

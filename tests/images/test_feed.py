@@ -1,4 +1,4 @@
-"""Batches of a feed on the CPU; the GPU tests cover prefetching from the host."""
+"""Test the batches of a feed on the CPU; the GPU tests cover prefetching from the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporal pairs: neighbors come from the same video, and lost points are flagged."""
+"""Test temporal pairs: neighbors come from the same video, and lost points are flagged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views that share their frames: one decoding, and the same crops as if each view were read alone."""
+"""Test views that share their frames: one decoding, and the same crops as if each were read alone."""
 
 from __future__ import annotations
 

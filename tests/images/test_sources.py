@@ -1,4 +1,4 @@
-"""List images: every type of input, the order of images, and unusable inputs."""
+"""Test listing images: every type of input, the order of images, and unusable inputs."""
 
 from __future__ import annotations
 

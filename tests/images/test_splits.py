@@ -1,4 +1,4 @@
-"""Splits of images: sizes, order, videos and objects of one file."""
+"""Test splits of images: sizes, order, videos and objects of one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image store: order, skipped images, large JPEGs, memory, and batches that equal the whole store."""
+"""Test the image store: order, skipped images, large JPEGs, memory, and batches equal to the whole store."""
 
 from __future__ import annotations
 

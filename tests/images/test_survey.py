@@ -1,4 +1,4 @@
-"""The survey of images: what it counts, and how it describes the counts."""
+"""Test the survey of images: what it counts, and how it describes the counts."""
 
 from __future__ import annotations
 

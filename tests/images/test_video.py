@@ -1,4 +1,4 @@
-"""Both video readers, on frames whose green value encodes their number."""
+"""Test both video readers, on frames whose green value encodes their number."""
 
 from __future__ import annotations
 

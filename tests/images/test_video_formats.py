@@ -1,4 +1,4 @@
-"""Codecs, containers, frame order, times, rotation and damage: both readers return the same frames."""
+"""Test codecs, containers, frame order, times, rotation and damage: both readers return the same frames."""
 
 from __future__ import annotations
 

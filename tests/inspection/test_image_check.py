@@ -1,4 +1,4 @@
-"""`selfmark check`: the pictures show what the network gets, and findings and advice fit the images."""
+"""Test `selfmark check`: pictures show what the network sees, and findings and advice fit the images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated images with known structure, and the published weights if they are installed."""
+"""Provide generated images with known structure, and the published weights if they are installed."""
 
 from __future__ import annotations
 

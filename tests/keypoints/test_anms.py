@@ -1,4 +1,4 @@
-"""Adaptive non-maximal suppression compared with a naive loop."""
+"""Compare adaptive non-maximal suppression with a naive loop."""
 
 import numpy as np
 import pytest

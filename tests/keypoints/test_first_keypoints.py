@@ -1,4 +1,4 @@
-"""First keypoints of a data set: coordinates, bounds, resizing, and random points."""
+"""Test the first keypoints of a data set: coordinates, bounds, resizing, and random points."""
 
 from dataclasses import dataclass
 

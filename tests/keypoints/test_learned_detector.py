@@ -1,4 +1,4 @@
-"""Learned detectors: shared code with a trivial network, the networks, and the published weights."""
+"""Test learned detectors: shared code with a trivial network, the networks, and the published weights."""
 
 from copy import deepcopy
 from dataclasses import dataclass

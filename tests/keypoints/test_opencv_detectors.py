@@ -1,4 +1,4 @@
-"""SIFT and ORB: positions, spread, batches and descriptors."""
+"""Test SIFT and ORB: positions, spread, batches and descriptors."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Outlier removal compared with a naive loop, and on data with known outliers."""
+"""Test outlier removal against a naive loop, and on data with known outliers."""
 
 import numpy as np
 import pytest

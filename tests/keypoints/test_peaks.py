@@ -1,4 +1,4 @@
-"""Peaks of score maps compared with a naive loop, and the descriptors at them."""
+"""Compare peaks of score maps, and the descriptors at them, with a naive loop."""
 
 import math
 

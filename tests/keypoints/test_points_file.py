@@ -1,4 +1,4 @@
-"""Keypoints from a CSV file: coordinates, scores, and invalid files."""
+"""Test keypoints from a CSV file: coordinates, scores, and invalid files."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""selfmark's own keypoint detector with the packaged weights."""
+"""Test selfmark's own keypoint detector with the packaged weights."""
 
 import shutil
 from importlib import resources

@@ -1,4 +1,4 @@
-"""Learning, storing and using a map, with a fake detector."""
+"""Test learning, storing and using a map, with a fake detector."""
 
 from __future__ import annotations
 

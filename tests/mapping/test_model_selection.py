@@ -1,4 +1,4 @@
-"""Cross-validation against explicit loops, and selection on objects where one option must win."""
+"""Test cross-validation against explicit loops, and selection on objects where one option must win."""
 
 from __future__ import annotations
 

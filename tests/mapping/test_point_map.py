@@ -1,4 +1,4 @@
-"""Point maps of synthetic objects whose points are known functions of their landmarks."""
+"""Test point maps of synthetic objects whose points are known functions of their landmarks."""
 
 from __future__ import annotations
 

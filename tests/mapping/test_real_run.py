@@ -1,4 +1,4 @@
-"""Maps of a trained run, learned from label files of several tools."""
+"""Test maps of a trained run, learned from label files of several tools."""
 
 from __future__ import annotations
 

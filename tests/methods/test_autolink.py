@@ -1,4 +1,4 @@
-"""AutoLink: edge maps against a loop over pixels, random patches, and which parts are trained."""
+"""Test AutoLink: edge maps against a loop over pixels, random patches, and which parts are trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods on a GPU: captured steps give the losses of eager ones; steps that cannot be captured still run."""
+"""Test methods on a GPU: captured steps give the losses of eager ones; others still run."""
 
 from __future__ import annotations
 

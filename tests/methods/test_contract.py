@@ -1,4 +1,4 @@
-"""Random changes of a batch: every process takes its part of the same color changes."""
+"""Test random changes of a batch: every process takes its part of the same color changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dense embeddings: exchange and matching against loops, and landmarks from clusters of embeddings."""
+"""Test dense embeddings: exchange and matching against loops, and landmarks from clusters of embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equivariance: its losses against loops over all pairs of cells."""
+"""Compare the losses of `equivariance` with loops over all pairs of cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jakab et al. 2018: Gaussians, running means and losses against loops, and the content of checkpoints."""
+"""Test Jakab et al. 2018: Gaussians, running means and losses against loops, and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lorenz 2019: moments and bell-shaped maps against numpy and loops, equivariance, gradients."""
+"""Test Lorenz 2019: moments and bell-shaped maps against numpy and loops, equivariance, gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of the authors' earlier method that need no training."""
+"""Test the steps of the authors' earlier method that need no training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perceptual features: the layers of VGG16, its weights file, and comparisons of images."""
+"""Test perceptual features: the layers of VGG16, its weights file, and comparisons of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods of other papers: each trains on generated images, beats the mean shape, resumes and predicts."""
+"""Test that each method of another paper trains on generated images, beats the mean shape and resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random warps: thin-plate splines against scipy, and warped images against their points."""
+"""Compare thin-plate splines with scipy, and warped images with their points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zhang et al. 2018: losses against loops and cases computed by hand; the decoder; what is trained."""
+"""Test Zhang et al. 2018: losses against loops and by hand, the decoder, and which parts are trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the Triton kernels against torch in float32.
+"""Check the Triton kernels against torch in float32.
 
 The checks run on CUDA. On the CPU, they run in Triton's interpreter:
 `TRITON_INTERPRET=1 python -m tests.model.kernel_checks`.

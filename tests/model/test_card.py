@@ -1,4 +1,4 @@
-"""Model cards: reading and writing, older and invalid files, colors, hidden landmarks."""
+"""Test model cards: reading and writing, older and invalid files, colors, hidden landmarks."""
 
 from __future__ import annotations
 

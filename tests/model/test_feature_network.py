@@ -1,4 +1,4 @@
-"""Networks on a pretrained encoder: heatmaps, positions, weights files and model cards."""
+"""Test networks on a pretrained encoder: heatmaps, positions, weights files and model cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heatmaps compared with naive loops, exact Gaussians and scipy's interpolation."""
+"""Compare heatmaps with naive loops, exact Gaussians and scipy's interpolation."""
 
 from __future__ import annotations
 

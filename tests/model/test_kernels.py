@@ -1,4 +1,4 @@
-"""Triton kernels: in Triton's interpreter without a GPU, on the GPU, and in training."""
+"""Test Triton kernels: in Triton's interpreter without a GPU, on the GPU, and in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every loss compared with a Python loop over pairs."""
+"""Compare every loss with a Python loop over pairs."""
 
 from __future__ import annotations
 

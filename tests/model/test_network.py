@@ -1,4 +1,4 @@
-"""Networks: number of parameters, shapes, and the initialization of Psi from Phi."""
+"""Test networks: number of parameters, shapes, and the initialization of Psi from Phi."""
 
 from __future__ import annotations
 

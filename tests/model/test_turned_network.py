@@ -1,4 +1,4 @@
-"""Networks that turn images before they find landmarks, but return heatmaps of the images as given."""
+"""Test networks that turn images before they find landmarks, but return heatmaps of the images as given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of the naming page, shared by the tests."""
+"""Provide servers of the naming page, which the tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on a running server, which must all fail."""
+"""Attack a running server; all attacks must fail."""
 
 from __future__ import annotations
 

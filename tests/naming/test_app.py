@@ -1,4 +1,4 @@
-"""HTTP responses of the naming page: the card, concurrent edits, images and galleries."""
+"""Test the HTTP responses of the naming page: the card, concurrent edits, images and galleries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concurrent edits of model.json, and edits that cannot be written."""
+"""Test concurrent edits of model.json, and edits that cannot be written."""
 
 from __future__ import annotations
 

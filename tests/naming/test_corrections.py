@@ -1,4 +1,4 @@
-"""Corrected landmarks: edits and their inverse, the label file, and the choice of images."""
+"""Test corrected landmarks: edits and their inverse, the label file, and the choice of images."""
 
 from __future__ import annotations
 

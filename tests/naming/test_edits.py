@@ -1,4 +1,4 @@
-"""Edits: effects, validation, undo and JSON."""
+"""Test edits: their effects, validation, undo and JSON."""
 
 from __future__ import annotations
 

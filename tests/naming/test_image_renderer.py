@@ -1,4 +1,4 @@
-"""Rendered images: scale, orientation, position of crops, and the cache."""
+"""Test rendered images: scale, orientation, position of crops, and the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are too long, too slow, too many or malformed, and files that disappear."""
+"""Test requests that are too long, too slow, too many or malformed, and files that disappear."""
 
 from __future__ import annotations
 

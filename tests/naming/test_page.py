@@ -1,4 +1,4 @@
-"""The naming page in a real Chromium: edits, exports, errors and accessibility."""
+"""Test the naming page in a real Chromium: edits, exports, errors and accessibility."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark name`: start, stop, and errors that prevent the start."""
+"""Test the command `selfmark name`: start, stop, and errors that prevent the start."""
 
 from __future__ import annotations
 

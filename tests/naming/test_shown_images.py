@@ -1,4 +1,4 @@
-"""Selection of the shown images, and storage of their landmarks."""
+"""Test which images are shown, and how their landmarks are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model folder with a few images but no weights, and a real server of its naming page."""
+"""Make a model folder with a few images but no weights, and run a real server of its naming page."""
 
 from __future__ import annotations
 

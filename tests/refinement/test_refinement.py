@@ -1,4 +1,4 @@
-"""Refinement of a detector with corrected landmarks: it helps, keeps the original, and can be undone."""
+"""Test that refinement with corrected landmarks helps, keeps the original, and can be undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the reliability tests."""
+"""Provide fixtures for the reliability tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny runs in separate processes, which can be killed at any moment."""
+"""Start tiny runs in separate processes, which tests can kill at any moment."""
 
 from __future__ import annotations
 

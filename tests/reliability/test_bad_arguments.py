@@ -1,4 +1,4 @@
-"""Nonsensical paths, numbers and files on the command line are refused immediately, with one sentence."""
+"""Test that nonsensical paths, numbers and files are refused immediately, with one sentence."""
 
 from __future__ import annotations
 

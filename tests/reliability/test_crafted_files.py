@@ -1,4 +1,4 @@
-"""Crafted files of a run: every reader returns, or raises an error of selfmark."""
+"""Test every reader on crafted files of a run: it returns, or raises an error of selfmark."""
 
 from __future__ import annotations
 

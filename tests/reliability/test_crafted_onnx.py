@@ -1,4 +1,4 @@
-"""ONNX models from strangers are refused, or stopped, with one sentence: as features and as detectors."""
+"""Test that ONNX models from strangers are refused, or stopped, with one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged files of a run: detected, reported, and replaced if possible."""
+"""Test that damaged files of a run are detected, reported, and replaced if possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock file matches the constraints, and the required packages are those that are imported."""
+"""Test that the lock file matches the constraints, and that exactly the imported packages are required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full, read-only and missing folders, interrupted starts, links in run folders, and too little memory."""
+"""Test full, read-only and missing folders, interrupted starts, links in run folders, and little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All access to files goes through the modules that refuse links and special files and report full disks."""
+"""Test that all files are opened by the modules that refuse links and special files and report full disks."""
 
 from __future__ import annotations
 

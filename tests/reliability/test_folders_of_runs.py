@@ -1,4 +1,4 @@
-"""Folders with several runs, of `compare` and `--views`: crafted files, links and concurrent processes."""
+"""Test the folders of `compare` and `--views`: crafted files, links and concurrent processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers that are killed (SIGKILL) right before any of their file changes leave no half-written file."""
+"""Test that a writer killed (SIGKILL) before any of its file changes leaves no half-written file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and resumed gives bitwise the same result as an uninterrupted run."""
+"""Test that a run that is killed and resumed gives bitwise the same result as an uninterrupted run."""
 
 from __future__ import annotations
 

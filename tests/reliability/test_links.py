@@ -1,4 +1,4 @@
-"""Run folders from strangers: links do not lead out of them, and special files do not block."""
+"""Test run folders from strangers: links do not lead out of them, and special files do not block."""
 
 from __future__ import annotations
 

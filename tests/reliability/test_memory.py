@@ -1,4 +1,4 @@
-"""Prediction over many images runs in constant memory."""
+"""Test that prediction over many images takes constant memory."""
 
 from __future__ import annotations
 

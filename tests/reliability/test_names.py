@@ -1,4 +1,4 @@
-"""Unusual and hostile file names: no code in them runs, and CSV and COCO files have the right names."""
+"""Test unusual and hostile file names: no code in them runs, and CSV and COCO files have the right names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A malicious pickle in place of each file that selfmark reads must not run."""
+"""Test that no malicious pickle runs, in place of any file that selfmark reads."""
 
 from __future__ import annotations
 

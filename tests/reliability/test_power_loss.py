@@ -1,4 +1,4 @@
-"""A power failure: writes since the last sync are lost, and folders have the entries of their last sync."""
+"""Simulate a power failure: unsynced writes are lost, and folders have their last synced entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the current step is finished, the state is saved, and the run can be resumed."""
+"""Test Ctrl-C and SIGTERM: the run finishes the current step, saves its state, and can be resumed."""
 
 from __future__ import annotations
 

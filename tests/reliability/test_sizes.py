@@ -1,4 +1,4 @@
-"""Files that claim huge sizes or point elsewhere are refused before they cost memory or time."""
+"""Test that files that claim huge sizes or point elsewhere are refused before they cost memory or time."""
 
 from __future__ import annotations
 

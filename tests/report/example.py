@@ -1,4 +1,4 @@
-"""Data for the tests of the page: a small run without and with an evaluation."""
+"""Provide data for the tests of the page: a small run without and with an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in Chromium, on wide and narrow screens and on paper."""
+"""Test the report in Chromium, on wide and narrow screens and on paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line charts of losses and results."""
+"""Test the line charts of losses and results."""
 
 from __future__ import annotations
 

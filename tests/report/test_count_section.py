@@ -1,4 +1,4 @@
-"""The section on how the number of landmarks was chosen."""
+"""Test the section on how the number of landmarks was chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embedding in the plane: t-SNE keeps neighbors and is reproducible; without scikit-learn, PCA is used."""
+"""Test embedding in the plane: t-SNE keeps neighbors and is reproducible; PCA replaces it if necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of landmarks, checked pixel by pixel."""
+"""Test pictures of landmarks pixel by pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, curves and facts made from metrics.json."""
+"""Test the tables, curves and facts made from metrics.json."""
 
 from __future__ import annotations
 

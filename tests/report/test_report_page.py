@@ -1,4 +1,4 @@
-"""The report page as a file: its structure, escaping and error messages."""
+"""Test the report page as a file: its structure, escaping and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table and chart of the rounds."""
+"""Test the table and chart of the rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scatter plot of the report, on which similar points are close together."""
+"""Test the scatter plot of the report, on which similar points are close together."""
 
 from __future__ import annotations
 

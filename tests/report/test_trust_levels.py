@@ -1,4 +1,4 @@
-"""Levels of trust, their names and their order."""
+"""Test the levels of trust, their names and their order."""
 
 from __future__ import annotations
 

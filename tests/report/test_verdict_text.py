@@ -1,4 +1,4 @@
-"""The verdict in words agrees with the trust of the landmarks."""
+"""Test that the verdict in words agrees with the trust of the landmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free memory, and the number of images per forward pass."""
+"""Test the choice of a device, its free memory, and the number of images per forward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a log that is still being written."""
+"""Test reading a log that is still being written."""
 
 from __future__ import annotations
 

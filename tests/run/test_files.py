@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders."""
+"""Test atomic writes of files and folders."""
 
 from __future__ import annotations
 

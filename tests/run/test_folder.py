@@ -1,4 +1,4 @@
-"""The run folder: settings that a run decides itself, and results that are computed only once."""
+"""Test the run folder: settings that a run decides itself, and results that are computed only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks on folders: exclusive between processes, released when the holder ends."""
+"""Test locks on folders: they exclude other processes and are released when the holder ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process groups: collective operations, groups of size one, and lost processes."""
+"""Test process groups: collective operations, groups of size one, and lost processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and models made by selfmark 0.1.0 can still be opened, evaluated and resumed."""
+"""Test that runs and models of selfmark 0.1.0 can still be opened, evaluated and resumed."""
 
 from __future__ import annotations
 

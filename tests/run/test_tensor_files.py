@@ -1,4 +1,4 @@
-"""Tensor files: permissions, checksums, truncated files and failed writes."""
+"""Test tensor files: permissions, checksums, truncated files and failed writes."""
 
 from __future__ import annotations
 

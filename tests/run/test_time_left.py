@@ -1,4 +1,4 @@
-"""The remaining time of a run, from events whose times are known."""
+"""Test the remaining time of a run, from events whose times are known."""
 
 from __future__ import annotations
 

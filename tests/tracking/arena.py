@@ -1,4 +1,4 @@
-"""Generated videos of an arena: ellipses that move over a textured floor along known paths."""
+"""Generate videos of an arena: ellipses that move over a textured floor along known paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracking in generated videos; square boxes, gaps and smoothing against values computed by hand."""
+"""Test tracking in generated videos, and square boxes, gaps and smoothing against values computed by hand."""
 
 from __future__ import annotations
 

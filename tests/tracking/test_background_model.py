@@ -1,4 +1,4 @@
-"""Background subtraction on generated frames whose background is known."""
+"""Test background subtraction on generated frames whose background is known."""
 
 from __future__ import annotations
 

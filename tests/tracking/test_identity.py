@@ -1,4 +1,4 @@
-"""Identities after contacts: descriptions by hand, assignments, and rendered crossings."""
+"""Test identities after contacts: descriptions by hand, assignments, and rendered crossings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locate objects: boxes of COCO, CSV and YOLO files, crops, and unusable inputs."""
+"""Test how objects are located: boxes of COCO, CSV and YOLO files, crops, and unusable inputs."""
 
 from __future__ import annotations
 

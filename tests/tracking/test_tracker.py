@@ -1,4 +1,4 @@
-"""The tracker on masks of squares, whose centers, radii and steps are computed by hand."""
+"""Test the tracker on masks of squares, whose centers, radii and steps are computed by hand."""
 
 from __future__ import annotations
 

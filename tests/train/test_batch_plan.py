@@ -1,4 +1,4 @@
-"""Batch plans depend only on seed and iteration, and processes split a batch among themselves."""
+"""Test that batch plans depend only on seed and iteration, and that processes split a batch."""
 
 from __future__ import annotations
 

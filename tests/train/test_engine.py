@@ -1,4 +1,4 @@
-"""Step engine: learning rates, logging, losses that are not finite, and resuming bit for bit."""
+"""Test the step engine: learning rates, logging, losses that are not finite, and resuming bit for bit."""
 
 from __future__ import annotations
 

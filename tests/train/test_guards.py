@@ -1,4 +1,4 @@
-"""Each guard detects its fault and explains it, and a run that fails a guard saves no model."""
+"""Test that each guard detects its fault and explains it, and that a failing run saves no model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compilation of Triton kernels in threads: which kernels a run needs, and what failures and stops cause."""
+"""Test compilation of Triton kernels in threads: which kernels a run needs, failures, and stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of both stages: targets, negatives, weights, gradients and flipping."""
+"""Test the losses of both stages: targets, negatives, weights, gradients and flipping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RMSprop and AdamW over long vectors compared with those of torch.optim."""
+"""Compare RMSprop and AdamW over long vectors with those of torch.optim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs: in both views of a pair, points and labels match the pixels.
+"""Test that points and labels match the pixels in both views of a pair.
 
 The test images encode their own coordinates: red is x, green is y, blue is the image index. The color of an
 augmented image at a point therefore tells which position of which image it shows.

@@ -1,4 +1,4 @@
-"""Tables of padded points contain exactly the flat points."""
+"""Test that tables of padded points contain exactly the flat points."""
 
 from __future__ import annotations
 

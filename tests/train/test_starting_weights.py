@@ -1,4 +1,4 @@
-"""Which detectors a run can start from; tests/test_model_library.py tests the start itself."""
+"""Test which detectors a run can start from; tests/test_model_library.py tests the start itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of benchmarks/quality/keypoints.py on synthetic images."""
+"""Test benchmarks/quality/keypoints.py on synthetic images."""
 
 import json
 import sys

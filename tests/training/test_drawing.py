@@ -1,4 +1,4 @@
-"""Training images of keypoints: drawn shapes, scenes and animals, and cropped photographs."""
+"""Test training images of keypoints: drawn shapes, scenes and animals, and cropped photographs."""
 
 import cv2
 import numpy as np

@@ -1,4 +1,4 @@
-"""Random homographies, and images and points mapped by them, compared with OpenCV."""
+"""Test random homographies, and compare images and points mapped by them with OpenCV."""
 
 import cv2
 import numpy as np

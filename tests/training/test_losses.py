@@ -1,4 +1,4 @@
-"""Losses of the keypoint network, compared with naive loops."""
+"""Compare the losses of the keypoint network with naive loops."""
 
 import math
 

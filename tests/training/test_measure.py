@@ -1,4 +1,4 @@
-"""Scores of detected points under a known homography, computed by hand."""
+"""Test scores of detected points under a known homography against values computed by hand."""
 
 import cv2
 import numpy as np

@@ -1,4 +1,4 @@
-"""The training network: folding of its norms, the first convolution, and gradients."""
+"""Test the training network: folding of its norms, the first convolution, and gradients."""
 
 import torch
 from torch.nn import functional as F

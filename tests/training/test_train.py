@@ -1,4 +1,4 @@
-"""Tests of adaptation, the training steps and the whole command, on very small images."""
+"""Test adaptation, the training steps and the whole command, on very small images."""
 
 import contextlib
 import json

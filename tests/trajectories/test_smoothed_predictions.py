@@ -1,4 +1,4 @@
-"""Smoothed predictions in order, with filled frames, in every format; and `predict --smooth`."""
+"""Test smoothed predictions: their order, filled frames, every format, and `predict --smooth`."""
 
 from __future__ import annotations
 

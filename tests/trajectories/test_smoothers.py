@@ -1,4 +1,4 @@
-"""Smoothers agree with naive loops, with scipy, and with the recursion of Rauch, Tung and Striebel."""
+"""Compare smoothers with naive loops, with scipy, and with the recursion of Rauch, Tung and Striebel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One track: unlikely positions are left out, short gaps filled, long ones kept, and motion is measured."""
+"""Test one track: unlikely positions are left out, short gaps filled, long ones kept, motion measured."""
 
 from __future__ import annotations
 

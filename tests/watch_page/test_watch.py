@@ -1,4 +1,4 @@
-"""The watch page: its state from events, its server while a run trains, and the page in Chromium."""
+"""Test the watch page: its state from events, its server while a run trains, and the page in Chromium."""
 
 from __future__ import annotations
 

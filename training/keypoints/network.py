@@ -1,4 +1,4 @@
-"""SuperPoint with batch norms for training, and its conversion to a plain SuperPoint."""
+"""Implement SuperPoint with batch norms for training, and convert it to a plain SuperPoint."""
 
 from __future__ import annotations
 

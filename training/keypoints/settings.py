@@ -1,4 +1,4 @@
-"""Settings of the keypoint training."""
+"""Define the settings of the keypoint training."""
 
 from __future__ import annotations
 

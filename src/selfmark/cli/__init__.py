@@ -1,1 +1,1 @@
-"""Command line interface: one module per command, console output and progress displays."""
+"""Implement the command line: one module per command, console output and progress displays."""

@@ -1,4 +1,4 @@
-"""The command `selfmark check`."""
+"""Define the command `selfmark check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark compare`."""
+"""Define the command `selfmark compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Console output: results go to stdout; notes, warnings and errors go to stderr."""
+"""Print to the console: results go to stdout; notes, warnings and errors go to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark correct`."""
+"""Define the command `selfmark correct`."""
 
 from __future__ import annotations
 

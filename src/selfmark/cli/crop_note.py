@@ -1,4 +1,4 @@
-"""A note for commands that are given whole images, although the run used only a part of them."""
+"""Note that a command was given whole images, although the run used only a part of them."""
 
 from __future__ import annotations
 

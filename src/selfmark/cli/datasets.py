@@ -1,4 +1,4 @@
-"""The commands `selfmark datasets list`, `check` and `write`."""
+"""Define the commands `selfmark datasets list`, `check` and `write`."""
 
 from __future__ import annotations
 

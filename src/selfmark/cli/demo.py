@@ -1,4 +1,4 @@
-"""The command `selfmark demo`."""
+"""Define the command `selfmark demo`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark discover`."""
+"""Define the command `selfmark discover`."""
 
 from __future__ import annotations
 

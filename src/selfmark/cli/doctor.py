@@ -1,4 +1,4 @@
-"""The command `selfmark doctor`."""
+"""Define the command `selfmark doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry point of the command line: registers the commands and turns errors into exit codes.
+"""Start the command line: register the commands and turn errors into exit codes.
 
 Commands import the rest of the package when they run, so `selfmark --help` does not load torch.
 """

@@ -1,4 +1,4 @@
-"""The command `selfmark evaluate`."""
+"""Define the command `selfmark evaluate`."""
 
 from __future__ import annotations
 

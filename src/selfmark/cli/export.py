@@ -1,4 +1,4 @@
-"""The command `selfmark export`."""
+"""Define the command `selfmark export`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark map`."""
+"""Define the command `selfmark map`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `selfmark models`, `selfmark models add` and `selfmark models save`."""
+"""Define the commands `selfmark models`, `selfmark models add` and `selfmark models save`."""
 
 from __future__ import annotations
 

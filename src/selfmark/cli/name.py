@@ -1,4 +1,4 @@
-"""The command `selfmark name`."""
+"""Define the command `selfmark name`."""
 
 from __future__ import annotations
 

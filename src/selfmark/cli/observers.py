@@ -1,4 +1,4 @@
-"""Observers of a discovery: the watch page (`--watch`) and TensorBoard (`--logger tensorboard`)."""
+"""Observe a discovery: on the watch page (`--watch`) and in TensorBoard (`--logger tensorboard`)."""
 
 from __future__ import annotations
 

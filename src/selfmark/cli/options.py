@@ -1,4 +1,4 @@
-"""Options that several commands share, and the parsing of their values."""
+"""Define the options that several commands share, and parse their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the paths on the command line.
+"""Check the paths on the command line.
 
 Importing torch, OpenCV and SciPy takes seconds. These checks run before the imports, so that a wrong path is
 reported immediately. The functions that use the paths check them again, with the same messages.

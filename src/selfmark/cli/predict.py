@@ -1,4 +1,4 @@
-"""The command `selfmark predict`."""
+"""Define the command `selfmark predict`."""
 
 from __future__ import annotations
 

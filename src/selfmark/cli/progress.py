@@ -1,4 +1,4 @@
-"""Progress displays: bars on a terminal, plain lines elsewhere."""
+"""Display progress: as bars on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark refine`."""
+"""Define the command `selfmark refine`."""
 
 from __future__ import annotations
 

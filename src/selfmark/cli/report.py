@@ -1,4 +1,4 @@
-"""The command `selfmark report`."""
+"""Define the command `selfmark report`."""
 
 from __future__ import annotations
 

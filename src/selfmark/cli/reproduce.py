@@ -1,4 +1,4 @@
-"""The command `selfmark reproduce`."""
+"""Define the command `selfmark reproduce`."""
 
 from __future__ import annotations
 

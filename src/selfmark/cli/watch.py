@@ -1,4 +1,4 @@
-"""The command `selfmark watch`."""
+"""Define the command `selfmark watch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `selfmark weights`."""
+"""Define the command `selfmark weights`."""
 
 from __future__ import annotations
 

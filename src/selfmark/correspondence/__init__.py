@@ -1,1 +1,1 @@
-"""Correspondence recovery (Sec. 3.3): find which keypoints of different images show the same landmark."""
+"""Recover correspondence (Sec. 3.3 of the paper): find keypoints of different images on the same landmark."""

@@ -1,4 +1,4 @@
-"""K-means on CPU or GPU: k-means++ seeding, restarts, empty-cluster repair.
+"""Cluster vectors by K-means on CPU or GPU: k-means++ seeding, restarts, repair of empty clusters.
 
 The vectors may be distributed over the processes of a group. Each process works on its own vectors, and the
 processes exchange only sums and a few vectors, so no process ever needs all vectors. All processes draw the

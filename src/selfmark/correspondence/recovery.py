@@ -1,4 +1,4 @@
-"""Correspondence recovery over the whole training set (Sec. 3.3): filter with K clusters, label with M.
+"""Recover correspondence over the training set (Sec. 3.3 of the paper): filter with K clusters, label with M.
 
 Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint also
 gets the label it has when its image is flipped. If several processes share the images, each provides the

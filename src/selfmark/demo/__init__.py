@@ -1,4 +1,4 @@
-"""A generated data set with exact landmarks, for trying the whole pipeline without a download."""
+"""Generate a data set with exact landmarks, for trying the whole pipeline without a download."""
 
 from selfmark.demo.scene import Scene, generate_scene, write_scene
 

@@ -1,4 +1,4 @@
-"""Background clutter and occluders of the demo pictures."""
+"""Draw background clutter and occluders for the demo pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`selfmark demo`: run the whole pipeline on generated pictures with exact landmarks."""
+"""Implement `selfmark demo`: run the whole pipeline on generated pictures with exact landmarks."""
 
 from __future__ import annotations
 

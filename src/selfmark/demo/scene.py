@@ -1,4 +1,4 @@
-"""The generated data set: pictures of a jointed toy animal with exact landmarks.
+"""Generate the demo data set: pictures of a jointed toy animal with exact landmarks.
 
 Each picture shows an animal with random proportions, colors, pose, view, light and background. In one of five
 pictures, an object may hide a part of the animal. Picture i depends only on i, the seed and the size.

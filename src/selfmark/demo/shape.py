@@ -1,4 +1,4 @@
-"""The demo animal: a seated, jointed toy made of ellipsoids, with landmarks on its surface.
+"""Model the demo animal: a seated, jointed toy made of ellipsoids, with landmarks on its surface.
 
 For the animal and for the camera, x points to the right of the picture, y down, and z away from the viewer.
 The animal faces the viewer (-z), so its own left is +x. Angles are in radians.

@@ -1,4 +1,4 @@
-"""The paper's evaluation protocol: which metrics are computed, on which images, and with which regressor.
+"""Implement the paper's evaluation protocol: which metrics, on which images, and with which regressor.
 
 All coordinates are network pixels. Errors are percentages of the normalizer. `Metrics` are dictionaries of
 plain numbers, ready for metrics.json. Shapes: N training images, T test images, K landmarks, L annotated

@@ -1,4 +1,4 @@
-"""Writers of predictions in the formats of other tools, one module per format.
+"""Write predictions in the formats of other tools, one module per format.
 
 Every writer takes predictions batch by batch, so most formats need little memory even for an hour of video.
 Packages that only one format needs are imported when that format is written.

@@ -1,4 +1,4 @@
-"""Predictions in COCO's annotation format; `coco_results` writes COCO's results format.
+"""Write predictions in COCO's annotation format; `coco_results` writes COCO's results format.
 
 A file contains images, annotations with [x, y, v] per landmark, and one category.
 """

@@ -1,4 +1,4 @@
-"""COCO keypoint results: a list of scored detections, and a second file with the images they refer to."""
+"""Write COCO keypoint results: a list of scored detections, and a file with the images they refer to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain CSV, one row per landmark: `image,frame,instance,track,landmark,x,y,score`, in original pixels.
+"""Write plain CSV, a row per landmark: `image,frame,instance,track,landmark,x,y,score`, in original pixels.
 
 Smoothed landmarks have five more columns, `MOTION_COLUMNS`.
 """

@@ -1,4 +1,4 @@
-"""A zip file that CVAT imports as "COCO Keypoints": skeletons on the images of one task."""
+"""Write a zip file that CVAT imports as "COCO Keypoints": skeletons on the images of one task."""
 
 from __future__ import annotations
 

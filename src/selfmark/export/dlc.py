@@ -1,4 +1,4 @@
-"""DeepLabCut predictions as CSV or HDF5: one row per frame, columns scorer / bodyparts / coords.
+"""Write DeepLabCut predictions as CSV or HDF5: one row per frame, columns scorer / bodyparts / coords.
 
 Each video gets its own table; all still images share one table. If there are several objects, the header has
 a level `individuals` below `scorer`, and the cells of an object that is missing in a frame are empty. If

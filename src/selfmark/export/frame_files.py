@@ -1,4 +1,4 @@
-"""Video frames saved as image files, for formats that only refer to image files."""
+"""Save video frames as image files, for formats that only refer to image files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HDF5 files, written in a child process and read back.
+"""Write HDF5 files in a child process, and read them back.
 
 When the disk is full, the HDF5 library may crash the process that writes. It may also report success and
 leave a file that cannot be read.

@@ -1,4 +1,4 @@
-"""Label Studio: tasks with pre-annotations to correct by hand, and the labeling interface for them.
+"""Write Label Studio tasks, with pre-annotations to correct by hand and the labeling interface for them.
 
 Coordinates are in percent of the image size, measured from its corner. Each object is a rectangle with its
 landmarks as children, which is how Label Studio keeps the objects of an image apart.

@@ -1,4 +1,4 @@
-"""Lightning Pose labels: one row per image, three header rows scorer / bodyparts / coords (x, y).
+"""Write Lightning Pose labels: a row per image, three header rows scorer / bodyparts / coords (x, y).
 
 The format has one animal per file and refers only to image files. Each animal therefore gets its own table,
 and video frames are saved as images.

@@ -1,4 +1,4 @@
-"""Neurodata Without Borders: pose estimates as defined by ndx-pose, written with pynwb."""
+"""Write Neurodata Without Borders files: pose estimates as defined by ndx-pose, written with pynwb."""
 
 from __future__ import annotations
 

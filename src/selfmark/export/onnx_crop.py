@@ -1,4 +1,4 @@
-"""The operations of `images.crop` as nodes of an ONNX graph: cropping images, and mapping points back.
+"""Build the operations of `images.crop` as ONNX nodes: crop images, and map points back.
 
 Averaging and interpolation along one axis are linear, so each is a product with a weight matrix. The graph
 computes the matrices from the image size and the boxes. The products broadcast: one box can serve many

@@ -1,4 +1,4 @@
-"""Detectors that run on ONNX Runtime, which is faster than torch on a CPU."""
+"""Run detectors on ONNX Runtime, which is faster than torch on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks on an EfficientNet-Lite encoder as ONNX graphs.
+"""Build ONNX graphs of networks on an EfficientNet-Lite encoder.
 
 Each batch norm is folded into the convolution before it. ONNX Runtime also fuses the ReLU6 that follows the
 norm into this convolution. The convolutions use the recorder's dtype; resizing and unit vectors stay in

@@ -1,4 +1,4 @@
-"""The detector as an ONNX file that takes images of any size and returns landmarks in their pixels.
+"""Write a detector as an ONNX file that takes images of any size and returns landmarks in their pixels.
 
     images [B, H, W, 3] uint8 RGB     ->  points [B, K, 2] float32, original pixels, centers at integers
     boxes  [B, 4] float32 x, y, w, h      scores [B, K] float32, 0..1

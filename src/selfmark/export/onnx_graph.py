@@ -1,4 +1,4 @@
-"""The hourglass network of a detector as an ONNX graph, and nodes that read landmarks from heatmaps.
+"""Build the ONNX graph of a detector's hourglass network, and nodes that read landmarks from heatmaps.
 
 The network runs once on a `Recorder`, whose operations add nodes to the graph instead of computing. The graph
 is built by hand rather than traced, because the choice of nodes decides how fast ONNX Runtime is on a CPU:

@@ -1,4 +1,4 @@
-"""ONNX graph of the network with 8-bit convolutions, for CPUs with VNNI instructions.
+"""Build an ONNX graph of the network with 8-bit convolutions, for CPUs with VNNI instructions.
 
 The value ranges before and after each convolution are measured on sample images. Weights and outputs are
 quantized per channel, inputs per tensor. In an hourglass, the convolutions of the residual blocks are

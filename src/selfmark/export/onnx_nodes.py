@@ -1,4 +1,4 @@
-"""Helpers to build an ONNX graph: nodes, constants, and values with arithmetic operators.
+"""Provide helpers to build an ONNX graph: nodes, constants, and values with arithmetic operators.
 
 >>> graph = Graph()
 >>> half = Value(graph, "x") / 2.0

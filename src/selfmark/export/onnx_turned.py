@@ -1,4 +1,4 @@
-"""ONNX graphs of networks that turn each image before they locate landmarks.
+"""Build ONNX graphs of networks that turn each image before they locate landmarks.
 
 The nodes follow `model.turned_network` step by step.
 """

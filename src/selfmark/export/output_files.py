@@ -1,4 +1,4 @@
-"""Paths of exported files, atomic writing, and checks before an export."""
+"""Choose the paths of exported files, write the files atomically, and check folders before an export."""
 
 from __future__ import annotations
 

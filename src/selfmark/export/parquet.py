@@ -1,4 +1,4 @@
-"""Parquet with the columns of the plain CSV, for pandas, polars, DuckDB and R."""
+"""Write Parquet files with the columns of the plain CSV, for pandas, polars, DuckDB and R."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions collected into one table per video, as the formats of pose tools need them.
+"""Collect predictions into one table per video, as the formats of pose tools need them.
 
 Pose tools store the objects of each video together, and all frames of a video have one size. Still images are
 therefore grouped by size, and each group is treated like a video.

@@ -1,4 +1,4 @@
-"""A record of the model that made the results in a folder.
+"""Record which model made the results in a folder.
 
 It prevents results of another model from being overwritten by accident.
 """

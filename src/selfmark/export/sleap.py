@@ -1,4 +1,4 @@
-"""SLEAP: one project file (.slp), or one analysis file (HDF5) per video; both written with sleap-io."""
+"""Write SLEAP files with sleap-io: a project file (.slp), or an analysis file (HDF5) for each video."""
 
 from __future__ import annotations
 

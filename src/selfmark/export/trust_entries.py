@@ -1,4 +1,4 @@
-"""Trust, verdict and smoothing as entries of exported files."""
+"""Describe trust, verdict and smoothing as entries of exported files."""
 
 from __future__ import annotations
 

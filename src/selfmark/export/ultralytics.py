@@ -1,4 +1,4 @@
-"""Ultralytics pose: a folder with images, one text file of labels per image, and data.yaml.
+"""Write Ultralytics pose data: a folder with images, a text file of labels per image, and data.yaml.
 
 Ultralytics finds the labels of an image by replacing `images` with `labels` in its path. The images must
 therefore be inside the exported folder; they are links to the user's files if the file system supports links.

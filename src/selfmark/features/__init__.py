@@ -1,1 +1,1 @@
-"""Pretrained networks that describe every cell of an image."""
+"""Describe every cell of an image with pretrained networks."""

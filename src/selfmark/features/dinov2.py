@@ -1,4 +1,4 @@
-"""DINOv2 (Oquab et al. 2023): vision transformers that were trained without labels.
+"""Compute features with DINOv2 (Oquab et al. 2023): vision transformers trained without labels.
 
 Layers have the names of the official state dicts, so these state dicts can be loaded. Only the mask token is
 omitted, because it is used only in training.

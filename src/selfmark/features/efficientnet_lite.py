@@ -1,4 +1,4 @@
-"""EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
+"""Implement EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and swish.
 
 Layers have the names of the published state dicts, so these state dicts can be loaded. The classifier and
 the seventh stage are omitted: no features use them, and without them a saved model is smaller.

@@ -1,4 +1,4 @@
-"""Interface of all pretrained networks, which map images to unit feature vectors on a grid of cells."""
+"""Define the interface of pretrained networks, which map an image to unit vectors on a grid of cells."""
 
 from __future__ import annotations
 

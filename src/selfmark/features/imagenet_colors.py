@@ -1,4 +1,4 @@
-"""The color normalization that networks trained on ImageNet expect."""
+"""Normalize colors as networks trained on ImageNet expect."""
 
 from __future__ import annotations
 

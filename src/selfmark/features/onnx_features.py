@@ -1,4 +1,4 @@
-"""Features of a user's own ONNX model, computed with ONNX Runtime.
+"""Compute the features of a user's own ONNX model with ONNX Runtime.
 
 The model has one float32 input [B, 3, H, W] and one float32 output [B, D, h, w]. The input is RGB in 0..1,
 normalized with the mean and the standard deviation of ImageNet's colors. Dimensions may be fixed or dynamic.

@@ -1,4 +1,4 @@
-"""Image input: list images and video frames, decode and crop them, and feed them to training.
+"""Load images: list images and video frames, decode and crop them, and feed them to training.
 
 `sources` turns the user's inputs into `ImageRef`s, and `decode` and `video` turn an `ImageRef` into pixels.
 `crop` computes the part of the original that the network sees, and converts coordinates between original and

@@ -1,4 +1,4 @@
-"""Random augmentation of a batch of images and their points, on the device that holds them.
+"""Augment a batch of images and their points at random, on the device that holds them.
 
 One affine matrix per image combines flip, scale, rotation and shift. The image is resampled once, and its
 points are transformed by the same matrix. Matrices act on (x, y, 1) in pixels and map positions in the given

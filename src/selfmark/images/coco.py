@@ -1,4 +1,4 @@
-"""The COCO reader: images, annotations and categories of a JSON file.
+"""Read the images, annotations and categories of a COCO file (JSON).
 
 Label files come from many tools, so nothing in them is trusted. `read_coco` checks the structure that every
 caller relies on. Each method checks the values that it returns, so a file whose annotations are incomplete

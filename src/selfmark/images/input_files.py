@@ -1,4 +1,4 @@
-"""Checks of files, names and values given by the user."""
+"""Check files, names and values given by the user."""
 
 from __future__ import annotations
 

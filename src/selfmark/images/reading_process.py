@@ -1,4 +1,4 @@
-"""A process that decodes and crops still images for the main process.
+"""Decode and crop still images in a process of its own, for the main process.
 
 In one process, only one thread at a time can run Python code, which limits how fast its threads read images.
 Further processes are therefore started. `subprocess` starts them, because `multiprocessing` would import the

@@ -1,4 +1,4 @@
-"""`selfmark check`: inspect the images of a planned run without training."""
+"""Implement `selfmark check`: inspect the images of a planned run without training."""
 
 from __future__ import annotations
 

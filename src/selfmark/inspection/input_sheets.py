@@ -1,4 +1,4 @@
-"""Contact sheets of what the network will see: the crops, and their regions in the originals."""
+"""Draw contact sheets of what the network will see: the crops, and their regions in the originals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice before a run: number of images, recipe, number of landmarks, frames to use, memory, and a GPU."""
+"""Give advice before a run: number of images, recipe, number of landmarks, frames, memory, and a GPU."""
 
 from __future__ import annotations
 

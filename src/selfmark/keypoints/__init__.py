@@ -1,4 +1,4 @@
-"""First keypoints: generic keypoint detectors with one interface, and outlier removal."""
+"""Find first keypoints: generic keypoint detectors with one interface, and outlier removal."""
 
 from selfmark.keypoints.detectors import KeypointDetector, create_detector
 from selfmark.keypoints.first_keypoints import detect_first_keypoints, mix_in_random_points

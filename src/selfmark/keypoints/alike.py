@@ -1,4 +1,4 @@
-"""ALIKE (Zhao et al. 2022): a lightweight network with freely licensed weights.
+"""Implement ALIKE (Zhao et al. 2022), a lightweight network with freely licensed weights.
 
 Four blocks work at 1, 1/2, 1/8 and 1/32 of the resolution. Their features are upsampled to full size and
 concatenated, and a 1x1 convolution computes a descriptor and a score for every pixel.

@@ -1,4 +1,4 @@
-"""Interface of the keypoint detectors that discovery starts from, and a function that creates one."""
+"""Define the interface of the keypoint detectors that discovery starts from, and create them."""
 
 from __future__ import annotations
 

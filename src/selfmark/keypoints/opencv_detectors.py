@@ -1,4 +1,4 @@
-"""SIFT and ORB, each followed by adaptive non-maximal suppression (SIFT+ANMS and ORB+ANMS in the paper).
+"""Detect keypoints with SIFT or ORB, then apply adaptive non-maximal suppression (SIFT+ANMS, ORB+ANMS).
 
 These detectors need no download and have no license restrictions.
 

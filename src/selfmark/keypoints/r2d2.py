@@ -1,4 +1,4 @@
-"""R2D2 (Revaud et al. 2019): keypoints that are both repeatable and reliable.
+"""Implement R2D2 (Revaud et al. 2019): keypoints that are both repeatable and reliable.
 
 The network is similar to L2-Net, but never downsamples. Where L2-Net would halve the resolution, the dilation
 of all later kernels is doubled instead, so that every pixel gets its own descriptor.

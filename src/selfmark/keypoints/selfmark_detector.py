@@ -1,4 +1,4 @@
-"""selfmark's own keypoint detector: the network of SuperPoint, trained on synthetic and public-domain images.
+"""Detect keypoints with selfmark's own weights of SuperPoint, trained on synthetic and public-domain images.
 
 The weights are part of the package and have its license. The scripts that train them are in the folder
 `training/keypoints` of the repository.

@@ -1,4 +1,4 @@
-"""SuperPoint (DeTone et al. 2018), the detector of the first keypoints in the paper.
+"""Implement SuperPoint (DeTone et al. 2018), the detector of the first keypoints in the paper.
 
 The network is a VGG-like encoder with two heads. For every cell of 8x8 pixels, the detector head predicts
 which of its pixels is a keypoint, or that none is, by a softmax over 64 + 1 channels. The descriptor head

@@ -1,1 +1,1 @@
-"""Maps from discovered landmarks to the user's own points, learned from a few annotated images."""
+"""Map discovered landmarks to the user's own points, learned from a few annotated images."""

@@ -1,4 +1,4 @@
-"""Maps stored in the model folder, and the detector that predicts the user's own points with them.
+"""Store maps in the model folder, and predict the user's own points with them.
 
 map.json contains a readable description, and map-*.safetensors the arrays. The name of the latter contains
 the start of the digest of the arrays, which is also in map.json. map.json is replaced last, so there is a

@@ -1,4 +1,4 @@
-"""Selection of the fitting options by cross-validation on the annotated images."""
+"""Select the fitting options by cross-validation on the annotated images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear map from K discovered landmarks to the user's L points, fitted to a few annotated images.
+"""Fit a linear map from K discovered landmarks to the user's L points, with a few annotated images.
 
 A few annotated images do not determine such a map. The fit therefore adds a covariance prior, as in
 Gaussian-process regression. The prior says how points of any object move: points that are close together move

@@ -1,1 +1,1 @@
-"""Discovery methods of other papers, which `discovery.discover` runs like selfmark's own method."""
+"""Implement discovery methods of other papers, which `discovery.discover` runs like selfmark's own method."""

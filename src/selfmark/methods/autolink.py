@@ -1,4 +1,4 @@
-"""AutoLink: learned edges between landmarks form an edge map, from which a masked image is completed.
+"""Implement AutoLink: learned edges between landmarks form an edge map, from which a masked image is filled.
 
 He, Wandt and Rhodin: AutoLink: Self-supervised learning of human skeletons and object outlines by linking
 keypoints (NeurIPS 2022).

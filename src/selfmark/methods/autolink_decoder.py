@@ -1,4 +1,4 @@
-"""Decoder of AutoLink: a U-Net that completes a masked image with the help of an edge map."""
+"""Build the decoder of AutoLink: a U-Net that completes a masked image with the help of an edge map."""
 
 from __future__ import annotations
 

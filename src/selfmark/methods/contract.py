@@ -1,4 +1,4 @@
-"""Interface of the methods of other papers: a network with K maps, and the losses of a batch of images."""
+"""Define the interface of the methods of other papers: a network with K maps, and the losses of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutional blocks for methods that generate images."""
+"""Build convolutional blocks for methods that generate images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DVE: a dense embedding of object parts, trained by matching two views of an image through another image.
+"""Implement DVE: a dense embedding of parts, trained by matching two views of an image through another image.
 
 Thewlis, Albanie, Bilen and Vedaldi: Unsupervised learning of landmarks by descriptor vector exchange (ICCV
 2019). The landmarks are clusters of the embeddings; docs/methods.md explains why.

@@ -1,4 +1,4 @@
-"""Equivariance: learn landmarks that follow random warps and are at different places.
+"""Implement equivariance: learn landmarks that follow random warps and are at different places.
 
 Thewlis, Bilen and Vedaldi: Unsupervised learning of object landmarks by factorized spatial embeddings (ICCV
 2017).

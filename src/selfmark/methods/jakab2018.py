@@ -1,4 +1,4 @@
-"""Jakab et al. 2018: generate an image from its landmarks and the appearance of another view.
+"""Implement Jakab et al. 2018: generate an image from its landmarks and the appearance of another view.
 
 Jakab, Gupta, Bilen and Vedaldi: Unsupervised learning of object landmarks through conditional image
 generation (NeurIPS 2018).

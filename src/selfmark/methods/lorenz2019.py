@@ -1,4 +1,4 @@
-"""Lorenz et al. 2019: reconstruct the image from parts, each with a shape and an appearance.
+"""Implement Lorenz et al. 2019: reconstruct the image from parts, each with a shape and an appearance.
 
 Lorenz, Bereska, Milbich and Ommer: Unsupervised part-based disentangling of object shape and appearance (CVPR
 2019). Positions are in units of half the image side, as in `warps`.

@@ -1,4 +1,4 @@
-"""The authors' earlier method: Stage 2 merges clusters, and the remaining clusters are the landmarks.
+"""Implement the authors' earlier method: Stage 2 merges clusters, and those that remain are landmarks.
 
 Mallis, Sanchez, Bell and Tzimiropoulos: Unsupervised learning of object landmarks via self-training
 correspondence (NeurIPS 2020). Stage 1 is that of `pipeline`, with the settings from `settings_of_method`. Phi

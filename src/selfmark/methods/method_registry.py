@@ -1,4 +1,4 @@
-"""The methods of other papers by name."""
+"""List the methods of other papers by name."""
 
 from __future__ import annotations
 

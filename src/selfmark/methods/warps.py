@@ -1,4 +1,4 @@
-"""Random smooth warps of images: a similarity transform and a thin-plate spline.
+"""Draw random smooth warps of images: a similarity transform and a thin-plate spline.
 
 Positions are in units of half the image side: -1 and 1 are the outer edges of the border pixels, as in
 `grid_sample`. A warp g maps a position in the warped image to the position in the given image from which the

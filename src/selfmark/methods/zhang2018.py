@@ -1,4 +1,4 @@
-"""Zhang et al. 2018: landmarks are the bottleneck of an autoencoder.
+"""Implement Zhang et al. 2018: landmarks are the bottleneck of an autoencoder.
 
 Zhang, Guo, Jin, Luo, He and Lee: Unsupervised discovery of object landmarks as structural representations
 (CVPR 2018). Details that the paper does not specify follow the authors' code; docs/methods.md compares both.

@@ -1,4 +1,4 @@
-"""Decoder of Zhang et al. 2018, which computes an image from the positions and descriptors of landmarks.
+"""Build the decoder of Zhang et al. 2018: it makes an image from positions and descriptors of landmarks.
 
 Positions are in units of half the image side, like all positions in `selfmark.methods`. Standard deviations
 are in units of the image side.

@@ -1,1 +1,1 @@
-"""The networks Phi and Psi, heatmaps, losses, and the model card."""
+"""Define the networks Phi and Psi, heatmaps, losses, and the model card."""

@@ -1,4 +1,4 @@
-"""Interfaces between the networks and the code that computes their layers.
+"""Define the interfaces between the networks and the code that computes their layers.
 
 A network keeps its parameters and defines the order of its layers. A `Backend` defines how each layer is
 computed (`NetworkOps`), how training images are augmented (`AugmentOps`) and how a pass is executed

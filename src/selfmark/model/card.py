@@ -1,4 +1,4 @@
-"""Model card of a detector: everything except the weights, stored in model.json.
+"""Read and write model cards: everything about a detector except the weights, stored in model.json.
 
 The card also stores what users edit on the naming page: names, colors, mirror partners, the skeleton, and
 hidden landmarks. The network still predicts hidden landmarks, and so does its ONNX export, but `visible_card`

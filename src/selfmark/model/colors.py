@@ -1,4 +1,4 @@
-"""Colors of landmarks: chosen by the user, or from a default palette."""
+"""Choose the colors of landmarks: those of the user, or a default palette."""
 
 from __future__ import annotations
 

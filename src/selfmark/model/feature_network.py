@@ -1,4 +1,4 @@
-"""Networks that compute K heatmaps from the features of a pretrained encoder.
+"""Compute K heatmaps from the features of a pretrained encoder.
 
 `FeaturePsi` has a trained head; `ZeroShotPsi` compares features with centroids. Both have the interface of
 `network.Psi`: they map images [B, 3, S, S] in 0..1 to heatmaps [B, K, S/4, S/4]. The encoder has cells of 8

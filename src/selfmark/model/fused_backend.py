@@ -1,4 +1,4 @@
-"""Triton implementation of the backend: bf16 on CUDA, with few kernel launches per layer.
+"""Implement the backend with Triton: bf16 on CUDA, with few kernel launches per layer.
 
 Norm statistics, residual sums, bilinear sampling and losses are computed in float32. In passes without
 gradients, the output layers are computed in float32 too, for precise landmark positions.

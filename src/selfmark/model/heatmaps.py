@@ -1,4 +1,4 @@
-"""Heatmaps: draw Gaussians, find and refine peaks, and sample maps between cells.
+"""Draw Gaussians on heatmaps, find and refine peaks, and sample maps between cells.
 
 Coordinates of cells and pixels are integers at their centers. Pixel x is therefore at cell
 (x + 0.5) / stride - 0.5.

@@ -1,4 +1,4 @@
-"""Losses of Sec. 3.4 and 3.6 as pure functions.
+"""Compute the losses of Sec. 3.4 and 3.6 of the paper, as pure functions.
 
 If descriptors are unit vectors, squared distances are between 0 and 4, and the margin m = 0.8 corresponds to
 an angle of about 53 degrees. The pairs and their weights depend on the batch, but not on the network; only

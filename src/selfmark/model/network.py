@@ -1,4 +1,4 @@
-"""Networks of the paper: an hourglass backbone, Phi with two heads, and Psi with K heatmaps.
+"""Build the networks of the paper: an hourglass backbone, Phi with two heads, and Psi with K heatmaps.
 
 The backbone is the hourglass of Newell et al. with the residual block of Bulat et al. (Sec. 3.2 and 4.2).
 With 256 channels, Phi has 6.77 M parameters, like the authors' implementation. All norms are GroupNorm,

@@ -1,4 +1,4 @@
-"""Torch implementation of the backend, for any device."""
+"""Implement the backend with torch, for any device."""
 
 from __future__ import annotations
 

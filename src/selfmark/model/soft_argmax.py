@@ -1,4 +1,4 @@
-"""Networks whose K maps are distributions over the cells; a landmark is the mean of its distribution."""
+"""Build networks whose K maps are distributions over cells; a landmark is the mean of its distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network for objects that face any direction: turn the image, then find its landmarks."""
+"""Build the network for objects that face any direction: it turns the image, then finds its landmarks."""
 
 from __future__ import annotations
 

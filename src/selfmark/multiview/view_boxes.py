@@ -1,4 +1,4 @@
-"""Views of an image: parsing, checking and storing their names and boxes."""
+"""Parse, check and store the names and boxes of the views of an image."""
 
 from __future__ import annotations
 

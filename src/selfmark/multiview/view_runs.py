@@ -1,4 +1,4 @@
-"""Discovery in several views: one run for each view, in a folder of its own."""
+"""Discover landmarks in several views: one run for each view, in a folder of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naming page: a local web page on which users name, color, hide, pair, connect and correct landmarks.
+"""Serve the naming page, on which users name, color, hide, pair, connect and correct landmarks.
 
 `edits` defines the changes to a model card as pure functions, and `card_editor` stores them in model.json.
 `corrections` stores corrected landmarks, and `correction_choice` chooses the images to correct.

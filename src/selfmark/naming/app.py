@@ -1,4 +1,4 @@
-"""HTTP application of the naming page: the page, the model card, edits, corrections and images.
+"""Build the HTTP application of the naming page: the page, the model card, edits, corrections and images.
 
 Quick responses are computed on the event loop. A few threads render images and write edits. Many threads, the
 default of FastAPI, would use far more memory.

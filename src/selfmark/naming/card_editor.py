@@ -1,4 +1,4 @@
-"""Editing of model.json by several users: each edit reads, changes and replaces the file under a lock."""
+"""Let several users edit model.json: each edit reads, changes and replaces the file under a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of the images to correct: the detector is uncertain about them, and their poses differ."""
+"""Choose the images to correct: the detector is uncertain about them, and their poses differ."""
 
 from __future__ import annotations
 

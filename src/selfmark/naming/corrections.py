@@ -1,4 +1,4 @@
-"""Corrected landmarks of images, stored in RUN/corrections/labels.json as COCO keypoints.
+"""Store corrected landmarks of images in RUN/corrections/labels.json, as COCO keypoints.
 
 A user drags landmarks to where they belong. A landmark that was moved is labeled at its new place (v = 2). If
 the user marks the image as done, the unmoved landmarks are labeled at their predicted places. Three kinds of

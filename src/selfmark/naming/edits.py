@@ -1,4 +1,4 @@
-"""Edits of a model card. Applying edits returns a new card and the edits that undo the change.
+"""Edit a model card. Applying edits returns a new card and the edits that undo the change.
 
 An edit contains only what it changes. Edits of several users are applied one after the other to the current
 card, so they do not overwrite each other.

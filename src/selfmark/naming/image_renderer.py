@@ -1,4 +1,4 @@
-"""JPEGs of the shown images, rendered on request and cached in memory up to a limit."""
+"""Render JPEGs of the shown images on request, and cache them in memory up to a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prediction of the landmarks that the naming page shows.
+"""Predict the landmarks that the naming page shows.
 
 This is the only module of `selfmark.naming` that imports torch. The server runs it in a child process.
 """

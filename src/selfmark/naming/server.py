@@ -1,4 +1,4 @@
-"""Server of `selfmark name` and `correct`: prepare the images, open the page, and serve it until Ctrl-C."""
+"""Serve `selfmark name` and `correct`: prepare the images, open the page, and run until Ctrl-C."""
 
 from __future__ import annotations
 

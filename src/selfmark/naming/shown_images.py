@@ -1,4 +1,4 @@
-"""The images that the naming page shows: their selection, and their landmarks stored in RUN/naming."""
+"""Select the images that the naming page shows, and store their landmarks in RUN/naming."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Data sets of the paper and reproduction of its tables and figures."""
+"""Read the data sets of the paper, and reproduce its tables and figures."""

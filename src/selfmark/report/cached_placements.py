@@ -1,4 +1,4 @@
-"""Results of a run's networks that a report shows, computed once and cached next to the predictions.
+"""Cache results of a run's networks that a report shows, next to the predictions.
 
 Another report of the same run, after `selfmark evaluate` for example, then needs no network and no t-SNE.
 """

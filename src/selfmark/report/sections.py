@@ -1,4 +1,4 @@
-"""Data types of the tables and curves that the report page shows."""
+"""Define the types of the tables and curves that the report page shows."""
 
 from __future__ import annotations
 

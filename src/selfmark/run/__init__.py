@@ -1,1 +1,1 @@
-"""Run folders, and what they are built from: atomic files, locks, tensor files, processes, devices."""
+"""Store runs in folders, with atomic files, locks, tensor files and logs, on one or several processes."""

@@ -1,4 +1,4 @@
-"""Devices for computations, their free memory and their precision."""
+"""Select a device for computations, measure its free memory, and choose its precision."""
 
 from __future__ import annotations
 

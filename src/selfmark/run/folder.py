@@ -1,4 +1,4 @@
-"""The run folder, which stores everything about one discovery.
+"""Manage the run folder, which stores everything about one discovery.
 
 config.yaml            all settings
 run.json               format, version of selfmark, inputs and options as given by the user

@@ -1,4 +1,4 @@
-"""Exclusive locks on folders."""
+"""Lock folders exclusively."""
 
 from __future__ import annotations
 

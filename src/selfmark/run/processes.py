@@ -1,4 +1,4 @@
-"""The processes that work on one run together, started by torchrun.
+"""Coordinate the processes that work on one run together, started by torchrun.
 
 Each process (rank) runs the same program on its shard of the images, and sums are reduced over all ranks. A
 single process is a group of size one, whose methods do not communicate. Callers therefore need not

@@ -1,4 +1,4 @@
-"""Names of the stages of a training, as displayed to users."""
+"""Name the stages of a training, as displayed to users."""
 
 from __future__ import annotations
 

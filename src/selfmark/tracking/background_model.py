@@ -1,4 +1,4 @@
-"""Background subtraction for a fixed camera.
+"""Subtract the background of videos from a fixed camera.
 
 The background is the median of frames sampled from the whole video. This works because a moving animal covers
 a pixel in fewer than half of the frames. Before the median is computed, frames are converted to gray and

@@ -1,1 +1,1 @@
-"""Training: batches, objectives, the training loop, checkpoints and guards."""
+"""Train networks: batches, objectives, the training loop, checkpoints and guards."""

@@ -1,4 +1,4 @@
-"""Checkpoints: network weights, optimizer state, random state and iteration in one tensor file."""
+"""Save checkpoints: network weights, optimizer state, random state and iteration in one tensor file."""
 
 from __future__ import annotations
 

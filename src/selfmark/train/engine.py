@@ -1,4 +1,4 @@
-"""Training loop of all phases: backward pass, update, learning rate, logging, checkpoints.
+"""Run the training loop of all phases: backward pass, update, learning rate, logging, checkpoints.
 
 Losses are summed on the device and read only when a line is logged, so that the host does not wait for the
 device after every step. If the network's backend allows it and only one process trains, the step is captured

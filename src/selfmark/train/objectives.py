@@ -1,4 +1,4 @@
-"""Training tasks: Stage 1 (Sec. 3.4), and heatmap regression for Stage 2 (Sec. 3.6) and the student."""
+"""Define the training tasks: Stage 1 and Stage 2 (Sec. 3.4 and 3.6 of the paper), and the student."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers that store all parameters in a few long vectors, so that an update launches only a few kernels.
+"""Optimize parameters stored in a few long vectors, so that an update launches only a few kernels.
 
 The gradient is first averaged over the processes. For RMSprop, it is also clipped by its norm if
 `optimizer.clip_norm` is above 0. Then the update rules of torch.optim.RMSprop and torch.optim.AdamW apply.

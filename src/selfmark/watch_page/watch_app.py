@@ -1,4 +1,4 @@
-"""The HTTP application of the watch page: it serves the page, the state of the run, and its previews."""
+"""Build the HTTP application of the watch page: it serves the page, the state of the run and previews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Miniatures of data sets of faces and birds in their official layouts, including their irregularities.
+"""Write miniatures of data sets of faces and birds in their official layouts, with their irregularities.
 
 Values are handwritten or follow simple rules. No code of selfmark is used to write the files.
 """

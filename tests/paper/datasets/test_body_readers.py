@@ -1,4 +1,4 @@
-"""Readers of bodies, cats and COCO, on miniatures of the official layouts."""
+"""Test the readers of bodies, cats and COCO, on miniatures of the official layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets read back from COCO files, and COCO files made by others."""
+"""Test data sets that are read back from COCO files, and COCO files of other programs."""
 
 from __future__ import annotations
 

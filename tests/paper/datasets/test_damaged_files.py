@@ -1,4 +1,4 @@
-"""Damaged files of data sets, and damaged point files of other detectors, raise InputError."""
+"""Test that damaged files of data sets, and damaged point files of other detectors, raise InputError."""
 
 from __future__ import annotations
 

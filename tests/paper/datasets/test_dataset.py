@@ -1,4 +1,4 @@
-"""The common form of data sets, and COCO files written from it for `discover` and `evaluate`."""
+"""Test the common form of data sets, and the COCO files that `discover` and `evaluate` read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points and boxes of detectors that replace those of a data set."""
+"""Test points and boxes of detectors that replace those of a data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of faces and birds, on miniatures of the official layouts with known values."""
+"""Test the readers of faces and birds, on miniatures of the official layouts with known values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading of Torch 7 tensors.
+"""Test reading tensors of Torch 7.
 
 The files that `write_t7` writes can also be read with the package torchfile 0.1.0.
 """

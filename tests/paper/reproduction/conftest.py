@@ -1,4 +1,4 @@
-"""Fixtures: miniature data sets in place of the official ones, and one run in place of all training runs."""
+"""Provide miniature data sets in place of the official ones, and one run in place of all training runs."""
 
 from __future__ import annotations
 

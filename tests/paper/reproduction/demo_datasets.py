@@ -1,4 +1,4 @@
-"""Miniatures of the paper's data sets: images of the demo's animal with the points of each data set."""
+"""Make miniatures of the paper's data sets: images of the demo's animal with the points of each data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files written from a data set: COCO files, samples of its images, and start points."""
+"""Test the files written from a data set: COCO files, samples of its images, and start points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiment files are valid and complete and have exactly the paper's numbers."""
+"""Test that experiment files are valid and complete and have exactly the paper's numbers."""
 
 from __future__ import annotations
 

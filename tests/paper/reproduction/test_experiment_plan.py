@@ -1,4 +1,4 @@
-"""Training runs and measurements that experiments need, and which of them they share."""
+"""Test which training runs and measurements experiments need, and which of them they share."""
 
 from __future__ import annotations
 

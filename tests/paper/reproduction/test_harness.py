@@ -1,4 +1,4 @@
-"""Reproduction on miniatures, with real or copied runs: sharing, resuming, reuse and error messages."""
+"""Test reproduction on miniatures, with real or copied runs: sharing, resuming, reuse, error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes with the same jobs: each job is run once, and unfinished jobs are continued."""
+"""Test several processes with the same jobs: each job runs once, and unfinished jobs are continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of Stage 1, of keypoints and of t-SNE maps, compared with independent computations."""
+"""Compare measurements of Stage 1, of keypoints and of t-SNE maps with independent computations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real training runs of a few seconds on miniature official layouts, read by the real readers."""
+"""Train for a few seconds on miniature official layouts that the real readers read."""
 
 from __future__ import annotations
 

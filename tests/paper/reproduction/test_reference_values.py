@@ -1,4 +1,4 @@
-"""Rows and columns for guessing and for the authors' inter-ocular distance."""
+"""Test rows and columns for guessing and for the authors' inter-ocular distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every metric, read from a handmade metrics.json."""
+"""Test that every metric is read correctly from a handmade metrics.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as Markdown, CSV and LaTeX: numbers, differences, missing cells and special characters."""
+"""Test tables in Markdown, CSV and LaTeX: numbers, differences, missing cells and special characters."""
 
 from __future__ import annotations
 

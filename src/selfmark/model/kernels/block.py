@@ -1,4 +1,4 @@
-"""Hierarchical residual block as one differentiable operation on channels-last maps.
+"""Compute a hierarchical residual block as one differentiable operation on channels-last maps.
 
 In the forward pass, one kernel concatenates the outputs of the three convolutions and adds the skip
 connection. In the backward pass, the kernel that writes the gradient of a norm also adds the gradient of the

@@ -1,4 +1,4 @@
-"""GroupNorm followed by ReLU on channels-last maps, as one differentiable operation.
+"""Compute GroupNorm followed by ReLU on channels-last maps, as one differentiable operation.
 
 Statistics are float32. A slab is up to 64 channels of one image. Small maps need one launch, with one program
 per slab: it sums the slab and then normalizes it. Large maps need two launches, in which several programs

@@ -1,4 +1,4 @@
-"""Triton kernels of `norm`: GroupNorm and ReLU over channels-last maps, forward and backward.
+"""Define the Triton kernels of `norm`: GroupNorm and ReLU over channels-last maps, forward and backward.
 
 A program works on one image, on a slab of channels that consists of whole groups, and on a chunk of rows. A
 row is one pixel, a column one channel. Kernels that compute sums go from the last image to the first; kernels

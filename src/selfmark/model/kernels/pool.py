@@ -1,4 +1,4 @@
-"""2x2 pooling and upsampling of channels-last maps, fused with the additions around them."""
+"""Pool (2x2) and upsample channels-last maps, fused with the additions around them."""
 
 from __future__ import annotations
 

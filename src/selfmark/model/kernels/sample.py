@@ -1,4 +1,4 @@
-"""Bilinear sampling of a channels-last map at points, with a deterministic backward pass.
+"""Sample a channels-last map bilinearly at points, with a deterministic backward pass.
 
 In the backward pass, each program adds up the gradients of the points near its cells, in index order. There
 are no atomic additions, so the result is reproducible, and the output need not be set to zero beforehand.

@@ -1,4 +1,4 @@
-"""First convolution, 7x7 with stride 2, computed as a 4x4 convolution with stride 1 after space-to-depth.
+"""Compute the first convolution, 7x7 with stride 2, as 4x4 with stride 1 after space-to-depth.
 
 Tensor cores need many input channels. Space-to-depth turns each 2x2 square of pixels with 3 channels into one
 cell with 12 channels (padded to 16). Along each axis, tap k of the 7x7 kernel becomes tap (k + 1) // 2 of the

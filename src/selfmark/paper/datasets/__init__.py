@@ -1,1 +1,1 @@
-"""Readers of the paper's data sets from their official files."""
+"""Read the paper's data sets from their official files."""

@@ -1,4 +1,4 @@
-"""Reader of AFLW as published by Jakab et al. (2018): about 10,100 training and 2,991 test faces, cropped.
+"""Read AFLW as published by Jakab et al. (2018): about 10,100 training and 2,991 test faces, cropped.
 
 The root is the folder aflw_release-2 of their archive. The images are in the folder `output`, and
 `aflw_train_images.txt` and `aflw_test_images.txt` list them. The five points of each image are in the

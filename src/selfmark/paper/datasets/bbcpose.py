@@ -1,4 +1,4 @@
-"""Reader of BBCPose: 20 videos of sign language interpreters of the BBC, with 7 joints of the upper body.
+"""Read BBCPose: 20 videos of sign language interpreters of the BBC, with 7 joints of the upper body.
 
 The archive bbcpose_data_1.0 contains a folder of numbered frames per video. The archive
 bbcpose_extbbcpose_code_1.0 contains the annotations, one struct per video. The joints of `train_frames` were

@@ -1,4 +1,4 @@
-"""Functions for readers of body and animal annotations: names, mirror partners and boxes."""
+"""Provide functions for readers of body and animal annotations: names, mirror partners and boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of the CAT data set: 9,997 photographs of cat heads, each with 9 points.
+"""Read the CAT data set: 9,997 photographs of cat heads, each with 9 points.
 
 The points are the eyes, the mouth, and three points on each ear.
 

@@ -1,4 +1,4 @@
-"""Reader of CelebA with MAFL: 202,599 photographs of celebrities with five points.
+"""Read CelebA with MAFL: 202,599 photographs of celebrities with five points.
 
 Landmarks are discovered in all images except MAFL's 1,000 test images. Regressors are fitted on MAFL's 19,000
 training images. The lists are in Anno, Eval and MAFL, or directly in the root. If aligned images exist, they

@@ -1,4 +1,4 @@
-"""Reader of COCO keypoints: photographs of people with 17 points each, in the layout of 2017.
+"""Read COCO keypoints: photographs of people with 17 points each, in the layout of 2017.
 
 The root contains `annotations/person_keypoints_train2017.json` and `person_keypoints_val2017.json`. Images
 are in `train2017` and `val2017`, or all in `images`. Annotations of another category can be read if they are

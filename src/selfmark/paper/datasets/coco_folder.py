@@ -1,4 +1,4 @@
-"""Data sets as COCO files: train.json, test.json, and fit.json if regressors are fitted on other images.
+"""Read data sets as COCO files: train.json, test.json, and fit.json if other images fit the regressors.
 
 `selfmark datasets write` writes these files. They can replace the official files of a data set, for example
 with other crops or labels. A note beside the results then says so.

@@ -1,4 +1,4 @@
-"""Reader of CUB-200-2011: 11,788 photographs of 200 species of birds with 15 parts.
+"""Read CUB-200-2011: 11,788 photographs of 200 species of birds with 15 parts.
 
 The root is the folder CUB_200_2011 of the archive. `images.txt` numbers the images, `train_test_split.txt`
 contains the official split, `bounding_boxes.txt` a box for each image, and `parts/part_locs.txt` the parts

@@ -1,4 +1,4 @@
-"""The class `Dataset` for all data sets of the paper, its COCO files, and functions that the readers share.
+"""Define `Dataset`, which all data sets of the paper share, its COCO files, and functions for readers.
 
 There is one reader module per official layout. A reader turns folders and list files into a `Dataset`.
 `discover` and `evaluate` read the COCO files that are written from a `Dataset`. These files contain the

@@ -1,4 +1,4 @@
-"""The data sets that can be read, with their sources and layouts."""
+"""List the data sets that can be read, with their sources and layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Yaw of a head, estimated from nine of the 68 facial points of an image."""
+"""Estimate the yaw of a head from nine of the 68 facial points of an image."""
 
 from __future__ import annotations
 

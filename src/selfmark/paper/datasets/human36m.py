@@ -1,4 +1,4 @@
-"""Reader of Human3.6M: actors filmed by four cameras, with joints from motion capture.
+"""Read Human3.6M: actors filmed by four cameras, with joints from motion capture.
 
 Each subject has a folder, e.g. S1. A video is `Videos/Directions 1.54138969.mp4`. The joints of its frames
 are in `MyPoseFeatures/D2_Positions/Directions 1.54138969.cdf`, and masks of their boxes in

@@ -1,4 +1,4 @@
-"""Reader of Human3.6M with all 32 joints, as in the paper's curves of cumulative error."""
+"""Read Human3.6M with all 32 joints, as in the paper's curves of cumulative error."""
 
 from __future__ import annotations
 

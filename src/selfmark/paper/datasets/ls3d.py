@@ -1,4 +1,4 @@
-"""Reader of LS3D: 300W-LP for training, LS3D-W Balanced for testing, both with 68 3D facial points.
+"""Read LS3D: 300W-LP for training, LS3D-W Balanced for testing, both with 68 3D facial points.
 
 The root contains the folders of the two archives. 300W_LP contains images in AFW, HELEN, IBUG and LFPW. Their
 points are in folders of the same names below `landmarks`, as NAME_pts.mat.

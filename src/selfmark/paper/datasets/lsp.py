@@ -1,4 +1,4 @@
-"""Reader of Leeds Sports Pose: 2,000 photographs of athletes with 14 joints each.
+"""Read Leeds Sports Pose: 2,000 photographs of athletes with 14 joints each.
 
 The root is the folder lsp_dataset. `joints.mat` contains the variable `joints`, 3 x 14 x 2000, and
 `images/im0001.jpg` is the first image.

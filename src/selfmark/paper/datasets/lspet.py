@@ -1,4 +1,4 @@
-"""Reader of Leeds Sports Pose Extended: 10,000 more photographs, annotated less precisely by crowd workers.
+"""Read Leeds Sports Pose Extended: 10,000 photographs, annotated less precisely by crowd workers.
 
 The root is the folder lspet_dataset. `joints.mat` contains the variable `joints`, 14 x 3 x 10000, and
 `images/im00001.jpg` is the first image. The data set is meant for training only; here the last thousand

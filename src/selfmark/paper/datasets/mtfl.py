@@ -1,4 +1,4 @@
-"""Reader of MTFL: 10,000 photographs for training and 2,995 crops of AFLW for testing.
+"""Read MTFL: 10,000 photographs for training and 2,995 crops of AFLW for testing.
 
 The root contains the lists `training.txt` and `testing.txt` and the folders lfw_5590, net_7876 and AFLW. Each
 line of a list has the name of an image, five x and five y coordinates, gender, smile, glasses and pose. The

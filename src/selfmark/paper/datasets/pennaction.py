@@ -1,4 +1,4 @@
-"""Reader of Penn Action: 2,326 short sports videos, stored as frames with 13 joints and a box each.
+"""Read Penn Action: 2,326 short sports videos, stored as frames with 13 joints and a box each.
 
 The root is the folder Penn_Action of the archive. Frames are in `frames/0001/000001.jpg` and so on.
 `labels/0001.mat` contains the action, the viewpoint (`pose`), the joints (x, y and visibility) and the boxes

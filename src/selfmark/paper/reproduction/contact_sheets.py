@@ -1,4 +1,4 @@
-"""Contact sheets of test images with generic keypoints, all landmarks or matched landmarks."""
+"""Draw contact sheets of test images with generic keypoints, all landmarks or matched landmarks."""
 
 from __future__ import annotations
 

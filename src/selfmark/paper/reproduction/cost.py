@@ -1,4 +1,4 @@
-"""Estimated cost of a plan in minutes on one NVIDIA H200.
+"""Estimate the cost of a plan in minutes on one NVIDIA H200.
 
 The estimate combines the amount of work with measured rates (docs/results/speed.json), which hold for images
 of 256 px and networks with 256 channels. For other sizes, the network's time is scaled with the number of

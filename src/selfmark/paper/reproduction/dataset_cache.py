@@ -1,4 +1,4 @@
-"""The data sets of a folder, each read only once, and label files that are written from them.
+"""Read each data set of a folder only once, and write label files from it.
 
 `discover` and `evaluate` read the label files: COCO files of the splits, and CSV files of first keypoints,
 from which a training starts.

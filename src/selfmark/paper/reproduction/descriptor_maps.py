@@ -1,4 +1,4 @@
-"""t-SNE maps of the descriptors of points in test images, with the annotated point that each lies on."""
+"""Draw t-SNE maps of the descriptors of points in test images, with the annotated point each lies on."""
 
 from __future__ import annotations
 

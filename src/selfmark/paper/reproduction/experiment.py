@@ -1,4 +1,4 @@
-"""Experiments, parsed from the files in `tables/`: the rows and columns of one table or figure.
+"""Parse experiments from the files in `tables/`: the rows and columns of one table or figure.
 
 The specification of a cell combines three parts: those of the file, of the cell's column and of the cell's
 row. Each part may have these keys:

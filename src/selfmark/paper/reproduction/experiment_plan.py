@@ -1,4 +1,4 @@
-"""Plans: the training runs and measurements that experiments need, identified by digests of their inputs.
+"""Plan the training runs and measurements that experiments need, identified by digests of their inputs.
 
 Experiments share runs and measurements that have the same inputs. Repeating an experiment reuses them.
 """

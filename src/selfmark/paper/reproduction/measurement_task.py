@@ -1,4 +1,4 @@
-"""The inputs of a measurement, and the images that it loads."""
+"""Describe the inputs of a measurement, and load its images."""
 
 from __future__ import annotations
 

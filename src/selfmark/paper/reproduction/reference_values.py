@@ -1,4 +1,4 @@
-"""Reference values: they are printed beside the values of an experiment, so that each number can be judged.
+"""Add reference values beside the values of an experiment, with which each number can be judged.
 
 Every backward error and every cumulative curve gets the error of guessing the mean shape as a reference. The
 backward error of Stage 1 also gets the backward error over found landmarks only. Errors of 68 facial points

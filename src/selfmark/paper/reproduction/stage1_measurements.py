@@ -1,4 +1,4 @@
-"""Measurements without Stage 2: precision of first keypoints, errors of Stage 1, and errors by round."""
+"""Measure without Stage 2: precision of first keypoints, errors of Stage 1, and errors of each round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics that experiment files can name; each has a function that reads its value from metrics.json.
+"""Define the metrics that experiment files can name; each has a function that reads it from metrics.json.
 
 >>> parse_metric("raw_accuracy head+knees")[1]
 'head+knees'

@@ -100,7 +100,7 @@ def test_load_with_onnx_runtime_finds_the_same_landmarks(run: Path, photos: Path
 
 
 @pytest.mark.parametrize("call", ["load", "load onnx", "Detector.load", "evaluate", "map_points", "discover"])
-def test_names_that_are_too_long_are_one_sentence(call: str, photos: Path) -> None:
+def test_the_error_for_a_too_long_name_is_one_sentence(call: str, photos: Path) -> None:
     name = "a" * 5000
     calls: dict[str, Callable[[], object]] = {
         "load": lambda: selfmark.load(name),

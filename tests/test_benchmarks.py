@@ -85,7 +85,7 @@ def test_the_check_finds_imports_and_attributes(tmp_path: Path) -> None:
     assert _list_defined_names(tmp_path / "two.py") == {"a", "b", "c", "d"}
 
 
-def test_a_run_is_copied_without_what_its_head_has_found(
+def test_a_run_is_copied_without_the_results_of_its_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("benchmarks", "benchmarks/quality", "benchmarks/features"):

@@ -287,7 +287,7 @@ def test_network_predictions_list_the_images_that_cannot_be_read(tmp_path: Path)
         ({"student": {"width": 1_000_000_000}}, r"student\.width must be"),
     ],
 )
-def test_an_impossible_model_card_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_an_invalid_model_card_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     _build_detector().save(tmp_path)
     path = tmp_path / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -345,7 +345,7 @@ def test_network_images_of_the_wrong_shape_or_type_are_refused(images: torch.Ten
         _build_detector().locate(images)
 
 
-def test_saving_where_a_file_is_gives_one_sentence(tmp_path: Path) -> None:
+def test_saving_to_the_path_of_a_file_raises_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "model", tmp_path / ("a" * 300)):
         with pytest.raises(DiskError, match=f"^cannot write to {folder}: "):
@@ -362,7 +362,7 @@ def test_lists_of_arrays_and_anything_else_are_refused(other: object) -> None:
             _build_detector()(images)
 
 
-def test_objects_that_are_no_images_are_refused() -> None:
+def test_objects_other_than_images_are_refused() -> None:
     for images in (3, [3, "a.png"]):
         with pytest.raises(InputError, match=r"only names of files.*, not an object of type int"):
             _build_detector()(images)  # type: ignore[arg-type]

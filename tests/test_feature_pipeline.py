@@ -176,7 +176,7 @@ def test_a_run_has_a_detector_a_report_metrics_and_a_preview(
 
 
 @pytest.mark.parametrize("name", ["zero_shot", "trained"])
-def test_the_saved_detector_is_the_one_in_memory(
+def test_the_saved_detector_matches_the_detector_in_memory(
     name: str, detectors: dict[str, tuple[Path, Detector]], photos: Path
 ) -> None:
     run, detector = detectors[name]

@@ -56,7 +56,7 @@ def test_every_setting_of_the_page_has_its_value_in_the_preset() -> None:
         assert (list(shown) if isinstance(shown, tuple) else shown) == value, name
 
 
-def test_errors_of_the_page_are_those_of_the_recorded_runs() -> None:
+def test_errors_on_the_page_match_the_recorded_runs() -> None:
     recorded, num_compared = _read_recorded_rows(), 0
     for line in PAGE[PAGE.index("## What the differences change") :].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -76,7 +76,7 @@ def test_errors_of_the_page_are_those_of_the_recorded_runs() -> None:
     assert num_compared == 13
 
 
-def test_readings_of_the_page_are_the_recorded_ones() -> None:
+def test_readings_on_the_page_match_the_records() -> None:
     content = json.loads((ROOT / "docs/results/readings.json").read_text(encoding="utf-8"))
     for run in content["runs"]:
         rows = {row["reading"]: row for row in run["rows"]}

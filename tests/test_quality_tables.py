@@ -426,7 +426,7 @@ def test_readme_shows_the_results_of_the_default_command(summaries: ModuleType) 
     assert f"had errors of {', '.join(errors[:-1])} and {errors[-1]} % on the first five rows" in text
 
 
-def test_expected_errors_are_those_of_the_default_command(summaries: ModuleType) -> None:
+def test_expected_errors_match_the_default_command(summaries: ModuleType) -> None:
     page = _read_page("docs/expect.md")
     for start, data, k in EXPECT_ROWS:
         rows = _read_default_rows(data, "NVIDIA H200" if "H200" in start else "2 cores", k)

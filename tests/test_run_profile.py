@@ -34,7 +34,7 @@ def test_the_comparison_of_the_detectors_belongs_to_the_verification(
     assert _profile(tmp_path, monkeypatch, events) == expected
 
 
-def test_without_verification_the_first_check_ends_no_verification(
+def test_without_verification_the_first_check_is_not_counted_as_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = [{"event": "preview"}, CHECKS, {"event": "done"}]

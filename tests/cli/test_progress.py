@@ -57,7 +57,7 @@ def test_lines_name_stage_round_and_loss_in_plain_words() -> None:
     ]
 
 
-def test_the_start_of_a_run_that_chooses_the_number_of_landmarks_says_so() -> None:
+def test_the_first_line_mentions_an_automatic_number_of_landmarks() -> None:
     out = make_console()
     with ProgressDisplay(out) as display:
         start = {"event": "start", "preset": "tiny", "device": "cpu", "why": "as requested", "images": 60}
@@ -119,7 +119,7 @@ def test_the_overall_bar_counts_what_a_resumed_run_had_done() -> None:
         assert task.completed == 34
 
 
-def test_lines_and_overall_bar_of_a_run_with_features() -> None:
+def test_a_run_with_features_has_lines_and_an_overall_bar() -> None:
     plan = {"event": "plan", "rounds": 1, "stage1": 10, "stage2": 8, "student": 8, "student_rounds": 2}
     events = [
         {"event": "orientation", "upright_accuracy": 0.97, "orientation": "upright"},

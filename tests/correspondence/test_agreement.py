@@ -96,7 +96,7 @@ def test_landmarks_that_never_move_give_a_finite_number() -> None:
     assert unexplained_fraction(still, points, _mark_all_present(points)) == pytest.approx(1.0)
 
 
-def test_errors_are_those_of_a_ridge_regression_of_scikit_learn() -> None:
+def test_errors_match_a_ridge_regression_of_scikit_learn() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     points = _make_shapes(61).astype(np.float32)
     targets = (_make_shapes(61)[:, :3] + _draw_noise((61, 3, 2), 8, seed=9)).astype(np.float32)

@@ -42,7 +42,7 @@ def test_places_are_counted_like_in_a_loop() -> None:
     np.testing.assert_array_equal(counted, together)
 
 
-def test_clusters_join_the_largest_one_that_they_share_a_place_with() -> None:
+def test_clusters_join_the_largest_cluster_at_their_place() -> None:
     # Clusters 0 and 1 are mostly at one place. Cluster 2 is at the place of 1 half of the time. Cluster 3 is
     # never predicted. Cluster 4 is at the place of 0, but has no points.
     together = np.diag([10, 10, 8, 0, 9])

@@ -37,7 +37,7 @@ def test_nearest_landmarks_match_a_loop() -> None:
     np.testing.assert_array_equal(count_nearest_in_mirror(xy, mirrored_xy), expected)
 
 
-def test_partners_from_landmark_positions_in_mirror_images() -> None:
+def test_partners_are_found_from_landmark_positions_in_mirror_images() -> None:
     """In mirror images, a detector mistakes the eyes for each other, but still finds the nose."""
     rng = np.random.default_rng(2)
     xy = np.array([[20.0, 10.0], [44.0, 10.0], [32.0, 30.0]]) + rng.normal(0, 8, (50, 1, 2))

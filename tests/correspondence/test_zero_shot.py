@@ -146,7 +146,7 @@ def test_all_cells_are_used_if_images_are_nothing_but_border() -> None:
     assert _find_foreground(cells, Features(border=GRID, foreground_clusters=4)).all()
 
 
-def test_fewer_cells_than_clusters_are_no_error() -> None:
+def test_fewer_cells_than_clusters_cause_no_error() -> None:
     cells = _add_background(_draw_discs(1, radius=2))[:, :, 4:11, 4:11]
     found = _find_foreground(cells, Features(foreground_clusters=200))
     assert found.shape == (1, 7, 7)
@@ -232,7 +232,7 @@ def test_a_low_sharpness_gives_the_mean_of_all_cells() -> None:
 
 
 @pytest.mark.parametrize("orientation", ["upright", "any"])
-def test_places_are_those_of_the_detector(orientation: Any) -> None:
+def test_positions_match_those_of_the_detector(orientation: Any) -> None:
     images, encoder = random_images(3, 64), TinyEncoder(DIMENSIONS)
     centroids = _draw_unit_vectors(4, 12)
     psi = ZeroShotPsi(encoder, centroids, Features(orientation=orientation, rotations=4, sharpness=20.0))

@@ -21,7 +21,7 @@ def scene() -> Scene:
     return generate_scene(COUNT, SIZE, seed=5)
 
 
-def test_shapes_types_and_finite_values(scene: Scene) -> None:
+def test_arrays_have_the_right_shapes_and_types_and_finite_values(scene: Scene) -> None:
     landmarks = len(scene.names)
     assert scene.images.shape == (COUNT, SIZE, SIZE, 3)
     assert scene.images.dtype == np.uint8
@@ -114,6 +114,6 @@ def test_a_written_data_set_can_be_read_back(scene: Scene, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("count", "size", "word"), [(0, 64, "picture"), (1, 8, "pixels")])
-def test_impossible_requests_are_refused(count: int, size: int, word: str) -> None:
+def test_invalid_requests_are_refused(count: int, size: int, word: str) -> None:
     with pytest.raises(InputError, match=word):
         generate_scene(count, size)

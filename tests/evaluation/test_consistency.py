@@ -87,7 +87,7 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("flip_test", [False, True])
-def test_mirror_errors_of_correct_and_wrong_partners(flip_test: bool) -> None:
+def test_mirror_errors_distinguish_correct_and_wrong_partners(flip_test: bool) -> None:
     """Red and green are their own mirror partners, so errors are large if they are swapped."""
     blobs = draw_blobs(7)
     correct = measure_mirror_errors(build_blob_detector(flip_test=flip_test), blobs.pixels, batch=3)

@@ -71,7 +71,7 @@ def test_duplicates_are_close_in_most_images() -> None:
     assert group_duplicates(xy, 0.5) == [[2, 6]]
 
 
-def test_landmarks_that_follow_from_other_landmarks_are_explained() -> None:
+def test_landmarks_that_others_predict_have_a_low_error() -> None:
     """The third landmark is the mean of the first two, the fourth is noise, the fifth copies the fourth."""
     random = np.random.default_rng(2)
     free = random.normal(0, 10, (200, 2, 2))

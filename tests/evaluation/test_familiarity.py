@@ -25,7 +25,7 @@ from selfmark.images.store import iterate_crops
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 
 
-def test_the_distance_of_a_hand_computed_case() -> None:
+def test_the_distance_matches_a_hand_computed_case() -> None:
     """The halves are at 0 and 2 on the first axis, so the squared distance from one to the other is 4."""
     first, second = torch.zeros(4, 3), torch.tensor([[2.0, 0, 0]]).repeat(4, 1)
     familiarity = fit_familiarity(torch.cat([first, second]))

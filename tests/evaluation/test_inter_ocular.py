@@ -36,7 +36,7 @@ def _measure(faces: list[Any], regions: FloatArray, size: int) -> dict[str, Any]
     return measure_by_definition(truth, regions, size, measure)
 
 
-def test_lengths_of_both_definitions_in_network_pixels() -> None:
+def test_lengths_of_both_definitions_are_in_network_pixels() -> None:
     regions = np.array([[0.0, 0.0, 200.0, 200.0], [5.0, 5.0, 100.0, 100.0]])
     measured = _measure([_make_face(), _make_face()], regions, 100)
     assert list(measured) == ["eye_centers", "points_41_46"]

@@ -309,7 +309,7 @@ def test_a_missing_image_is_an_error_if_it_is_annotated(tmp_path: Path) -> None:
         ("x" * 300, r"images\[0\] .* may be .*test/1.jpg or .*train/1.jpg"),
     ],
 )
-def test_impossible_file_names_are_errors(tmp_path: Path, folder: str, message: str) -> None:
+def test_invalid_file_names_are_errors(tmp_path: Path, folder: str, message: str) -> None:
     content = make_valid_content()
     content["images"][0]["file_name"] = f"{folder}/1.jpg"
     with pytest.raises(InputError, match=message):

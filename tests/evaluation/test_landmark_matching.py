@@ -89,7 +89,7 @@ def test_the_assignment_is_not_greedy() -> None:
     assert match_landmarks(np.full((2, 2), np.nan)).tolist() == [-1, -1]
 
 
-def test_hit_rates_of_a_hand_computed_case() -> None:
+def test_hit_rates_match_a_hand_computed_case() -> None:
     landmarks = np.array(
         [[[0.0, 0.0], [10.0, 0.0]], [[0.0, 0.0], [10.0, 0.0]], [[np.nan, np.nan], [10.0, 0.0]]]
     )

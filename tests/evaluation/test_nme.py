@@ -93,7 +93,7 @@ def compute_ridge_alpha(x: np.ndarray, ridge: float) -> float:
     return float(ridge * (centered.T @ centered).max())
 
 
-def test_nme_of_a_hand_computed_case() -> None:
+def test_nme_matches_a_hand_computed_case() -> None:
     truth = np.zeros((2, 2, 2))
     predicted = np.array([[[3.0, 4.0], [0.0, 1.0]], [[0.0, 2.0], [6.0, 8.0]]])
     # First image: (5 + 1) / 2 / 10 = 0.3. Second image, with its second point hidden: 2 / 20 = 0.1.
@@ -109,7 +109,7 @@ def test_nme_agrees_with_a_naive_loop(scene: dict[str, np.ndarray]) -> None:
     )
 
 
-def test_forward_is_one_ridge_per_annotated_point(scene: dict[str, np.ndarray]) -> None:
+def test_forward_errors_use_one_ridge_regression_per_annotated_point(scene: dict[str, np.ndarray]) -> None:
     predicted = np.zeros((TEST, L, 2))
     for point in range(L):
         rows = [image for image in range(TRAIN) if scene["train_visible"][image, point]]

@@ -192,7 +192,7 @@ def test_coordinates_of_hidden_points_do_not_matter() -> None:
     assert ours.ap.tolist() == plain.ap.tolist()
 
 
-def test_average_precision_of_a_hand_computed_case() -> None:
+def test_average_precision_matches_a_hand_computed_case() -> None:
     # Two objects; the detection with the highest score is wrong, the next two are exact or nearly exact.
     # Nearly exact is enough for the threshold 1, which COCO lowers to 1 - 1e-10.
     xy = np.array([[[0.0, 0.0]], [[50.0, 0.0]]])
@@ -269,7 +269,7 @@ def test_similarity_agrees_with_a_naive_loop() -> None:
             assert np.isnan(ours[image])
 
 
-def test_similarity_of_a_hand_computed_case() -> None:
+def test_similarity_matches_a_hand_computed_case() -> None:
     # One exact point, one whose d^2 is exactly 8 area sigma^2: (1 + 1/e) / 2.
     predicted = np.array([[[0.0, 0.0], [np.sqrt(8 * 100) * 0.1, 0.0]]])
     ours = object_keypoint_similarity(

@@ -111,7 +111,7 @@ def _errors_by_regressor(metrics: dict[str, Any]) -> dict[str, Any]:
     return {row["regressor"]: row for row in metrics["errors"] if row["all"]}
 
 
-def test_every_figure_of_a_hand_computed_case(run: Path, toy: Path, known_landmarks: None) -> None:
+def test_every_metric_matches_a_hand_computed_case(run: Path, toy: Path, known_landmarks: None) -> None:
     """Errors are percentages of the side of 64 pixels.
 
     Forward: in the training images, x of landmark 0 has mean 20 and that of a has mean 30. With centered
@@ -274,7 +274,7 @@ def test_the_smallest_allowed_numbers_can_be_evaluated(run: Path, toy: Path, kno
         (["--normalizer", "side", "--detectors", "eyes"], "detector"),
     ],
 )
-def test_impossible_options_are_input_errors(
+def test_invalid_options_are_input_errors(
     run: Path, toy: Path, known_landmarks: None, options: list[str], message: str
 ) -> None:
     arguments = ["evaluate", str(run), str(toy / "test"), "--labels", str(toy / "test.json"), *options]

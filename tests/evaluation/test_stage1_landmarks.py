@@ -244,7 +244,7 @@ def test_runs_without_features_use_the_stage_1_finder(run: Run) -> None:
     assert isinstance(load_stage1_finder(run, "cpu"), Stage1)
 
 
-def test_zero_shot_landmarks_are_those_of_the_pipeline(feature_run: Run) -> None:
+def test_zero_shot_landmarks_match_those_of_the_pipeline(feature_run: Run) -> None:
     finder = load_stage1_finder(feature_run, "cpu")
     landmarks = find_stage1_landmarks(finder, IMAGES)
     with torch.no_grad():

@@ -69,7 +69,7 @@ def test_a_landmark_that_confuses_left_and_right_does_not_agree_with_its_partner
     assert np.isnan(compute_agreeing_fraction(None, AGREEMENT_RADIUS, 6)).all()
 
 
-def test_fractions_of_a_hand_computed_case() -> None:
+def test_fractions_match_a_hand_computed_case() -> None:
     error = np.array([[0.01, 0.20], [0.03, np.nan], [0.01, 0.04], [0.09, 0.01]])
     moved = np.array([[0.30, 0.30], [0.01, 0.30], [0.30, 0.30], [0.30, 0.02]])
     np.testing.assert_allclose(compute_stable_fraction(DeformationErrors(error, moved), 0.05), [2 / 3, 1 / 2])

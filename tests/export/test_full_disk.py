@@ -93,7 +93,7 @@ def test_no_labeled_video_is_left_on_a_full_disk(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_video_without_a_single_free_byte_is_an_error_and_no_crash(tmp_path: Path) -> None:
+def test_a_video_on_a_full_disk_raises_an_error_and_does_not_crash(tmp_path: Path) -> None:
     pytest.importorskip("av")
     (tmp_path / "clip.mp4").symlink_to("/dev/full")
     writer = video_writer._PyAVWriter(tmp_path / "clip.mp4", (64, 64), 25.0)

@@ -123,7 +123,7 @@ def test_half_precision_is_small_and_accurate(
     assert 0 < np.median(distances) < 0.001
 
 
-def test_the_file_describes_itself(detector: Detector, tmp_path: Path) -> None:
+def test_the_file_contains_its_metadata_and_shapes(detector: Detector, tmp_path: Path) -> None:
     names = tuple(f"point {index}" for index in range(len(detector.names)))
     named = Detector(detector.psi, replace(detector.card, names=names, skeleton=((0, 1), (1, 2))))
     session = _open_session(write_float32(named, tmp_path / "model.onnx"))

@@ -68,7 +68,7 @@ def rename_to_official(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("grid", [(5, 5), (8, 8), (3, 7)])
-def test_tokens_are_those_of_transformers(reference: Any, grid: tuple[int, int]) -> None:
+def test_tokens_match_transformers(reference: Any, grid: tuple[int, int]) -> None:
     network = VisionTransformer(SMALL)
     network.load_published(rename_to_official(reference))
     images = torch.randn(2, 3, grid[0] * 14, grid[1] * 14, generator=torch.Generator().manual_seed(1))

@@ -64,7 +64,7 @@ def compare_maps(name: str, state: dict[str, Tensor], size: int, image_size: int
 @torch.no_grad()
 @pytest.mark.parametrize("is_native_size", [True, False])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_maps_are_those_of_the_package(name: str, is_native_size: bool) -> None:
+def test_maps_match_the_package(name: str, is_native_size: bool) -> None:
     try:
         state = load_packaged_weights(name)
     except InputError as reason:
@@ -79,7 +79,7 @@ def test_maps_are_those_of_the_package(name: str, is_native_size: bool) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", VARIANTS)
-def test_maps_with_random_weights_are_those_of_the_package(name: str) -> None:
+def test_maps_with_random_weights_match_the_package(name: str) -> None:
     package = pytest.importorskip("efficientnet_lite_pytorch")
     torch.manual_seed(0)
     state = package.EfficientNet.from_name(name).state_dict()

@@ -41,7 +41,7 @@ def compute_expected_features(images: Tensor, size: int, grid: int) -> Tensor:
         ([4, 3, 64, 64], [4, 6, 16, 16], 64),  # fixed batch that does not divide the number of images
     ],
 )
-def test_features_are_those_of_torch(
+def test_features_match_torch(
     tmp_path: Path, input_shape: list[Any], output_shape: list[Any], size: int
 ) -> None:
     path = tmp_path / "own.onnx"

@@ -114,7 +114,7 @@ def test_a_reader_without_its_library_is_not_available() -> None:
     assert Reader("file", lambda path: None, (b"",), ()).is_available()
 
 
-def test_no_time_without_results_to_add_is_a_usage_error(
+def test_zero_minutes_are_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["fuzz", "--minutes", "0"])

@@ -43,7 +43,7 @@ def make_category(**values: Any) -> CocoCategory:
     return CocoCategory("labels.json: categories[0]", values)
 
 
-def test_entries_know_their_location(tmp_path: Path) -> None:
+def test_entries_store_their_location(tmp_path: Path) -> None:
     file = write_and_read(tmp_path, annotations=[{"image_id": 1}, {"image_id": 1, "iscrowd": 1}])
     assert [entry.where for entry in file.annotations] == [
         f"{tmp_path / 'labels.json'}: annotations[{number}]" for number in (0, 1)

@@ -23,7 +23,7 @@ NO_BOX = [np.nan] * 4
 # --- regions ---------------------------------------------------------------------------------------
 
 
-def test_regions_equal_hand_computed_ones() -> None:
+def test_regions_match_those_computed_by_hand() -> None:
     sizes = [[640, 480], [300, 500], [640, 480], [640, 480]]
     boxes = [NO_BOX, NO_BOX, [100, 50, 40, 20], [-10, 0, 20, 60]]
     expected = [
@@ -108,7 +108,7 @@ def test_to_original_inverts_to_network(
 # --- keypoint bounds -------------------------------------------------------------------------------
 
 
-def test_bounds_equal_hand_computed_ones() -> None:
+def test_bounds_match_those_computed_by_hand() -> None:
     sizes = [[640, 480], [640, 480], [640, 480]]
     boxes = [NO_BOX, [100, 50, 40, 20], [-20, 100, 40, 40]]
     regions = [[0, -80, 640, 640], [96, 36, 48, 48], [-24, 96, 48, 48]]

@@ -33,7 +33,7 @@ def test_copies_and_recompressed_images_are_found() -> None:
     assert found.near.tolist() == [-1] * 8 + [-1, 5, -1, -1]
 
 
-def test_near_duplicates_are_those_of_a_comparison_of_all_pairs() -> None:
+def test_near_duplicates_match_a_comparison_of_all_pairs() -> None:
     rng = np.random.default_rng(1)
     images = [_draw_photo(seed) for seed in range(30)]
     for row in rng.integers(0, 30, 40):

@@ -134,7 +134,9 @@ def read_frame_numbers(store: ImageStore) -> list[int]:
     return [round((float(pixels[1, 20:44].mean(dtype=torch.float64)) - 8) / 6) for pixels in store.pixels]
 
 
-def test_frames_of_several_videos_in_any_order(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+def test_frames_of_several_videos_are_loaded_in_any_order(
+    tmp_path: Path, write_video: Callable[..., Path]
+) -> None:
     first, second = (write_video(tmp_path / name, 12, "MJPG") for name in ("a.avi", "b.avi"))
     still = write_images(tmp_path, 1)[0]
     refs = [

@@ -69,7 +69,7 @@ def test_frames_after_the_end_are_not_yielded(tmp_path: Path, write_video: Calla
 
 
 @pytest.mark.usefixtures("reader")
-def test_rate_size_and_times_are_those_of_the_file(tmp_path: Path, write_video: Callable[..., Path]) -> None:
+def test_rate_size_and_times_match_the_file(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     info = probe_video(write_video(tmp_path / "clip.mp4", 10, "mp4v"))
     assert (info.frames, info.rate, info.size) == (10, 25.0, (64, 48))
     np.testing.assert_allclose(info.seconds, np.arange(10) / 25, atol=1e-6)

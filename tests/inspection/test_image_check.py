@@ -135,7 +135,7 @@ def test_the_comparison_of_rotations_is_part_of_the_estimate(
     assert passes["not-upright"] == passes["turned"] == passes["upright"] + 24 * 3 * (32 / 64) ** 2
 
 
-def test_steps_are_timed_without_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_steps_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step takes 10 s, the others 2 s: 2 s are reported, and the time limit is respected."""
     now, steps = [0.0], []
 
@@ -185,7 +185,9 @@ def test_advice_fits_the_images(survey: ImageSurvey, monkeypatch: pytest.MonkeyP
     assert "needs about 4.0 GiB, but 3.0 GiB are free" in _advise(many, memory=4 * 2**30)
 
 
-def test_advice_on_a_gpu(survey: ImageSurvey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_mentions_a_gpu_that_is_missing_or_unused(
+    survey: ImageSurvey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert "Colab" in _advise(survey)

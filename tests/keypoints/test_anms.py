@@ -36,7 +36,7 @@ def test_cover_matches_a_naive_loop(side):
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_survivors_are_a_side_apart_and_dropped_points_have_a_stronger_neighbor(seed, side):
+def test_selected_points_are_a_side_apart_and_others_have_a_stronger_neighbor(seed, side):
     xy = make_clusters(seed, count=120)
     survivors = cover_with_squares(xy, side, 200, 140, limit=10_000)
     if len(survivors) > 1:

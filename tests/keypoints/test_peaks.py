@@ -54,7 +54,7 @@ def test_local_maxima_match_the_definition_with_ties(score, radius, threshold):
         assert (distance[~np.eye(len(positions), dtype=bool)] > radius).all()
 
 
-def test_distinct_values_survive_if_they_are_the_window_maximum():
+def test_distinct_values_are_peaks_if_they_are_the_window_maximum():
     score = np.random.default_rng(0).permutation(40 * 30).reshape(40, 30).astype(np.float32)
     found = local_maxima(torch.from_numpy(score)[None], 4, 100.0)[0].numpy()
     for y, x in np.ndindex(score.shape):

@@ -73,13 +73,13 @@ def _draw_naive_map(
 @pytest.mark.parametrize(
     "point", [(0.1, 0.3), (-0.9, 0.2), (0.9, -0.8), (0.5, -0.25)], ids=["beside", "before", "after", "on it"]
 )
-def test_distance_to_a_segment_is_that_to_its_nearest_point(point: tuple[float, float]) -> None:
+def test_distance_to_a_segment_is_the_distance_to_its_nearest_point(point: tuple[float, float]) -> None:
     start, end = [-0.5, 0.25], [0.5, -0.25]
     squared = squared_distance_to_segment(torch.tensor(point), torch.tensor(start), torch.tensor(end))
     assert float(squared) ** 0.5 == pytest.approx(_compute_distance(*point, start, end), abs=1e-6)
 
 
-def test_distance_to_a_segment_without_length_is_that_to_its_start() -> None:
+def test_distance_to_a_segment_without_length_is_the_distance_to_its_start() -> None:
     start = torch.tensor([0.2, -0.1])
     squared = squared_distance_to_segment(torch.tensor([0.5, 0.3]), start, start.clone())
     assert float(squared) == pytest.approx(0.25)
@@ -98,7 +98,7 @@ def test_distance_has_the_gradient_of_finite_differences() -> None:
         assert float(difference) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_edge_maps_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edge_maps_match_a_naive_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     landmarks = torch.rand((2, 4, 2), generator=_make_generator()) * 2 - 1
     weights = torch.rand(6, generator=_make_generator(1)) + 0.1
     maps = draw_edges(landmarks, _list_pairs(4), weights, 0.05, 8)

@@ -54,7 +54,7 @@ def test_exchange_and_matching_loss_agree_with_loops_over_cells() -> None:
     assert float(loss) == pytest.approx(np.mean(costs))
 
 
-def test_embeddings_that_follow_the_warp_cost_nothing() -> None:
+def test_embeddings_that_follow_the_warp_have_no_loss() -> None:
     cells = cell_positions(4, 4, torch.device("cpu"))
     target = torch.eye(16)[None]
     order = torch.randperm(16, generator=torch.Generator().manual_seed(0))

@@ -51,7 +51,7 @@ def _use_scaled_pixels_as_features(method: Jakab2018) -> None:
     method._perceptual = features
 
 
-def test_gaussians_are_those_of_a_loop_over_cells() -> None:
+def test_gaussians_match_a_loop_over_cells() -> None:
     positions = torch.tensor([[[0.25, -0.5], [-1.0, 1.0]]])
     maps = gaussian_maps(positions, 4, 8, 0.3)
     assert maps.shape == (1, 2, 4, 8)

@@ -52,7 +52,7 @@ def _draw_images(seed: int, size: int = 32) -> Tensor:
     return torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def test_layers_are_those_of_torchvision(weights: dict[str, Tensor]) -> None:
+def test_layers_match_torchvision(weights: dict[str, Tensor]) -> None:
     own = Vgg16().state_dict()
     assert {name: value.shape for name, value in own.items()} == {
         name: value.shape for name, value in weights.items() if name.startswith("features.")

@@ -15,7 +15,7 @@ def _make_generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def test_splines_are_those_of_scipy() -> None:
+def test_splines_match_scipy() -> None:
     rng = np.random.default_rng(0)
     control, targets, positions = rng.normal(size=(9, 2)), rng.normal(size=(1, 9, 2)), rng.normal(size=(5, 2))
     expected = RBFInterpolator(control, targets[0], kernel="thin_plate_spline", degree=1)(positions)

@@ -201,7 +201,7 @@ def test_every_parameter_is_trained() -> None:
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
-def test_landmarks_are_those_that_the_detector_reports() -> None:
+def test_landmarks_match_those_of_the_detector() -> None:
     network, images = _build_network(), torch.rand(2, 3, 64, 64)
     with torch.no_grad():
         features, distributions = network.describe(images)

@@ -117,7 +117,7 @@ def test_positions_are_the_soft_argmax_of_the_similarity(sharpness: float) -> No
             assert float(located.score[image, landmark]) == pytest.approx(highest, abs=1e-5)
 
 
-def test_a_centroid_unlike_all_cells_has_no_heat() -> None:
+def test_a_centroid_unlike_all_cells_has_an_empty_heatmap() -> None:
     feature = draw_unit_vectors(1, 5, 1, 1, seed=0).expand(1, 5, 4, 4)
     heat = similarity_heat(feature, -feature[:, :, 0, 0], 30.0)
     assert torch.equal(heat, torch.zeros(1, 1, 4, 4))

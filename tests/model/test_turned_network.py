@@ -59,7 +59,7 @@ def _build_finder(image: Tensor) -> DirectionFinder:
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, -45, 135])
-def test_left_and_right_are_those_of_the_object_when_it_turns(degrees: float) -> None:
+def test_left_and_right_follow_the_object_when_it_turns(degrees: float) -> None:
     image = _draw_object()
     angle = torch.tensor([math.radians(degrees)])
     turned = warp_images(image, rotation_matrices(angle, 64))
@@ -71,7 +71,7 @@ def test_left_and_right_are_those_of_the_object_when_it_turns(degrees: float) ->
     assert (found - legs).norm(dim=-1).max() < 3
 
 
-def test_cells_outside_the_turned_image_have_no_heat() -> None:
+def test_cells_outside_the_turned_image_are_zero_in_the_heatmap() -> None:
     class Ones(_Brightest):
         def forward(self, images: Tensor) -> Tensor:
             return torch.ones(len(images), 2, 16, 16)

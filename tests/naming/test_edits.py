@@ -112,7 +112,7 @@ def test_names_may_contain_any_visible_text() -> None:
 
 
 @given(st.lists(edits, min_size=1, max_size=5))
-def test_edits_survive_a_json_round_trip(given_edits: list[Edit]) -> None:
+def test_edits_are_unchanged_after_writing_and_reading_json(given_edits: list[Edit]) -> None:
     assert edits_from_json(edits_to_json(given_edits)) == given_edits
 
 

@@ -55,7 +55,7 @@ def receive_all(connection: socket.socket) -> bytes:
     return received
 
 
-def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
+def test_unfinished_requests_are_closed(hasty_server: ToyServer) -> None:
     """Of 300 connections, most are closed because only 20 are allowed, the rest because they are too slow."""
     beginnings = [b"", b"GET", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-a: "]
     with ExitStack() as stack:
@@ -70,7 +70,7 @@ def test_half_sent_requests_are_not_held(hasty_server: ToyServer) -> None:
     assert hasty_server.client.get("/api/run").status_code == 200
 
 
-def test_a_burst_beyond_the_descriptors_of_the_process(tmp_path: Path) -> None:
+def test_the_server_continues_after_more_requests_than_open_files(tmp_path: Path) -> None:
     """700 half-sent requests wait for a server that may open 200 files."""
     code = """
 import resource, signal

@@ -177,7 +177,7 @@ def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, ph
     assert compute_images_fingerprint(model, card, refs) != first
 
 
-def test_the_fingerprint_of_an_hourglass_is_that_of_older_versions(run: Path, photos: Path) -> None:
+def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photos: Path) -> None:
     """Compare with the rule of selfmark 0.1: landmarks that it stored must stay valid."""
     model, photo = run / "model", photos / "000.png"
     card, status = read_card(model), os.stat(photo)
@@ -208,7 +208,7 @@ def test_the_fingerprint_covers_networks_on_encoders(run: Path) -> None:
     assert len(set(found)) == 7
 
 
-def test_image_references_survive_a_json_round_trip() -> None:
+def test_image_references_are_unchanged_after_writing_and_reading_json() -> None:
     refs = [ImageRef(Path("a.mp4"), 3, (1.0, 2.0, 3.0, 4.0)), ImageRef(Path("b.jpg"))]
     from selfmark.run.image_list import refs_from_json
 

@@ -32,7 +32,7 @@ def _error(capsys: pytest.CaptureFixture[str]) -> str:
     return text
 
 
-def test_errors_of_the_system_are_one_sentence(
+def test_messages_of_system_errors_are_one_sentence(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A name that is too long for the file system, and a disk that fails where nobody expects it."""
@@ -47,7 +47,7 @@ def test_errors_of_the_system_are_one_sentence(
     assert _error(capsys) == "selfmark: /data/\\x1b[2Ja.png: Input/output error"
 
 
-def test_the_reader_of_the_output_may_have_gone() -> None:
+def test_a_closed_output_pipe_ends_the_command_quietly() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "selfmark", "--version"]
@@ -145,7 +145,7 @@ def test_a_decompression_bomb_is_refused_without_decoding_it(tmp_path: Path) -> 
         ([""], "an input is empty; give a file or folder (use . for the current folder)"),
     ],
 )
-def test_impossible_regions_devices_and_inputs_are_refused(
+def test_invalid_regions_devices_and_inputs_are_refused(
     arguments: list[str], sentence: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"

@@ -139,7 +139,7 @@ def _find_input_errors(tree: ast.AST) -> Iterator[ast.Call]:
 @pytest.mark.parametrize(
     "module", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
 )
-def test_what_cannot_be_written_is_a_disk_error(module: Path) -> None:
+def test_failed_writes_raise_disk_errors(module: Path) -> None:
     """`compare` and `reproduce` store other errors as the result of a method."""
     for call in _find_input_errors(ast.parse(module.read_text())):
         message = ast.unparse(call).split("InputError(", 1)[1]

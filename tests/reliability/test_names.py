@@ -92,7 +92,7 @@ def test_names_that_are_not_utf8_are_refused(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b.png", "x" * 300 + ".png"])
-def test_impossible_names_are_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         list_images([tmp_path / name])
     (tmp_path / "list.txt").write_text(f"{name}\n")

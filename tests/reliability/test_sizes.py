@@ -98,7 +98,7 @@ def test_weights_of_another_type_are_refused_before_they_are_read(quick_run: Pat
     ("shape", "offsets"),
     [([10**9, 10**6], [0, 12]), ([3], [0, 10**15]), ([2**62, 4], [0, 12]), ([-1], [0, 12])],
 )
-def test_a_header_with_impossible_shapes_is_refused(
+def test_a_header_with_invalid_shapes_is_refused(
     shape: list[int], offsets: list[int], tmp_path: Path
 ) -> None:
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
@@ -237,7 +237,7 @@ def test_a_video_that_claims_more_frames_than_bytes_is_refused(
         list_images([_write_lying_video(tmp_path / "times.mp4", frames, b"stts")])
 
 
-def test_the_rest_of_a_folder_with_a_lying_video_is_read(tmp_path: Path) -> None:
+def test_the_rest_of_a_folder_is_read_if_the_header_of_a_video_is_false(tmp_path: Path) -> None:
     _write_lying_video(tmp_path / "lying.mp4", 10**8)
     encode_video(tmp_path / "good.mp4", "mpeg4", frames=9)
     (tmp_path / "huge.png").write_bytes(HUGE["png"])

@@ -97,7 +97,7 @@ def test_without_scikit_learn_principal_components_are_used() -> None:
 
 
 @pytest.mark.parametrize("shape", [(40, 6), (7, 20), (50, 2)])
-def test_principal_components_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
+def test_principal_components_match_scikit_learn(shape: tuple[int, int]) -> None:
     """They agree up to the sign of each axis; ours makes the coordinate farthest from 0 positive."""
     vectors = np.random.default_rng(0).normal(size=shape)
     ours, theirs = principal_components(vectors), PCA(2).fit_transform(vectors)

@@ -109,7 +109,7 @@ def test_headline_numbers_and_settings_are_listed(source: str) -> None:
     assert "[1, 2]" in text
 
 
-def test_a_chart_for_each_stage_and_loss(source: str) -> None:
+def test_each_stage_and_loss_has_a_chart(source: str) -> None:
     labels = [svg["aria-label"] for svg in Page(source).find_all("svg")]
     assert labels == [
         "Stage 1: loss: value by iteration",

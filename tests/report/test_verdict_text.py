@@ -17,7 +17,7 @@ def _describe(expected_error: list[float]) -> tuple[str, str]:
     return judged.verdict, describe_verdict(checks)
 
 
-def test_a_usable_run_without_a_trustworthy_landmark_says_so() -> None:
+def test_the_verdict_mentions_that_no_landmark_is_trustworthy() -> None:
     verdict, text = _describe([0.6] * 7 + [0.9])
     assert verdict == "usable"
     assert "do not rely on any single one. None of 8 landmarks is trustworthy" in text

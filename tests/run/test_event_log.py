@@ -7,7 +7,7 @@ from pathlib import Path
 from selfmark.run.event_log import EventTail, parse_events
 
 
-def test_new_events_are_read_once_and_complete_lines_only(tmp_path: Path) -> None:
+def test_new_events_are_read_once_and_only_from_complete_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     tail = EventTail(path)
     assert tail.read_new() == []  # the file does not exist yet
@@ -19,5 +19,5 @@ def test_new_events_are_read_once_and_complete_lines_only(tmp_path: Path) -> Non
     assert tail.read_new() == [{"event": "c", "text": "ü"}]
 
 
-def test_lines_that_are_no_events_are_skipped() -> None:
+def test_lines_without_an_event_are_skipped() -> None:
     assert parse_events('{"event": "a"}\n[1]\n{"no": 1}\n{"event": "b"\n') == [{"event": "a"}]

@@ -36,7 +36,7 @@ def _exchange(group: ProcessGroup) -> dict[str, Any]:
     }
 
 
-def test_collective_operations_of_three_processes() -> None:
+def test_collective_operations_combine_the_values_of_three_processes() -> None:
     results = run_in_processes(3, _exchange)
     assert [result.pop("rank") for result in results] == [(0, 3, True), (1, 3, False), (2, 3, False)]
     assert [result.pop("shard") for result in results] == [slice(0, 3), slice(3, 6), slice(6, 10)]

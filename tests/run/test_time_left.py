@@ -32,7 +32,7 @@ ESTIMATE = {
 }
 
 
-def test_nothing_is_known_before_the_first_steps() -> None:
+def test_the_time_left_is_unknown_before_the_first_steps() -> None:
     assert _compute_time_left(PAPER) is None
     assert _compute_time_left({"event": "start"}) is None
 

@@ -63,7 +63,7 @@ def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tm
     )
 
 
-def test_identity_survives_a_short_contact(tmp_path: Path) -> None:
+def test_identity_is_kept_during_a_short_contact(tmp_path: Path) -> None:
     """Two animals approach each other, touch for half a second, and each returns to its own side."""
     time = np.linspace(-1, 1, 150)
     center_distance = 1.7 * BODY[0] + 60 * np.abs(time) ** 1.5
@@ -148,7 +148,7 @@ def test_progress_counts_the_frames(tmp_path: Path) -> None:
 # --- squares ---------------------------------------------------------------------------------------
 
 
-def test_squares_of_a_hand_computed_case() -> None:
+def test_squares_match_a_hand_computed_case() -> None:
     """Side 10 around pixel center (20, 30): the corner is 20.5 - 5 = 15.5 and 30.5 - 5 = 25.5."""
     center = np.array([[[20, 30], [50, 60]], [[21, 31], NAN], [NAN, [52, 62]]], dtype=np.float64)
     path = Path("arena.mp4")

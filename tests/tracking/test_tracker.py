@@ -42,7 +42,7 @@ def make_state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unsee
 # --- one animal ------------------------------------------------------------------------------------
 
 
-def test_center_and_radius_of_a_hand_computed_case() -> None:
+def test_center_and_radius_match_a_hand_computed_case() -> None:
     """The radius is the 97th percentile of the distances of the pixels from the center.
 
     Four of the 9 pixels are corners, all at the largest distance, sqrt(2). So the percentile is sqrt(2), too.

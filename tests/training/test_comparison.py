@@ -55,7 +55,7 @@ def make_keypoints(xy, images, descriptor=None):
     return Keypoints(torch.as_tensor(xy, dtype=torch.float32), index, torch.ones(len(xy)), descriptor)
 
 
-def test_precision_and_reached_landmarks_of_a_hand_computed_case(comparison, samples):
+def test_precision_and_reached_landmarks_match_a_hand_computed_case(comparison, samples):
     # The radius is a tenth of the 40 pixels between the eyes, in images enlarged twofold.
     assert samples.radius.tolist() == pytest.approx([8.0] * 4)
     eye = np.array([40.5 * 2 - 0.5, 50.5 * 2 - 0.5])

@@ -157,7 +157,9 @@ def test_tables_have_speed_and_distance(clip: Path, tmp_path: Path) -> None:
     assert any(row["x"] is None for row in tables[1])
 
 
-def test_predict_smooths_and_says_so(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_smooths_and_names_the_method_in_the_table(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def predict(*options: str) -> int:
         return selfmark("predict", TOY_DETECTOR, clip, "-o", tmp_path / "out", "--device=cpu", *options)
 

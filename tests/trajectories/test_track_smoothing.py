@@ -65,7 +65,7 @@ def test_strides_in_high_speed_videos_are_kept(method: SmoothingMethod) -> None:
     assert np.abs(smooth - stride).mean() < 0.25 * np.nanmean(np.abs(flattened - stride))
 
 
-def test_a_fast_start_is_no_jump() -> None:
+def test_a_fast_start_is_not_a_jump() -> None:
     track = make_track()
     fast = Track(track.xy * 5, track.score, track.seconds, track.size)  # five object sizes per second
     assert not smooth_track(fast, SETTINGS).is_filled.any()

@@ -275,7 +275,7 @@ def test_human36m_needs_every_subject(tmp_path: Path) -> None:
         read_dataset("human36m", tmp_path)
 
 
-def test_human36m_without_cdflib_tells_what_to_install(
+def test_human36m_without_cdflib_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_human36m(tmp_path)

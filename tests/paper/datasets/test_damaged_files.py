@@ -91,7 +91,7 @@ def test_a_number_of_rows_with_thousands_of_digits_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("count", [0, 10_000])
-def test_an_impossible_number_of_images_is_refused(count: int, tmp_path: Path) -> None:
+def test_an_invalid_number_of_images_is_refused(count: int, tmp_path: Path) -> None:
     root = body_miniatures.make_lsp(tmp_path)
     scipy.io.savemat(root / "joints.mat", {"joints": np.zeros((3, 14, count))})
     with pytest.raises(

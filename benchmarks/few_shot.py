@@ -169,7 +169,7 @@ def vary_constants(detector: Detector, train: Part, test: Part, draws: int) -> d
     """Return the errors with each constant of the prior halved and doubled, without model selection.
 
     Returns:
-        For each change, the mean error by number of annotated images.
+        For each change, a mapping from numbers of annotated images to mean errors.
     """
     mirror = MirrorPartners(detector.card.mirror, train.truth.mirror, detector.card.images.size)
 

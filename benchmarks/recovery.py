@@ -81,7 +81,7 @@ def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
     """Measure one recovery and, on a GPU, the same recovery with descriptors in host memory.
 
     Returns:
-        Rows by name, each with a value and a unit.
+        A mapping from the names of rows to their values and units.
     """
     described = generate_points(images, device)
     labeled, values = time_recovery(described, device, "recovery")

@@ -72,7 +72,7 @@ def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Ru
 
 
 def _read_losses(run: Run) -> dict[str, Any]:
-    """Return the total losses in the log of a run, by stage."""
+    """Map each stage to the total losses in the log of a run."""
     curves: dict[str, list[float]] = {}
     for event in run.events():
         if event["event"] == "train":

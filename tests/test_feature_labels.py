@@ -83,7 +83,7 @@ def _place_keypoint(row: int, column: int) -> list[float]:
 
 
 def _make_parts(num_images: int) -> tuple[Keypoints, _DescribedCells, list[list[tuple[int, int]]]]:
-    """Return keypoints, features of cells, and the cell (row, column) of each keypoint, by image.
+    """Return keypoints, features of cells, and the cell (row, column) of each keypoint; one list per image.
 
     Each object has three parts. A part has its own feature and one keypoint per image. In the mirror image,
     parts 0 and 1 swap their features. A fourth keypoint lies on the background.

@@ -37,7 +37,8 @@ class Claim:
         text: The statement.
         better: Label of the row that the paper finds better.
         worse: Label of the other row.
-        rows: Names of all rows of the ablation by label. The interval uses the spread over seeds of all rows.
+        rows: Mapping from labels to the names of all rows of the ablation. The interval uses the spread over
+            seeds of all rows.
         datasets: Data sets on which the statement is tested.
     """
 

@@ -52,10 +52,10 @@ class Experiment:
     Attributes:
         name: Name of the rows. A run is named after it and the seed, see `build_run_name`.
         data: Key of `quality_data.DATASETS`.
-        settings: Settings that differ from the preset, by dotted name.
+        settings: Mapping from dotted names to values, for settings that differ from the preset.
         preset: Name of the preset.
         seeds: One run is made per seed.
-        variants: Evaluation settings under which the same model is evaluated again, by row name.
+        variants: Mapping from row names to evaluation settings under which the same model is evaluated again.
         points: "annotated" if the first keypoints are annotated points (a synthetic initialization), or "".
         part: Images that errors are measured on: "test", or "validation" for a fifth of the training images.
         unpaired_treatment: How landmarks without a mirror partner are treated, see
@@ -102,7 +102,7 @@ class Experiment:
 
 
 def _flatten(settings: Settings, prefix: str = "") -> dict[str, Any]:
-    """Return the settings of nested sections in one dictionary, by dotted name.
+    """Return the settings of nested sections as one mapping from dotted names to values.
 
     >>> _flatten({"K": 3, "flip": {"train": True}})
     {'K': 3, 'flip.train': True}

@@ -83,7 +83,7 @@ def read_labels(path: Path) -> dict[str, Any]:
 
 
 def find_faces(folder: Path, names: Sequence[str], detect: Detector) -> dict[str, Floats]:
-    """Return the box [4] of the largest face by image name. Images without a detected face are left out."""
+    """Map image names to the box [4] of the largest face; leave out images without a detected face."""
     boxes = {}
     for count, name in enumerate(names, start=1):
         faces = detect(_read(folder / name))

@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def build_pages(quality: Quality) -> dict[str, str]:
-    """Return the pages that are made from quality.json, by file name."""
+    """Return a mapping from file names to the pages that are made from quality.json."""
     return {"quality.md": build_results_page(quality), "ablations.md": build_ablations_page(quality)}
 
 

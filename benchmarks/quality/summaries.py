@@ -87,8 +87,8 @@ def describe_ranking(
     Only rows with both an error of ours and an error of the paper are ordered.
 
     Args:
-        ours: Our errors by label.
-        theirs: The paper's errors by label.
+        ours: Mapping from labels to our errors.
+        theirs: Mapping from labels to the paper's errors.
         error_name: Name of the error, for the text.
         seed_spread: Spread of the error over seeds. The text names the rows whose difference from the best
             row is at most this, because their order means nothing.

@@ -94,7 +94,7 @@ class Variant:
 
 
 def build_variants(name: str) -> dict[str, Variant]:
-    """Return the variants of a data set by name."""
+    """Return a mapping from names to the variants of a data set."""
     wrong = "upright" if name in TURNED else "any"
     return {
         "default": Variant(),

@@ -66,7 +66,7 @@ def evaluate(
         normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the one that the
             label file declares, or else one that is chosen by the names of the points.
         by: annotation fields; errors are also reported for each value of these fields.
-        settings: evaluation settings to change, by name, e.g. `{"draws": 3}`.
+        settings: mapping from names of evaluation settings to new values, e.g. `{"draws": 3}`.
         output: folder for metrics.json; None uses the run folder.
         device: `auto`, `cpu`, `cuda`, ...
 

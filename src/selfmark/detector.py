@@ -296,7 +296,7 @@ class Detector:
     # --- files --------------------------------------------------------------------------------------
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """Return the weights and, for features `onnx:FILE`, the ONNX model, as tensors by name."""
+        """Map names to tensors: the weights and, for features `onnx:FILE`, the ONNX model."""
         onnx_model = find_onnx_model(self.psi)
         return dict(self.psi.state_dict()) | ({} if onnx_model is None else {"onnx": onnx_model})
 

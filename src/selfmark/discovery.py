@@ -79,7 +79,8 @@ def discover(
             None uses the number of the preset.
         output: run folder; None uses `runs/NAME`, named after the first input.
         preset: `paper`, `fast`, `tiny`, or `auto` for the one that suits this machine.
-        settings: settings that differ from the preset, by dotted name, e.g. `{"M": 50, "flip.test": False}`.
+        settings: mapping from dotted names to values that differ from the preset, e.g.
+            `{"M": 50, "flip.test": False}`.
         every: use every n-th frame of each video.
         regions: where the objects are in the images: a file of boxes, a crop, or animals to track. None uses
             the boxes of COCO files; an image without a box shows one object that fills it.

@@ -461,7 +461,7 @@ def _find_landmarks(run: Run, psi: FeaturePsi, feed: PixelFeed) -> dict[str, Ten
     """Find the landmarks of all images and of their mirror images with a trained network.
 
     Returns:
-        The fields of `FoundLandmarks` by name.
+        A mapping from the names of the fields of `FoundLandmarks` to their values.
     """
     config, group = run.config, run.group
     psi.eval()

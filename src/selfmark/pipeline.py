@@ -1,5 +1,7 @@
 """Run the paper's method from top to bottom, from unlabeled images to a landmark detector.
 
+Section numbers are those of the paper.
+
     images
       -> first keypoints: run a generic detector, remove outliers             (Sec. 3.1, 4.2)
       -> Stage 1

@@ -62,7 +62,7 @@ class RunOptions:
 
 
 def options_to_json(inputs: RunInputs, options: RunOptions) -> dict[str, Any]:
-    """Return the options that run.json stores because config.yaml does not contain them, by name.
+    """Map names to the options that run.json stores because config.yaml does not contain them.
 
     >>> options_to_json(RunInputs(["a.mp4"], 2, Regions(crop=(0, 0, 9, 9))), RunOptions())["--crop"]
     [0, 0, 9, 9]

@@ -126,7 +126,7 @@ def test_names_of_selfmark_0_1_are_accepted(old: str, new: str) -> None:
 
 
 def _flatten(settings: config.Config) -> dict[str, object]:
-    """Return all settings by dotted name."""
+    """Return a mapping from dotted names to all settings."""
     plain = config.to_dict(settings)
     flat = {name: value for name, value in plain.items() if not isinstance(value, dict)}
     for section, values in plain.items():

@@ -67,7 +67,7 @@ def _write_clip(path: Path, frames: int) -> Path:
 
 
 def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarray]]:
-    """Return the size (w, h), boxes [N, 4] and points [N, K, 3] of each image, by file stem.
+    """Return the size (w, h), boxes [N, 4] and points [N, K, 3] of each image; the keys are file stems.
 
     By the documentation of Ultralytics, a line has the class, the box (center x, center y, w, h) and x, y and
     visibility of each point. Coordinates are fractions of the image size.

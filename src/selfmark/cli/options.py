@@ -43,7 +43,7 @@ Recipe = Annotated[
 ]
 
 RENAMED_OPTIONS = {"--normaliser": "--normalizer", "--most": "--max-images"}
-"""Current names of options of selfmark 0.1, by old name. Old names still work; --help does not list them."""
+"""Mapping from option names of selfmark 0.1, which still work but are not in --help, to current names."""
 _VIEW = re.compile(r"[^=/]+=[-+.,\d]+")  # NAME=X,Y,W,H
 
 

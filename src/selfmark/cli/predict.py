@@ -212,7 +212,7 @@ def predict(
 
 
 def _qualify_settings(overrides: list[str] | None) -> dict[str, Any]:
-    """Return the settings of `--set` by dotted name; a name without a section belongs to `tracking`.
+    """Map dotted names to the settings of `--set`; a name without a section belongs to `tracking`.
 
     Raises:
         InputError: A setting has no effect on predictions.

@@ -48,7 +48,7 @@ class Comparison:
         normalizer: Length that errors are divided by; empty for the default of the labels.
         preset: Preset that decides the size of the network.
         seed: Seed of all methods.
-        settings: Settings of all methods by dotted name.
+        settings: Mapping from dotted names to the settings of all methods.
     """
 
     images: tuple[str, ...]
@@ -92,7 +92,7 @@ class MethodJob:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the run by dotted name, without iterations.
+        """Return a mapping from dotted names to the settings of the run, without iterations.
 
         The user's settings replace the reduced settings for a CPU.
         """

@@ -1,4 +1,4 @@
-"""Assign keypoints to clusters so that each cluster occurs at most once per image (Eq. 1).
+"""Assign keypoints to clusters so that each cluster occurs at most once per image (Eq. 1 of the paper).
 
 The method `nearest` assigns each keypoint to the nearest centroid. If several keypoints of an image share a
 cluster, only the one closest to the centroid keeps it (Sec. 3.3). The method `hungarian`, from the authors'

@@ -1,4 +1,4 @@
-"""Apply Phi, the network of Stage 1, to all images: find keypoints and describe them (Sec. 3.2).
+"""Apply Phi, the network of Stage 1, to all images: find and describe keypoints (Sec. 3.2 of the paper).
 
 Descriptors take by far the most memory in a round. Memory for the largest possible number of descriptors is
 allocated before the first image is read: on the device if there is enough, otherwise on the host, where

@@ -1,4 +1,4 @@
-"""Find mirror partners (Sec. 3.7): which landmark each landmark becomes when the image is flipped."""
+"""Find mirror partners: which landmark each becomes when the image is flipped (Sec. 3.7 of the paper)."""
 
 from __future__ import annotations
 

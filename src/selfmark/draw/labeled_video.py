@@ -100,9 +100,9 @@ def list_labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Pat
 
 
 def _find_steps(refs: Iterable[ImageRef]) -> dict[Path, int]:
-    """Return the number of frames from one predicted frame of a video to the next, by video.
+    """Map each video to the number of frames from one predicted frame to the next.
 
-    It is the most frequent step, because animals are missing in some frames.
+    This number is the most frequent step, because animals are missing in some frames.
     """
     frames: dict[Path, set[int]] = {}
     for ref in refs:

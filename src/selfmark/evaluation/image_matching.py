@@ -70,8 +70,8 @@ def _find_files(
 
     Args:
         labels: The label file.
-        wanted: Images of the label file, by their path.
-        resolved: Path of each given file without symbolic links, by the path as given.
+        wanted: Mapping from paths to the images of the label file.
+        resolved: Mapping from the path of each file, as given, to its path without symbolic links.
         num_given: Number of images given, for messages.
 
     Returns:

@@ -109,7 +109,7 @@ class EvaluationOptions:
             by the point names.
         by: Fields of the annotations; errors are measured for each of their values.
         detectors: Generic keypoint detectors whose precision to measure.
-        settings: Changes to the evaluation settings by name, e.g. `{"draws": 3}`.
+        settings: Mapping from names of evaluation settings to new values, e.g. `{"draws": 3}`.
     """
 
     normalizer: str = ""

@@ -24,7 +24,7 @@ SNAP = 1e-3  # pixels; an edge this close to a pixel boundary counts as on it, t
 
 
 def compute_crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
-    """Compute the region that each image is cropped to (Sec. 4.1).
+    """Compute the region that each image is cropped to (Sec. 4.1 of the paper).
 
     Without a box, the region is the smallest square around the whole image. With a box, it is a square around
     the center of the box. With the rule "loose", the square is as wide as the longer side of the box, plus a

@@ -1,4 +1,4 @@
-"""Propagate keypoints to nearby video frames by sparse optical flow (Sec. 4.2, Training).
+"""Propagate keypoints to nearby video frames by sparse optical flow (Sec. 4.2 of the paper).
 
 An image and a nearby frame form a training pair. Lucas-Kanade runs on the CPU (OpenCV), once per round. A
 forward-backward check rejects points that do not return to their start when they are tracked back.

@@ -1,9 +1,10 @@
 """Adaptive non-maximal suppression (ANMS): select strong points that are spread over the image.
 
 SIFT and ORB find most of their points in a few textured regions, but landmarks should be spread over the
-object (Sec. 5.1). This module implements Suppression via Square Covering (Bailo et al. 2018). It visits the
-points from strong to weak and selects every point that is not yet covered; a selected point covers the square
-around it. Bisection finds the size of the square with which the requested number of points is selected.
+object (Sec. 5.1 of the paper). This module implements Suppression via Square Covering (Bailo et al. 2018). It
+visits the points from strong to weak and selects every point that is not yet covered; a selected point covers
+the square around it. Bisection finds the size of the square with which the requested number of points is
+selected.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:
 def mix_in_random_points(
     points: Keypoints, fraction: float, images: int, size: int, generator: torch.Generator
 ) -> Keypoints:
-    """Replace a fraction of the points of each image with random points (robustness to noise, Sec. 5.1).
+    """Replace a fraction of the points of each image with random points.
+
+    This measures robustness to noise (Sec. 5.1 of the paper).
 
     The points to replace are chosen at random; their number is `fraction` of the image's points, rounded. The
     new points are uniformly distributed over the image. They keep the old scores, so that scores do not

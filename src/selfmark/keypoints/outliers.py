@@ -1,4 +1,4 @@
-"""Remove outliers before training (Sec. 4.2): points whose descriptors resemble few others.
+"""Remove outliers before training (Sec. 4.2 of the paper): points whose descriptors resemble few others.
 
 A landmark appears in many images, so its descriptor resembles many others. The descriptor of a background
 point resembles few. The outlier score of a point is the median distance from its descriptor to its nearest

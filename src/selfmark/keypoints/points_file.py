@@ -1,4 +1,4 @@
-"""Read the first keypoints from a CSV file, such as the synthetic initializations of Sec. 5.1.
+"""Read the first keypoints from a CSV file, such as the synthetic initializations of Sec. 5.1 of the paper.
 
     image,x,y,score
     photos/cat-01.jpg,120.5,88,0.9

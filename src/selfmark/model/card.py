@@ -87,7 +87,7 @@ class ModelCard:
     images: Images  # preprocessing
     network: Network
     refine: PeakMethod  # how a position is read from a heatmap
-    flip_test: bool  # average the heatmaps of an image and of its mirror image (Sec. 3.7)
+    flip_test: bool  # average the heatmaps of an image and of its mirror image (Sec. 3.7 of the paper)
     provenance: dict[str, Any]  # how the detector was trained: preset, seed, features, versions, ...
     colors: tuple[str, ...] = ()  # "#rrggbb" per landmark, "" for its default color; () if all are default
     hidden: tuple[int, ...] = ()  # landmarks omitted from files with predictions, ascending

@@ -61,7 +61,7 @@ def target_shape(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
 
 
 def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-    """Draw Gaussians at all valid points of an image into one map, H in Eq. 2.
+    """Draw Gaussians at all valid points of an image into one map, H in Eq. 2 of the paper.
 
     Where Gaussians overlap, the highest value counts.
 

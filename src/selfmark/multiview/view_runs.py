@@ -19,7 +19,7 @@ VIEW_SETTINGS: dict[str, Any] = {"images.aspect": "stretched", "images.margin": 
 
 
 def plan_view(view: View, settings: Mapping[str, Any]) -> tuple[Regions, dict[str, Any]]:
-    """Return the region that a run of one view is cropped to, and its settings by dotted name."""
+    """Return the region that a run of one view is cropped to, and its settings (dotted names and values)."""
     return Regions(crop=view.box), {**VIEW_SETTINGS, **settings}
 
 
@@ -40,7 +40,8 @@ def discover_views(
         output: Folder for the runs and views.json.
         every: Use every n-th frame of each video.
         resume: Whether to continue the runs in `output`; finished runs are kept.
-        settings: Settings of all runs, by dotted name; they override `VIEW_SETTINGS` in new runs.
+        settings: Mapping from dotted names to the settings of all runs; they override `VIEW_SETTINGS` in new
+            runs.
         discover: Runs one discovery; called with `inputs`, `output`, `every`, `regions`, `resume` and
             `settings`.
 

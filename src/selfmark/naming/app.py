@@ -186,7 +186,7 @@ class PageCorrections:
         return self.file.edit(edits, card, self._shown.refs, self._sizes, self._predicted)
 
     def to_json(self, num_landmarks: int) -> dict[int, dict[str, Any]]:
-        """Return the corrections as JSON values, by row; leave out images that the page does not show."""
+        """Map the rows of shown images to their corrections, as JSON values."""
         by_row: dict[int, dict[str, Any]] = {}
         for item in self.file.read(num_landmarks):
             row = self._rows_by_key.get(get_object_key(item.ref))

@@ -122,7 +122,7 @@ class ImageCorrection:
     """The corrections of an object in an image.
 
     Attributes:
-        places: Places of the labeled landmarks, by landmark number.
+        places: Mapping from the numbers of the labeled landmarks to their places.
         absent: Landmarks that the user marked as not visible.
         done: Whether the user marked the image as done.
     """

@@ -27,7 +27,7 @@ View = tuple[int, int, int, int]  # left, top, right, bottom in pixels of the or
 
 
 class ImageRenderer:
-    """Renderer of the shown images, by row; all methods return JPEG files except `view`."""
+    """Renderer of the shown images, given by their rows; all methods except `view` return JPEG files."""
 
     def __init__(self, shown: ShownImages, max_megapixels: float) -> None:
         """Create a renderer of `shown`; it raises for images with more than `max_megapixels`."""

@@ -112,7 +112,7 @@ class RefinementResult:
         names: names of the K landmarks.
         images: number of labeled images.
         points: number of labels in these images.
-        errors: errors by leave-one-out; None if there is only one image.
+        errors: leave-one-out errors; None if there is only one image.
         is_saved: whether the refined detector was saved in the model folder.
         original: folder of the original detector.
         notes: messages for the user.
@@ -147,7 +147,8 @@ def refine_run(
         images: the labeled images; if empty, the images that a COCO file names.
         device: `auto`, `cpu`, `cuda`, ...
         force: save the refined detector even if its error is not lower.
-        settings: settings that differ from those of the run, by dotted name, e.g. `{"refinement.folds": 10}`.
+        settings: mapping from dotted names to values, for settings that differ from those of the run, e.g.
+            `{"refinement.folds": 10}`.
         on_progress: called with a description of each step.
 
     Raises:

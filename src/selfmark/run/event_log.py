@@ -24,7 +24,7 @@ Event = dict[str, Any]
 
 LOG_NAME = "log.jsonl"
 
-# Fields that readers of the log rely on, by event.
+# For each event, the fields that readers of the log rely on.
 _FIELDS: dict[str, dict[str, Check]] = {
     "start": {
         "images": is_count,

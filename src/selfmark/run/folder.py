@@ -153,7 +153,8 @@ class Run:
             refs: the training images.
             held_out: images for the verification, on which the run is not trained.
             start: the detector that the training starts from; None for random weights.
-            options: options of the command that are not in config.yaml, by name, as JSON values.
+            options: mapping from names to the options of the command that are not in config.yaml, as JSON
+                values.
 
         Raises:
             InputError: if the folder already contains a run or other files, or cannot be written.
@@ -194,7 +195,7 @@ class Run:
         """Change settings when a run is resumed.
 
         Args:
-            settings: new values by dotted name.
+            settings: mapping from dotted names to new values.
 
         Raises:
             InputError: if stored results depend on one of the settings.
@@ -214,7 +215,7 @@ class Run:
         """Replace settings, e.g. `auto` by a value that was found from the images, and update config.yaml.
 
         Args:
-            settings: new values by dotted name.
+            settings: mapping from dotted names to new values.
         """
         settled = override(self.config, settings)
         if settled == self.config:
@@ -225,7 +226,7 @@ class Run:
                 write_config(self.config, self.path / "config.yaml")
 
     def read_options(self) -> dict[str, Any]:
-        """Read the options that are not in config.yaml, by name; empty for runs of earlier versions."""
+        """Map names to the options that are not in config.yaml; empty for runs of earlier versions."""
         options = read_json(self.path / "run.json").get("options", {})
         return options if isinstance(options, dict) else {}
 

@@ -100,8 +100,8 @@ def require_fields(values: Any, fields: dict[str, Check], optional: dict[str, Ch
 
     Args:
         values: value from a JSON file.
-        fields: checks of the fields that the value must have, by name.
-        optional: checks of the fields that the value may have, by name.
+        fields: mapping from the names of fields that the value must have to their checks.
+        optional: mapping from the names of fields that the value may have to their checks.
     """
     if not isinstance(values, dict):
         raise ValueError(f"a JSON object was expected, not {str(values)[:40]!r}")

@@ -44,8 +44,8 @@ def write_tensors(
     Equal tensors and metadata give equal files.
 
     Args:
-        tensors: tensors by name.
-        metadata: text by name.
+        tensors: mapping from names to tensors.
+        metadata: mapping from names to texts.
         path: the file.
         previous: where to move the old file; None replaces it.
         verify: called with the synced temporary file before it is renamed; if it raises, the old file stays.
@@ -102,7 +102,7 @@ def read_tensors(
             shapes and types; this is checked before memory is allocated. None accepts any tensors.
 
     Returns:
-        Tensors by name and metadata by name.
+        A mapping from names to tensors, and the metadata as a mapping from names to texts.
 
     Raises:
         DamagedFile: if the file cannot be read or its checksum is wrong.
@@ -132,7 +132,7 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Raise if one of the tensors contains NaN or infinity.
 
     Args:
-        tensors: tensors by name.
+        tensors: mapping from names to tensors.
         path: the file they were read from, for the error message.
     """
     for name, tensor in tensors.items():

@@ -26,9 +26,9 @@ class TimeLeft:
     of the `estimate` event. If there was no estimate, it gets the pace of the stage that was measured last.
     """
 
-    _planned: dict[str, int] = field(default_factory=dict)  # iterations by stage, in order
-    _done: dict[str, int] = field(default_factory=dict)  # iterations by stage
-    _pace: dict[str, float] = field(default_factory=dict)  # seconds per iteration, by stage
+    _planned: dict[str, int] = field(default_factory=dict)  # stage: planned iterations, in order
+    _done: dict[str, int] = field(default_factory=dict)  # stage: finished iterations
+    _pace: dict[str, float] = field(default_factory=dict)  # stage: seconds per iteration
     _latest: str = ""  # stage that was measured last
     _after: float = 0.0  # seconds that the run takes after the training
     # iteration and seconds of the first event, by stage and round

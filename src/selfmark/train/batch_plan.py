@@ -105,7 +105,7 @@ def iteration_rng(seed: int, iteration: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class NearbyFrames:
-    """Nearby video frames of N images, for temporal pairs (Sec. 4.2, Training).
+    """Nearby video frames of N images, for temporal pairs (Sec. 4.2 of the paper).
 
     neighbor: [N, T] image indices of up to T nearby frames of each image; -1 for none
     video:    [N] number of the video of each image, -1 for still images

@@ -78,7 +78,7 @@ class Phase:
 
 
 Losses = Mapping[str, Tensor]
-"""Loss terms by name; "total" is minimized."""
+"""Mapping from names to loss terms; "total" is minimized."""
 Batch = tuple[Tensor, ...]
 OnLog = Callable[[Phase, int, dict[str, float], float], None]
 """Called with the phase, the iteration, the mean losses and the seconds, see `run_phase`."""

@@ -28,7 +28,7 @@ class FlatGroup:
     parameters: views into `value`
     leaves:     tensors that receive the gradients: views into `copy` if there is one, else the parameters
     value:      float32 values
-    moments:    running means by name: of the squared gradient and, for AdamW, of the gradient
+    moments:    mapping from names to running means: of the squared gradient and, for AdamW, of the gradient
     copy:       low-precision values that convolutions read, or None
     lr_scale:   factor on the learning rate
     """
@@ -116,7 +116,7 @@ class FlatOptimizer(ABC):
                 group.copy.copy_(group.value)
 
     def state_tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return the state that a checkpoint needs, by name; writing to the tensors changes the state."""
+        """Map names to the tensors that a checkpoint needs; writing to the tensors changes the state."""
         return self._moment_views(network, self._moments[0], "")
 
     def _moment_views(self, network: nn.Module, moment: str, suffix: str) -> dict[str, Tensor]:

@@ -104,7 +104,7 @@ def build_pair_batch(
     label = torch.where(flip[:, None], table.mirrored_label[images], table.label[images])
     if propagated is not None:
         # If the second image is a nearby frame, its point i is point i of the first image, propagated by
-        # optical flow (Sec. 4.2, Training). Both points then have the label i.
+        # optical flow (Sec. 4.2 of the paper). Both points then have the label i.
         column = slot.clamp_min(0)
         is_near = (slot >= 0)[:, None]
         xy = torch.cat(

@@ -67,7 +67,7 @@ def build_point_table(
 
 
 def label_by_index(points: Keypoints, num_images: int) -> LabeledPoints:
-    """Label each point with its index in the image, for the warm-up (Sec. 3.5).
+    """Label each point with its index in the image, for the warm-up (Sec. 3.5 of the paper).
 
     Every image has a point i with label i. These points never match each other, because each pair of the
     warm-up is two deformations of one image. So point i matches only itself in the other deformation.

@@ -93,7 +93,7 @@ def start_phi(phi: Phi, run_folder: Path) -> int:
 
 
 def _read_start(run_folder: Path) -> dict[str, Tensor]:
-    """Return the weights in RUN/start by name; empty if there are none."""
+    """Return a mapping from names to the weights in RUN/start; empty if there are none."""
     path = run_folder / START_FOLDER / "weights.safetensors"
     if not path.exists():
         return {}

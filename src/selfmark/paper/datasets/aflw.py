@@ -20,7 +20,10 @@ _TITLE = "AFLW of earlier work (aflw_release-2)"
 
 
 def read(root: Path) -> Dataset:
-    """Read the split of Jakab et al. Whole images are used, because they are already cropped (Sec. 4.1)."""
+    """Read the split of Jakab et al. (Sec. 4.1 of the paper).
+
+    Whole images are used, because they are already cropped.
+    """
     find_path(root, "output", title=_TITLE)  # raises if the folder of images is missing
     return Dataset(
         name="aflw",

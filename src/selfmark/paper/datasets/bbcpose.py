@@ -40,7 +40,7 @@ MARGIN = 0.3
 
 
 def read(root: Path) -> Dataset:
-    """Read frames of ten videos for training and hand-marked frames of five videos for testing (Sec. 4.1)."""
+    """Read frames of ten videos for training and hand-marked frames of five for testing (paper, Sec. 4.1)."""
     code_folders = ("code/", "bbcpose_extbbcpose_code_1.0/code/", "bbcpose_extbbcpose_code_1.0/", "")
     table = find_path(root, *(f"{folder}bbcpose.mat" for folder in code_folders), title=TITLE)
     first_videos = [

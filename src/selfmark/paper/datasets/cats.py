@@ -78,7 +78,7 @@ def read(root: Path) -> Dataset:
 
 
 def _find_images(root: Path) -> dict[str, Path]:
-    """Return the images by file name, sorted; file names are unique in this data set."""
+    """Return a sorted mapping from file names to paths; file names are unique in this data set."""
     folder = find_path(root, "CAT_00", "CAT_DATASET_01/CAT_00", "cats/CAT_00", title=TITLE).parent
     folders = [folder, root / "CAT_DATASET_02"] if folder.name == "CAT_DATASET_01" else [folder]
     paths = [path for folder in folders for path in list_files(folder, "CAT_0[0-6]/*.jpg")]

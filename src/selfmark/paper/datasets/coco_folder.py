@@ -105,7 +105,7 @@ def _describe_origin(name: str, file: CocoFile) -> str:
 
 
 def _read_settings(file: CocoFile) -> dict[str, Any]:
-    """Return the settings that the file changes, by dotted name."""
+    """Return a mapping from dotted names to the settings that the file changes."""
     settings = file.info.get("selfmark")
     if settings is None:
         return {}

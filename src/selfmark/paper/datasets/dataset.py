@@ -33,8 +33,9 @@ class Dataset:
         category: Name of the category, e.g. "face".
         names: Names of the L points.
         mirror: Index of each point's mirror partner.
-        normalizer: Length that errors are divided by, as in `evaluation.normalizers` (Sec. 4.2).
-        settings: Settings that the paper or the authors' program changes for this data set, by dotted name.
+        normalizer: Length that errors are divided by, as in `evaluation.normalizers` (Sec. 4.2 of the paper).
+        settings: Mapping from dotted names to values, for settings that the paper or the authors' program
+            changes for this data set.
         train: Objects in which landmarks are discovered.
         test: Objects on which errors are measured.
         notes: Sentences about what was left out or differs from the paper.
@@ -63,7 +64,7 @@ class Dataset:
 
     @property
     def splits(self) -> dict[str, AnnotatedObjects]:
-        """The splits by name: train, fit (if it exists) and test."""
+        """Mapping from the names of the splits to their objects: train, fit (if it exists) and test."""
         fit = {} if self.fit is None else {"fit": self.fit}
         return {"train": self.train, **fit, "test": self.test}
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from selfmark.points import FloatArray
 
-# Points of an average adult face in millimeters, by index in the 300-W scheme. x points to the right in the
-# image, y down, and z toward the camera; the origin is between the eyes. In the comments, left and right are
-# the person's. The values are rounded and symmetric. The outline of the face is left out, because some
-# annotations follow its visible edge instead of a fixed place on the head.
+# Points of an average adult face in millimeters; the keys are their indices in the 300-W scheme. x points to
+# the right in the image, y down, and z toward the camera; the origin is between the eyes. In the comments,
+# left and right are the person's. The values are rounded and symmetric. The outline of the face is left out,
+# because some annotations follow its visible edge instead of a fixed place on the head.
 FACE = {
     36: (-45.0, 0.0, -5.0),  # outer corner of the right eye
     39: (-17.0, 0.0, 0.0),  # inner corner

@@ -52,7 +52,7 @@ def read(root: Path) -> Dataset:
 
 
 def read_joints(root: Path, name: str, names: tuple[str, ...]) -> Dataset:
-    """Read six activities: frames of six subjects for training and of one for testing (Sec. 4.1).
+    """Read six activities: frames of six subjects for training and of one for testing (paper, Sec. 4.1).
 
     Args:
         root: Folder of the data set.

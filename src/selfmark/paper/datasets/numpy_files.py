@@ -16,7 +16,7 @@ _MAX_COMPRESSION = 1_100  # largest number of array bytes per byte of the file; 
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the arrays of a file by name; the array of an .npy file has an empty name.
+    """Return a mapping from names to the arrays of a file; the array of an .npy file has an empty name.
 
     Raises:
         InputError: The file is damaged, contains Python objects, or claims larger arrays than it can hold.

@@ -36,7 +36,10 @@ MARGIN = 0.15
 
 
 def read(root: Path) -> Dataset:
-    """Read six actions: the first five videos of each for testing, all others for training (Sec. 4.1)."""
+    """Read six actions, as in Sec. 4.1 of the paper.
+
+    The first five videos of each action are for testing, all others for training.
+    """
     labels, frames = find_path(root, "labels", title=TITLE), find_path(root, "frames", title=TITLE)
     num_videos: Counter[str] = Counter()
     note_counts: Counter[str] = Counter()

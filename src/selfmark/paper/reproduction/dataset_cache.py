@@ -183,7 +183,7 @@ class DatasetCache:
         """
         self.root = root
         self.output = output
-        self._loaded: dict[tuple[str, int | None], CachedDataset] = {}  # by name and number of points
+        self._loaded: dict[tuple[str, int | None], CachedDataset] = {}  # keys: name and number of points
 
     def why_missing(self, name: str, points: int | None) -> str:
         """Return a sentence that says why a data set cannot be used; empty if it can be used."""

@@ -9,8 +9,8 @@ row. Each part may have these keys:
     points:     number of annotated points that the data set must have (faces have 5 or 68)
     fit_images: number of randomly drawn images on which regressors are fitted; default: all. Errors of Stage
                 2 are then means over `evaluation.draws` draws
-    settings:   changes to the preset, by dotted name
-    evaluation: changes to the settings of the evaluation, by name without `evaluation.`
+    settings:   changes to the preset: dotted names and new values
+    evaluation: changes to the settings of the evaluation: names without `evaluation.` and new values
     start:      annotated points that serve as first keypoints: `points` are their indices, and `jitter` is
                 the largest random shift in pixels
     metric:     a name from `table_metrics.METRICS`, followed by its argument if it takes one

@@ -60,7 +60,7 @@ class Training:
         data: Name of the data set.
         points: Number of annotated points; None for the points that the data set has.
         preset: Name of the preset.
-        settings: Changes to the preset, by dotted name.
+        settings: Changes to the preset, a mapping from dotted names to new values.
         start: Annotated points to start from; None to start from the keypoints of a detector.
         stages: Number of stages to train: 0, 1 or 2.
     """
@@ -95,7 +95,8 @@ class Measurement:
         data: Name of the data set to measure on.
         points: Number of annotated points; None for the points that the data set has.
         fit_images: Number of images on which regressors are fitted; None for all.
-        evaluation: Changes to the settings of the evaluation, by name without `evaluation.`.
+        evaluation: Changes to the settings of the evaluation, a mapping from names without `evaluation.` to
+            new values.
         by: Annotation fields to group errors by or, for contact sheets, to sort images by.
         detectors: Keypoint detectors to compare.
     """
@@ -135,7 +136,7 @@ class ExperimentJob:
 
 @dataclass
 class ExperimentPlan:
-    """Training runs and measurements by key, and the cells of the experiments."""
+    """Mappings from keys to training runs and to measurements, and the cells of the experiments."""
 
     trainings: dict[str, Training] = field(default_factory=dict)
     measurements: dict[str, Measurement] = field(default_factory=dict)
@@ -194,7 +195,7 @@ def make_plan(
         experiments: Experiments to plan.
         library: Information about the data sets.
         preset_name: Name of the preset.
-        changes: Changes to the settings of all experiments, by dotted name.
+        changes: Changes to the settings of all experiments, a mapping from dotted names to new values.
         missing: Data sets that are not available; their cells get no measurement.
     """
     plan, planner = ExperimentPlan(), _Planner(library, preset_name, changes)
@@ -316,7 +317,7 @@ def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict
 
 
 def _evaluation_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the evaluation, by name without `evaluation.`."""
+    """Return a mapping from names without `evaluation.` to the settings of the evaluation."""
     return {
         name.removeprefix(EVALUATION_PREFIX): value
         for name, value in settings.items()

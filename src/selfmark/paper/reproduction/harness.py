@@ -72,7 +72,7 @@ class ReproductionOptions:
 
     Attributes:
         preset: `paper`, `fast` or `tiny`.
-        changes: Settings by dotted name; they override the settings of the experiments.
+        changes: Mapping from dotted names to settings; they override the settings of the experiments.
         device: `auto`, `cpu`, `cuda`, ...
         allow_missing: Whether to leave out cells whose data set is missing, instead of raising an error.
     """

@@ -165,12 +165,12 @@ def test_the_same_options_may_be_given_again_when_a_run_is_resumed(photos: Path,
     settings = {name: value for name, value in QUICK.items() if name != "K"}
     with open_run(inputs, _build_options(tmp_path / "run", settings=settings, **options), None):
         pass
-    again = _build_resume_options(tmp_path / "run", preset="tiny", **options)
+    same_options = _build_resume_options(tmp_path / "run", preset="tiny", **options)
     for repeated in (inputs, inputs._replace(inputs=[])):
-        with open_run(repeated, again, None) as opened:
+        with open_run(repeated, same_options, None) as opened:
             assert opened.run.config.K == 5
     with pytest.raises(InputError, match=r"--crop .* uses 4,4,40,40, not 4,4,40,41"):
-        open_run(inputs._replace(regions=Regions(crop=(4, 4, 40, 41))), again, None).__enter__()
+        open_run(inputs._replace(regions=Regions(crop=(4, 4, 40, 41))), same_options, None).__enter__()
 
 
 def test_a_locked_run_is_refused(run_folder: Path) -> None:

@@ -310,7 +310,7 @@ def _run_documented_command(command: str, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 def _predict_shown_landmarks(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predict the landmarks that `selfmark name` shows, so that it need not import torch in a new process.
+    """Predict the landmarks that `selfmark name` shows; then this command need not import torch in a process.
 
     Do nothing for `selfmark name runs/cats`, so that one command still predicts in a new process.
     """

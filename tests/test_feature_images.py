@@ -115,8 +115,8 @@ def test_directions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = find_directions(run, TinyEncoder(), feed)
     assert found.angle.shape == (8,)
     monkeypatch.delattr(feature_images, "describe_rotations")  # a call would fail
-    again = find_directions(Run.open(run.path), TinyEncoder(), feed)
-    for value, loaded in zip(found, again, strict=True):
+    loaded_again = find_directions(Run.open(run.path), TinyEncoder(), feed)
+    for value, loaded in zip(found, loaded_again, strict=True):
         assert torch.equal(value, loaded)
 
 

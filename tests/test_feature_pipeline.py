@@ -427,10 +427,10 @@ def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: P
     stage1 = load_stage1_finder(Run.open(confirmed), "cpu")
     assert isinstance(stage1, Stage1)
     pixels = load_store(list_images([photos]), config.images, 1.0, None).pixels
-    again = find_stage1_landmarks(stage1, pixels)
-    expected = np.full(again.xy.shape, np.nan, np.float32)
+    found_again = find_stage1_landmarks(stage1, pixels)
+    expected = np.full(found_again.xy.shape, np.nan, np.float32)
     expected[used["image_index"], used["label"]] = used["xy"]
-    np.testing.assert_array_equal(again.xy, expected)
+    np.testing.assert_array_equal(found_again.xy, expected)
     assert (confirmed / "report" / "index.html").exists()
 
 

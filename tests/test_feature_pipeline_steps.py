@@ -122,10 +122,10 @@ def test_the_last_round_that_is_not_worse_is_used(
     rounds = [event["round"] for event in run.events() if event["event"] == "train"]
     assert max(rounds) == min(worse_from, 3), "training ends with the first worse round"
     expected = run.load_or_compute_tensors(f"student-{last_good}", CPU, dict)
-    again = feature_pipeline._find_landmarks(run, result.psi, feed)
+    repeated = feature_pipeline._find_landmarks(run, result.psi, feed)
     for name, value in expected.items():
         torch.testing.assert_close(getattr(result.found, name), value)
-        torch.testing.assert_close(again[name], value)
+        torch.testing.assert_close(repeated[name], value)
     is_encoder_changed = not torch.equal(result.psi.encoder.cells.weight, TinyEncoder().cells.weight)
     assert is_encoder_changed == (last_good > 1), "the encoder is frozen in the first round"
 
@@ -140,11 +140,11 @@ def test_finished_rounds_are_loaded_when_a_run_is_resumed(
     run = _create_run(tmp_path / "run", **SMALL)
     first, _ = _train_until_worse(run, 9, monkeypatch)
     iterations = sum(event["event"] == "train" for event in run.events())
-    again, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch)
+    repeated, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch)
     assert sum(event["event"] == "train" for event in run.events()) == iterations
     for name, value in first.psi.state_dict().items():
-        assert torch.equal(again.psi.state_dict()[name], value), name
-    assert torch.equal(first.found.xy, again.found.xy)
+        assert torch.equal(repeated.psi.state_dict()[name], value), name
+    assert torch.equal(first.found.xy, repeated.found.xy)
 
 
 @pytest.mark.parametrize("label_rounds", [1, 2])
@@ -178,8 +178,8 @@ def test_the_first_round_learns_all_candidates_and_later_rounds_the_chosen_ones(
     assert found["xy"].shape[1] == 5
     assert torch.equal(first_round.found.xy, found["xy"][:, chosen])
     trained, feed = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_candidates=5, label_rounds=2)
-    again = feature_pipeline._find_landmarks(run, first_round.psi, feed)
-    torch.testing.assert_close(again["xy"], found["xy"][:, chosen])
+    repeated = feature_pipeline._find_landmarks(run, first_round.psi, feed)
+    torch.testing.assert_close(repeated["xy"], found["xy"][:, chosen])
     assert trained.found.xy.shape[1] == 2
     assert feature_pipeline._find_landmarks(run, trained.psi, feed)["xy"].shape[1] == 2
     resumed, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_candidates=5, label_rounds=2)

@@ -172,8 +172,8 @@ def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Pa
         train_stage1(photos, output=stopped, preset="tiny", settings=settings, device="cpu", listener=stop)
     assert not Run.open(stopped).round_weights_path(1).exists()
     train_stage1(output=stopped, resume=True, device="cpu")
-    again = load_file(Run.open(stopped).round_weights_path(1))
-    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    resumed = load_file(Run.open(stopped).round_weights_path(1))
+    assert all(torch.equal(value, resumed[name]) for name, value in first.items())
 
 
 # Settings for a run that chooses K from three candidates.

@@ -14,7 +14,7 @@ Runs in DIR are skipped. Runs in docs/results/quality.json and claims.json are s
 --again. An interrupted run resumes if its folder below --work still exists.
 
 Several runs share the GPU (--processes): while one reads images, clusters or evaluates, another trains. Each
-worker process executes one run after the other, so that it imports torch and initializes the GPU only once.
+worker process executes one run after the other, and thus imports torch and initializes the GPU only once.
 """
 
 from __future__ import annotations

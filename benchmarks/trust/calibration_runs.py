@@ -284,7 +284,7 @@ def limit_inputs(inputs: list[str], max_images: int) -> list[str]:
 
 @contextmanager
 def _keep_second_detectors() -> Iterator[list[Detector]]:
-    """Collect the detectors of second runs, whose folders `selfmark.discover` deletes, during the context."""
+    """Within the context, keep the detectors of second runs; `selfmark.discover` deletes their folders."""
     compare = verification._compare_on_held_out_images
     detectors: list[Detector] = []
 

@@ -255,10 +255,10 @@ def _find_sample_foreground(
 
     Every process computes the masks of all images of the sample.
     """
-    everything = slice(0, len(sample))
+    all_rows = slice(0, len(sample))
     plain = override(run.config, {"features.orientation": "upright", "features.places": "ignored"})
-    cells = describe_cells(encoder, sample, everything, plain, run.path)
-    colors = describe_colors(sample, everything, run.config.runtime.predict_batch)
+    cells = describe_cells(encoder, sample, all_rows, plain, run.path)
+    colors = describe_colors(sample, all_rows, run.config.runtime.predict_batch)
     return find_foreground(cells, colors, run.config.features, generator)
 
 

@@ -85,9 +85,9 @@ def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tupl
 
     Every process computes them for all images of the sample.
     """
-    config, everything = run.config, slice(0, len(sample))
-    cells = describe_cells(encoder, sample, everything, config, run.path)
-    colors = describe_colors(sample, everything, config.runtime.predict_batch)
+    config, all_rows = run.config, slice(0, len(sample))
+    cells = describe_cells(encoder, sample, all_rows, config, run.path)
+    colors = describe_colors(sample, all_rows, config.runtime.predict_batch)
     generator = create_generator(config, "places", sample.device)
     foreground = find_foreground(cells, colors, config.features, generator)
     num_candidates = _count_candidates(config, int(foreground.sum()))

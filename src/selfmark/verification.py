@@ -117,7 +117,7 @@ def _compare_on_held_out_images(
 
     def locate(pixels: Tensor) -> PairedLandmarks:
         return PairedLandmarks(
-            *(_locate(each, pixels, config.runtime.predict_batch) for each in (detector, other))
+            *(_locate(model, pixels, config.runtime.predict_batch) for model in (detector, other))
         )
 
     return compare_detectors(

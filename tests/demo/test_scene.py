@@ -34,10 +34,10 @@ def test_arrays_have_the_right_shapes_and_types_and_finite_values(scene: Scene) 
 
 
 def test_a_picture_depends_only_on_the_seed_and_its_number(scene: Scene) -> None:
-    again = generate_scene(3, SIZE, seed=5)
-    assert np.array_equal(again.images, scene.images[:3])
-    assert np.array_equal(again.xy, scene.xy[:3])
-    assert np.array_equal(again.visible, scene.visible[:3])
+    repeated = generate_scene(3, SIZE, seed=5)
+    assert np.array_equal(repeated.images, scene.images[:3])
+    assert np.array_equal(repeated.xy, scene.xy[:3])
+    assert np.array_equal(repeated.visible, scene.visible[:3])
     assert not np.array_equal(generate_scene(1, SIZE, seed=6).images, scene.images[:1])
     assert not np.array_equal(scene.images[0], scene.images[1])
 

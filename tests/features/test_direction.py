@@ -52,7 +52,7 @@ def _average_directions(angles: Tensor) -> complex:
 @torch.no_grad()
 def _fit(images: Tensor) -> tuple[Tensor, Tensor, float]:
     encoder = TinyEncoder(16)
-    views, mirrored = (describe_rotations(encoder, each, SETTINGS) for each in (images, images.flip(-1)))
+    views, mirrored = (describe_rotations(encoder, batch, SETTINGS) for batch in (images, images.flip(-1)))
     return fit_template(views, mirrored, SETTINGS, torch.Generator().manual_seed(0))
 
 

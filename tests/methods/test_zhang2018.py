@@ -76,7 +76,7 @@ def test_concentration_is_the_area_of_a_gaussian_with_the_variance_of_the_cells(
 def test_concentration_does_not_depend_on_the_place() -> None:
     maps = torch.zeros(2, 1, 8, 8)
     maps[0, 0, 1, 1] = maps[0, 0, 2, 1] = maps[1, 0, 5, 6] = maps[1, 0, 6, 6] = 0.5
-    first, second = (float(concentration_loss(one[None])) for one in maps)
+    first, second = (float(concentration_loss(distribution[None])) for distribution in maps)
     assert first == pytest.approx(second, rel=1e-4)
     # Two cells of 1/8 of the side: variance 1/256 along y and 0 along x.
     assert first == pytest.approx(2 * math.pi * math.e / 256 / 2, rel=1e-4)

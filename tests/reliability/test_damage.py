@@ -108,8 +108,8 @@ def test_damaged_labels_are_computed_again_only_if_they_are_repeatable(finished:
     device = torch.device("cpu")
     before = run.load_or_compute_labels("round-01", device, lambda: pytest.fail("computed"))
     flip_bit(path)
-    again = run.load_or_compute_labels("round-01", device, lambda: before)
-    assert (again.label == before.label).all()
+    recomputed = run.load_or_compute_labels("round-01", device, lambda: before)
+    assert (recomputed.label == before.label).all()
     flip_bit(path)
     with pytest.raises(DamagedFile):
         run.load_or_compute_labels("round-01", device, lambda: before, repeatable=False)

@@ -32,10 +32,10 @@ def test_the_state_is_saved_after_the_current_step(
 
     settings = QUICK | {"runtime.checkpoint_every": 1000}
     handled = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.getsignal(either) for either in handled]
+    handlers = [signal.getsignal(number) for number in handled]
     with pytest.raises(KeyboardInterrupt):
         discover(photos, output=tmp_path, preset="tiny", settings=settings, device="cpu", listener=listener)
-    assert handlers == [signal.getsignal(either) for either in handled]
+    assert handlers == [signal.getsignal(number) for number in handled]
     events = Run.open(tmp_path).events()
     last = [event for event in events if event["event"] == "train"][-1]
     assert events[-1]["event"] == "checkpoint"

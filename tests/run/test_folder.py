@@ -90,9 +90,9 @@ def test_damaged_tensors_are_computed_again(run: Run) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    again = run.load_or_compute_tensors("zero-shot", CPU, compute)
+    recomputed = run.load_or_compute_tensors("zero-shot", CPU, compute)
     assert compute.calls == 2
-    assert torch.equal(again["xy"], _Computation()()["xy"])
+    assert torch.equal(recomputed["xy"], _Computation()()["xy"])
     assert run.events()[-1]["event"] == "damaged"
     assert path.read_bytes() != bytes(content)
 

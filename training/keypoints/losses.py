@@ -52,8 +52,8 @@ def compute_detector_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> Te
         labels: Labels [B, h, w] in 0..64.
         counted: Mask [B, h, w] of the cells to count.
     """
-    each = F.cross_entropy(logits.float(), labels, reduction="none")
-    return (each * counted).sum() / counted.sum().clamp_min(1)
+    cell_losses = F.cross_entropy(logits.float(), labels, reduction="none")
+    return (cell_losses * counted).sum() / counted.sum().clamp_min(1)
 
 
 def compute_descriptor_loss(
@@ -90,6 +90,6 @@ def compute_descriptor_loss(
         ignored = (near & ~itself) | ~valid[:, None, :]
         # The correct position is never masked, so that rows that do not count stay finite.
         scores = matrix.masked_fill(ignored & ~itself, -1e4)
-        each = F.cross_entropy(scores.transpose(1, 2), target, reduction="none")
-        total = total + (each * valid).sum() / valid.sum().clamp_min(1)
+        point_losses = F.cross_entropy(scores.transpose(1, 2), target, reduction="none")
+        total = total + (point_losses * valid).sum() / valid.sum().clamp_min(1)
     return total / 2

@@ -78,7 +78,7 @@ class Training:
     shapes_iterations: int = 4_000  # iterations of the first phase: only the detector, only on shapes
     joint_iterations: tuple[int, ...] = (2_000, 4_500)  # iterations after the first and the second adaptation
     joint_lr: tuple[float, ...] = (1e-3, 1e-3)  # maximum learning rates of these phases
-    joint_shapes: float = 0.2  # fraction of pairs that show shapes, whose points are exact
+    joint_shapes: float = 0.2  # fraction of pairs that show shapes; the points of shapes are exact
     inverted: float = 0.3  # fraction of pairs shown as photographic negatives
     described: int = 96  # positions per pair at which descriptors are compared
     described_points: float = 0.7  # fraction of these positions that are labeled points; others are random

@@ -20,7 +20,7 @@ def print_result(line: str) -> None:
 
 
 def print_note(line: str, style: str = "") -> None:
-    """Print a note to stderr, so that it stays out of piped output."""
+    """Print a note to stderr, which keeps the note out of piped output."""
     stderr.print_line(line, style)
 
 

@@ -1,4 +1,4 @@
-"""Choose K, the smallest number of landmarks whose clusters are about as stable under resampling as any.
+"""Choose K: the smallest number of clusters that is about as stable under resampling as any other number.
 
 For each candidate K, the images are split into random halves a few times, and each half is clustered
 separately, as in correspondence recovery. Both sets of clusters then label all images. A landmark is *stable*

@@ -89,7 +89,7 @@ def list_labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Pat
 
 
 def _find_equal_stems(stems: Mapping[Path, Path], relative: Mapping[Path, Path]) -> list[Path]:
-    """Return the photos without suffix in their stem whose stem is also that of another photo."""
+    """Return photos that need a suffix in their stem, because another photo has the same stem."""
     uses = Counter(stems.values())
     return [photo for photo, stem in stems.items() if uses[stem] > 1 and stem != relative[photo]]
 

@@ -66,7 +66,7 @@ def match_annotations(
 def _find_files(
     labels: Path, wanted: Mapping[PathParts, CocoImage], resolved: Mapping[Path, str], num_given: int
 ) -> tuple[dict[PathParts, str], list[str]]:
-    """Find for each image of a label file the given file whose path has the longest end in common.
+    """For each image of a label file, find the given file whose path shares the longest end with its path.
 
     Args:
         labels: The label file.

@@ -78,8 +78,8 @@ def check_individuals(
     """Check the landmarks of images of different individuals.
 
     The checks of appearance need pretrained features: those of the run, or the default features if the run
-    has none. They use at most 100 images. They are not made with fewer than 8 images, or if the weights of
-    the features are not installed.
+    has no features. They use at most 100 images. They are not made with fewer than 8 images, or if the
+    weights of the features are not installed.
 
     Args:
         xy: [N, K, 2] landmarks, network pixels.

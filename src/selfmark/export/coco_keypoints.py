@@ -20,7 +20,7 @@ from selfmark.run.files import to_json
 
 CATEGORY = 1  # id of the only category
 VISIBLE = 2  # the value of v for a labeled, visible keypoint
-ABSENT = 0  # the value of v for a keypoint without a position, whose x and y are 0
+ABSENT = 0  # v of a keypoint without a position; its x and y are 0
 
 
 class ExportedImage(NamedTuple):

@@ -34,10 +34,12 @@ def require_same_model(folder: Path, model: str, run: Path) -> None:
         return
     if record.get("model") not in (None, model):
         source = record.get("run", "unknown")
-        what = f"another model ({source})"
+        owner = f"another model ({source})"
         if source == str(run):
-            what = f"an earlier model of {run}, which has changed since"
-        raise InputError(f"{folder} has results of {what}; choose another folder with -o, or add --overwrite")
+            owner = f"an earlier model of {run}, which has changed since"
+        raise InputError(
+            f"{folder} has results of {owner}; choose another folder with -o, or add --overwrite"
+        )
 
 
 def write_record(folder: Path, model: str, run: Path, output_format: str, card: ModelCard) -> None:

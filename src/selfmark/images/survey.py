@@ -134,8 +134,8 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
     sizes = f"{small_width} x {small_height}"
     if survey.sizes[0] != survey.sizes[1]:
         sizes += f" to {large_width} x {large_height}"
-    what = "object" if survey.boxed else "image"
-    total = describe_count(survey.images, what)
+    noun = "object" if survey.boxed else "image"
+    total = describe_count(survey.images, noun)
     source = describe_count(survey.files, "video" if survey.videos == survey.files else "file")
     low, high = (round(side) for side in survey.crop_sides)
     extent = f"{low}" if low == high else f"{low} to {high}"

@@ -135,7 +135,7 @@ def _advise_gpu(device: torch.device) -> str:
     if device.type == "cuda":
         return ""
     if torch.cuda.is_available():
-        return "GPU: this machine has one; leave out --device cpu to use it"
+        return "GPU: leave out --device cpu to use the GPU of this machine"
     if shutil.which("nvidia-smi"):
         return (
             "GPU: this machine has an NVIDIA driver, but torch cannot use it: install a CUDA build of torch, "

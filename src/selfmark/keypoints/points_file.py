@@ -100,7 +100,7 @@ def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, fl
 
 
 class _NameIndex:
-    """Lookup of images by name, or by the end of the path if only one image has this end."""
+    """Find images by name, or by the end of their path if no other image has the same end."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._by_name: dict[str, list[int]] = defaultdict(list)

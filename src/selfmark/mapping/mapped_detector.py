@@ -1,8 +1,8 @@
 """Store maps in the model folder, and predict the user's own points with them.
 
-map.json contains a readable description, and map-*.safetensors the arrays. The name of the latter contains
-the start of the digest of the arrays, which is also in map.json. map.json is replaced last, so there is a
-complete map at any moment. Earlier versions wrote map.safetensors.
+map.json contains a readable description, and map-*.safetensors the arrays. The name of map-*.safetensors
+contains the start of the digest of the arrays; the whole digest is in map.json. map.json is replaced last, so
+there is a complete map at any moment. Earlier versions wrote map.safetensors.
 
 map.json also contains the fingerprint of the detector that the map was learned on. A map that was learned on
 another detector is rejected.

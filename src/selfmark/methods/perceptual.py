@@ -84,7 +84,7 @@ class Vgg16(nn.Module):
         """Create the convolutions."""
         super().__init__()
         layers: list[nn.Module] = []
-        self.outputs: list[int] = []  # index of the last layer of each block, whose output is returned
+        self.outputs: list[int] = []  # indices of the layers whose output is returned, one per block
         inputs = 3
         for repeats, outputs in zip(_VGG_BLOCKS, _VGG_CHANNELS, strict=True):
             if layers:

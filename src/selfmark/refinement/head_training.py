@@ -170,7 +170,7 @@ def train_head(
     Args:
         network: the network; it is not changed.
         corrected: views with labels.
-        kept: views of other images, whose heatmaps should not change; None if there are no such images.
+        kept: views of other images, on which heatmaps should not change; None if there are no such images.
         settings: iterations, batch, learning rate, and the weight of heatmaps without a label.
         sigma: standard deviation of the target Gaussians, cells.
         generator: source of the random numbers; the computation runs on its device.

@@ -247,7 +247,7 @@ def _group_by_image(refs: Sequence[ImageRef]) -> np.ndarray[tuple[int], np.dtype
 def _load_kept_images(
     folder: Path, labeled: Sequence[ImageRef], config: Config, detector: Detector
 ) -> ImageStore | None:
-    """Load unlabeled images of the run, whose heatmaps should not change; None if there are none."""
+    """Load unlabeled images of the run, on which heatmaps should not change; None if all are labeled."""
     if not (folder / "run.json").exists():
         return None
     known = {(ref.path.resolve(), ref.frame) for ref in labeled}

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[-\u2212+±]?\d.*|-?|none")  # a number, or the text of a
 class ReportData:
     """Everything that the page shows, for K landmarks and E example images of S x S pixels.
 
-    Sections of the page whose data is missing are left out.
+    The page leaves out sections without data.
 
     Attributes:
         title: Title of the page.

@@ -1,4 +1,4 @@
-"""Capture a training step as a CUDA graph and replay it, which takes one launch instead of hundreds."""
+"""Capture a training step as a CUDA graph; replaying the graph takes one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class CapturedStep:
     """A training step that is captured as a CUDA graph after a few calls.
 
     The first calls run the step eagerly. The next call captures the step as a graph. This call and all later
-    ones copy their tensors to the inputs of the graph and replay it. All other tensors that the step reads
-    must keep their addresses; create a new `CapturedStep` if one of them moves.
+    calls copy their tensors to the inputs of the graph and replay the graph. All other tensors that the step
+    reads must keep their addresses; create a new `CapturedStep` if one of them moves.
 
     A step that waits for the device or copies from host memory cannot be captured. It then runs eagerly, with
     a warning.

@@ -1,8 +1,8 @@
 """Start training from the weights of another detector (`discover --start-from`).
 
 A run keeps a copy of the other detector in its folder `start`, so that the run can be resumed on any machine.
-The weights of all layers are copied except the last one, whose heatmaps belong to the other detector's
-landmarks.
+The weights of all layers are copied, except those of the last layer: it computes the heatmaps of the other
+detector's landmarks.
 """
 
 from __future__ import annotations

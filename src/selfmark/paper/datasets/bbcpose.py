@@ -97,7 +97,7 @@ def _read_video(
     """Return the frames of a video that exist, and the number of missing frames.
 
     Frames are images in a folder or frames of a video file. The video file takes precedence: the official
-    archive has none, so the user made it on purpose. Its first frame is frame 1.
+    archive has no video files, so the user made this file on purpose. Its first frame is frame 1.
 
     Args:
         root: Folder of the data set.

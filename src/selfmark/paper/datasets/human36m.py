@@ -149,7 +149,7 @@ def _read_all_joints(path: Path) -> FloatArray:
 
 
 def _read_boxes(path: Path, frames: list[int]) -> FloatArray:
-    """Return the boxes [N, 4] of the given frames; NaN if a frame has none.
+    """Return the boxes [N, 4] of the given frames; NaN for frames without a box.
 
     `Masks` is a cell array with one mask per frame; a mask is 1 inside the box. HDF5 stores MATLAB's columns
     as rows, so the first axis of a mask is x.

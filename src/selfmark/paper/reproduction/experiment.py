@@ -80,16 +80,16 @@ class CellSpec:
         """
         merged: dict[str, Any] = {}
         for name in _SINGLE_VALUE_KEYS:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine is not None and theirs is not None:
+            own_value, other_value = getattr(self, name), getattr(other, name)
+            if own_value is not None and other_value is not None:
                 raise InputError(f"{where}: '{name}' is given twice")
-            merged[name] = mine if theirs is None else theirs
+            merged[name] = own_value if other_value is None else other_value
         for name in _SETTINGS_KEYS:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            duplicates = sorted(set(mine) & set(theirs))
+            own_settings, other_settings = getattr(self, name), getattr(other, name)
+            duplicates = sorted(set(own_settings) & set(other_settings))
             if duplicates:
                 raise InputError(f"{where}: the setting '{duplicates[0]}' is given twice")
-            merged[name] = {**mine, **theirs}
+            merged[name] = {**own_settings, **other_settings}
         return CellSpec(**merged)
 
 

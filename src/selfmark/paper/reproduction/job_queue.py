@@ -18,7 +18,7 @@ from selfmark.run.locks import FolderLocked, exclusive
 
 
 class KeyedJob(Protocol):
-    """A job with a unique key; the folder that is locked has this name."""
+    """A job with a unique key, which is also the name of the folder that is locked."""
 
     @property
     def key(self) -> str:

@@ -198,7 +198,7 @@ def _make_hits_reader(section: str, limit: str, entry: str) -> ReadValue:
 
 
 def _find_limit(results: Results, section: str, limit: str, entry: str) -> Any:
-    """Return an entry of the first hit rates whose description contains `limit`; None if there are none."""
+    """Find the first hit rates with `limit` in their description; return the given entry, or None."""
     return next((hits[entry] for name, hits in results[section].items() if limit in name), None)
 
 

@@ -268,7 +268,9 @@ def test_network_predictions_list_the_images_that_cannot_be_read(tmp_path: Path)
     landmarks = np.concatenate([part.landmarks.xy for part in _build_detector().predict(refs)])
     original = to_original(prediction.xy, prediction.regions[:, None], 64)
     np.testing.assert_allclose(original, landmarks, atol=1e-4)
-    with pytest.raises(InputError, match=r"none of the images could be read \(0 of 1\); first: .*2\.png"):
+    with pytest.raises(
+        InputError, match=r"none of the images could be read \(0 of 1\); the first is .*2\.png"
+    ):
         _build_detector().predict_network_pixels([refs[2]])
 
 

@@ -231,7 +231,9 @@ class Detector:
             if on_progress is not None:
                 on_progress(done, len(refs))
         if not parts:
-            raise InputError(f"none of the images could be read (0 of {len(refs)}); first: {skipped[0]}")
+            raise InputError(
+                f"none of the images could be read (0 of {len(refs)}); the first is {skipped[0]}"
+            )
         xy, score, regions, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         rows = np.array([row for row, ref in enumerate(refs) if ref in used], dtype=np.int64)
         return NetworkPrediction(rows, xy, score, regions, sizes, tuple(skipped))

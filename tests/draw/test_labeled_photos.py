@@ -151,8 +151,8 @@ def test_predict_draws_photos(photos: Path, tmp_path: Path, capsys: pytest.Captu
     assert sorted(path.name for path in (tmp_path / "out" / "drawn").iterdir()) == ["000.jpg", "001.jpg"]
     for options, message in (
         (["--draw", "--draw-text=name"], "Did you mean 'names'?"),
-        (["--legend"], "belong to --draw"),
-        (["--trail=1"], "belong to --draw"),
+        (["--legend"], "have no effect without --draw"),
+        (["--trail=1"], "have no effect without --draw"),
     ):
         assert selfmark(*base, *options) == 2
         assert message in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_a_store_without_usable_images_is_an_error(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
         (tmp_path / name).touch()
     with pytest.raises(
-        InputError, match=r"none of the images could be read \(0 of 2\); first: .*a\.jpg \(empty file\)"
+        InputError, match=r"none of the images could be read \(0 of 2\); the first is .*a\.jpg \(empty file\)"
     ):
         load_store([ImageRef(tmp_path / "a.jpg"), ImageRef(tmp_path / "b.jpg")], SMALL, GIGABYTES, None)
     with pytest.raises(InputError, match=r"none of the images could be read \(0 of 0\)"):

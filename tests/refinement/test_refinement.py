@@ -130,7 +130,7 @@ def test_unusable_inputs_are_reported(
     foreign = labeled / "labels.json"
     for arguments, message in (
         ([corrected], "nothing was corrected yet: correct some images with 'selfmark correct"),
-        ([corrected, "--labels", foreign], "has no point with the name of a landmark"),
+        ([corrected, "--labels", foreign], "has the name of a landmark"),
         (["demo", "--labels", foreign], "the demo model inside selfmark cannot be refined"),
     ):
         assert selfmark("refine", *arguments, "--device=cpu") == 2

@@ -38,7 +38,11 @@ def compare(
         typer.Option(help="Labels to fit the regressors on; default: a random half of --labels."),
     ] = None,
     normalizer: Annotated[
-        str, typer.Option(help="Length that errors are divided by; default: chosen from the labels.")
+        str,
+        typer.Option(
+            help="Name of the length that errors are divided by, such as bbox; 'selfmark evaluate --help' "
+            "lists the names; default: depends on the labels."
+        ),
     ] = "",
     preset: Annotated[str, typer.Option(help="Size of the network: auto, paper, fast or tiny.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of all methods.", min=0)] = 0,

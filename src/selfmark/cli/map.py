@@ -29,7 +29,7 @@ def map_points(
         str,
         typer.Option(
             help="Name of the length that errors are divided by, such as bbox; 'selfmark evaluate --help' "
-            "lists the names; default: depends on the annotated points."
+            "lists the names; default: depends on the labels."
         ),
     ] = "",
     device: Device = "auto",

@@ -253,9 +253,7 @@ def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool, trail
         raise InputError(f"--draw-text must be {', '.join(texts)}, not '{text}'.{suggest(text, texts)}")
     layout = Layout(texts[text], legend, side_by_side)
     if (layout != Layout() or trail is not None) and not draw:
-        raise InputError(
-            "--trail, --draw-text, --legend and --side-by-side belong to --draw, which is missing"
-        )
+        raise InputError("--trail, --draw-text, --legend and --side-by-side have no effect without --draw")
     return layout
 
 

@@ -126,7 +126,7 @@ def load_store(
             on_progress(done, len(refs))
     skipped = tuple(item for part in parts for item in part.skipped)
     if kept == 0:
-        first = f"; first: {skipped[0].name} ({skipped[0].reason})" if skipped else ""
+        first = f"; the first is {skipped[0].name} ({skipped[0].reason})" if skipped else ""
         raise InputError(f"none of the images could be read (0 of {len(refs)}){first}")
     return ImageStore(
         pixels=pixels[:kept],

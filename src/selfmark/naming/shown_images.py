@@ -101,8 +101,8 @@ def select_shown_images(folder: Path, given: Sequence[str], max_images: int) -> 
     selected = [refs[row] for row in evenly_spaced(len(refs), max_images, nearest=True)]
     if not any(os.path.isfile(ref.path) for ref in selected):
         raise InputError(
-            f"the images of {folder} are no longer where they were (first: {selected[0].path}): "
-            f"add their new location, as in 'selfmark name {folder} IMAGES'"
+            f"the images of {folder} are no longer where they were; the first was {selected[0].path}. "
+            f"Add their new location, as in 'selfmark name {folder} IMAGES'"
         )
     return selected
 

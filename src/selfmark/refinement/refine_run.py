@@ -221,9 +221,9 @@ def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObj
     known = [name for name in truth.names if name in names]
     if not known:
         raise InputError(
-            f"{truth.source} has no point with the name of a landmark (first: '{truth.names[0]}', landmarks: "
-            f"'{names[0]}', ...): correct landmarks with 'selfmark correct', or learn your own points with "
-            "'selfmark map'"
+            f"no point of {truth.source} has the name of a landmark: its first point is '{truth.names[0]}', "
+            f"and the first landmark is '{names[0]}'. Correct landmarks with 'selfmark correct', or learn "
+            "your own points with 'selfmark map'"
         )
     xy = np.full((len(truth), len(names), 2), np.nan)
     hidden = np.zeros((len(truth), len(names)), dtype=bool)

@@ -210,7 +210,7 @@ def test_a_split_without_boxes_keeps_its_own_boxes(tmp_path: Path) -> None:
     replaced = replace_boxes(data, tmp_path / "boxes.csv")
     assert (replaced.train.boxes == [1, 2, 3, 4]).all()
     np.testing.assert_array_equal(replaced.test.boxes, data.test.boxes)
-    assert "has no boxes for the test split, which keeps its own" in replaced.notes[-1]
+    assert "has no boxes for the test split, so this split keeps its own boxes" in replaced.notes[-1]
 
 
 def test_relative_boxes_of_yolo_become_pixels(aflw: Dataset, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
                 boxes[row] = candidates[_find_closest(centers, split.xy[row])]
         has_box = np.isfinite(boxes[:, 0])
         if not has_box.any():
-            notes.append(f"{file} has no boxes for the {name} split, which keeps its own")
+            notes.append(f"{file} has no boxes for the {name} split, so this split keeps its own boxes")
             continue
         splits[name] = replace(split, boxes=boxes).select(has_box)
         if not has_box.all():

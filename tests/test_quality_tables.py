@@ -414,10 +414,10 @@ def test_readme_shows_the_results_of_the_default_command(summaries: ModuleType) 
     (demo,) = _read_demo_rows()
     text = " ".join(readme.split())
     assert (
-        f"a run took {birds[0]} minutes on the birds (error {birds[1]} %), {faces[0]} minutes on the "
-        f"3,095 faces with 10 landmarks ({faces[1]} %), and {flies[0]} minutes on the 60 flies ({flies[1]} "
-        f"%, while other programs also used the processor). The demo's 750 generated animals take "
-        f"{demo['minutes']:.0f} minutes ({demo['forward']} %, guessing {demo['mean_shape']} %)." in text
+        f"a run took {birds[0]} minutes on the birds (error {birds[1]} %) and {faces[0]} minutes on the "
+        f"3,095 faces with 10 landmarks ({faces[1]} %). On the 60 flies, a run took {flies[0]} minutes "
+        f"({flies[1]} %), while other programs also used the processor. The demo's 750 generated animals "
+        f"take {demo['minutes']:.0f} minutes ({demo['forward']} %, guessing {demo['mean_shape']} %)." in text
     )
     names = ("yt68-selfmark", "aflw-selfmark", "birds-side-30", "flies", "mouse")
     errors = [

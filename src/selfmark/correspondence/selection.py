@@ -56,8 +56,8 @@ def choose_landmarks(
     is a ridge regression, fitted on every second image and tested on the images between, and vice versa.
 
     A distance d between prediction and target counts weight * d^2 / (d^2 + scale^2). So a candidate that
-    sometimes jumps far away counts no more than one on a part that moves, and differences that are much
-    smaller than `scale` hardly count: two candidates next to each other are rarely both chosen.
+    sometimes jumps far away counts no more than a candidate on a part that moves. Differences that are much
+    smaller than `scale` hardly count, so two candidates next to each other are rarely both chosen.
 
     Args:
         candidates: [N, C, 2] positions in N images, in pixels.

@@ -1,9 +1,9 @@
 """Find out which way objects face, to turn the images so that all objects face the same way.
 
 Animals seen from above face any direction. Rotated copies of an image are compared with a template, which is
-the mean of the features of objects that face the same way. The rotation that matches best is the one by which
-the image must be turned. The template is found without labels, as in K-means with one cluster: each image is
-rotated to match the template best, then the template becomes the mean of the rotated images, and so on.
+the mean of the features of objects that face the same way. The image must be turned by the rotation that
+matches best. The template is found without labels, as in K-means with one cluster. Two steps alternate: each
+image is rotated to match the template best, then the template becomes the mean of the rotated images.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _match_moved_images(run_images: Sequence[ImageRef], found: Sequence[ImageRef
     """Return the images of a run that were found in another folder, with the boxes of the run.
 
     Files are matched by name. If the run has several files with the same name, the parent folders decide: a
-    found file is matched with the path of the run that has the longest common end with its own path.
+    found file is matched with the image of the run whose path shares the longest end with the file's path.
 
     >>> run_images = [ImageRef(Path("old/a/1.jpg")), ImageRef(Path("old/b/1.jpg"), box=(0, 0, 9, 9))]
     >>> moved = _match_moved_images(run_images, [ImageRef(Path("new/b/1.jpg")), ImageRef(Path("new/2.jpg"))])

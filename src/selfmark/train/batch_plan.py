@@ -1,8 +1,8 @@
 """Plan which images are in which batch.
 
 A batch depends only on the seed, the stage and the iteration. Images can therefore be fetched while earlier
-steps are still running, a resumed run continues with exactly the batches that an uninterrupted run would have
-had, and every process knows its part of a batch without communication.
+steps are still running. A resumed run continues with exactly the batches of an uninterrupted run. Every
+process can compute its part of a batch without communication.
 """
 
 from __future__ import annotations

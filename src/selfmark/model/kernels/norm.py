@@ -46,8 +46,8 @@ def forward(
     """Return relu(group_norm(x + conv_bias)) and statistics [images, 3, channels] for the backward pass.
 
     The three statistics of a channel are (1) the mean of x + conv_bias over its group, minus the channel's
-    `conv_bias`, so that the backward pass can subtract it from x itself, (2) the inverse standard deviation
-    of its group, and (3) the sum of the channel's normalized values.
+    `conv_bias`, (2) the inverse standard deviation of its group, and (3) the sum of the channel's normalized
+    values. The backward pass can subtract (1) from x itself.
     """
     grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])

@@ -1,4 +1,4 @@
-"""Build the networks of Lorenz et al. 2019 that describe parts and reconstruct the image.
+"""Build two networks of Lorenz et al. 2019.
 
 One computes the appearance of each part, the other reconstructs the image from the parts.
 """

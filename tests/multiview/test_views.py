@@ -20,6 +20,7 @@ from selfmark.evaluation.labeled_run import crop_objects
 from selfmark.image_ref import ImageRef
 from selfmark.multiview.view_boxes import View, parse_views, read_views, require_inside
 from selfmark.multiview.view_detector import merge_cards
+from selfmark.multiview.view_runs import VIEW_SETTINGS, discover_views
 from tests.conftest import QUICK, selfmark
 from tests.export.fakes import CARD
 
@@ -222,6 +223,33 @@ def test_labels_outside_a_crop_are_left_out() -> None:
     assert len(crop_objects(truth, (20, 0, 20, 9))) == 1
     with pytest.raises(InputError, match="no annotated point lies inside the crop 50,50,9,9"):
         crop_objects(truth, (50, 50, 9, 9))
+
+
+def test_views_that_were_not_started_get_the_options_of_the_others(mirrored: Path, tmp_path: Path) -> None:
+    """The first view is interrupted; the second one starts when the command is repeated."""
+    started: list[tuple[str, bool, object]] = []
+
+    def discover_view(output: Path, resume: bool, settings: object, **_: object) -> None:
+        started.append((output.name, resume, settings))
+        output.mkdir(exist_ok=True)
+        (output / "run.json").write_text("{}")
+        if len(started) == 1:
+            raise KeyboardInterrupt
+
+    def start(resume: bool, settings: dict[str, int], **options: object) -> None:
+        given = {"images": [str(mirrored)], "--set": settings} | options
+        views = () if resume else parse_views(VIEWS[1:])
+        discover_views([mirrored], views, tmp_path / "run", 1, resume, settings, given, discover_view)
+
+    with pytest.raises(KeyboardInterrupt):
+        start(False, {"M": 8}, **{"--preset": "tiny"})
+    with pytest.raises(InputError, match=r"--set was \{'M': 8\} for the other views, not \{\}"):
+        start(True, {}, **{"--preset": "tiny"})
+    with pytest.raises(InputError, match="--preset was tiny for the other views, not fast"):
+        start(True, {"M": 8}, **{"--preset": "fast"})
+    start(True, {"M": 8}, **{"--preset": "tiny"})
+    first, second = (view.name for view in parse_views(VIEWS[1:]))
+    assert started[-2:] == [(first, True, {"M": 8}), (second, False, VIEW_SETTINGS | {"M": 8})]
 
 
 def test_unsuitable_commands_and_options_are_refused_in_one_line(

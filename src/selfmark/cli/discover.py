@@ -173,8 +173,14 @@ def discover(
                     open_page({"event": "view"})
                     run(parse_observers(False, logger), output, **options)
 
+                given = {
+                    "images": [str(path) for path in inputs or []],
+                    "--every": every,
+                    "--set": {name: str(value) for name, value in sorted(settings.items())},
+                    **{_OPTION_NAMES[name]: str(discover_run.keywords[name]) for name in _OPTION_NAMES},
+                }
                 folders = discover_views(
-                    inputs or [], parsed_views, output, every, resume, settings, run_view
+                    inputs or [], parsed_views, output, every, resume, settings, given, run_view
                 )
             for folder in folders:
                 print_result(f"view {folder.name}: detector {folder}, report {folder}/report/index.html")
@@ -194,6 +200,18 @@ def discover(
     if recorder.output:  # Under torchrun, only the leading process receives events that name the folder.
         print_result(f"detector: {recorder.output}")
         print_result(f"report:   {recorder.output}/report/index.html")
+
+
+# Options of a discovery that every view must get, by the names of their arguments.
+_OPTION_NAMES = {
+    "landmarks": "-k",
+    "preset": "--preset",
+    "features": "--features",
+    "method": "--method",
+    "verify": "--verify",
+    "recipe": "--recipe",
+    "start_from": "--start-from",
+}
 
 
 class _OutputRecorder:

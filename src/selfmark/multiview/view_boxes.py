@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef, is_possible_box
 from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.video import probe_video
-from selfmark.run.files import FORMAT, is_view_name, read_view_list, write_json
+from selfmark.run.files import FORMAT, is_view_name, read_json, read_view_list, write_json
 from selfmark.run.guarded_files import VIEWS_FILE
 
 
@@ -88,9 +89,24 @@ def require_views_inside(views: Sequence[View], size: tuple[int, int], name: str
             )
 
 
-def write_views(views: Sequence[View], folder: Path) -> None:
-    """Write views.json into a run folder."""
-    write_json({"format": FORMAT, "views": [asdict(view) for view in views]}, folder / VIEWS_FILE)
+def write_views(views: Sequence[View], folder: Path, options: Mapping[str, Any] | None = None) -> None:
+    """Write views.json into a run folder.
+
+    Args:
+        views: the views.
+        folder: the folder.
+        options: mapping from names to JSON values: the options of the command that trains the views.
+    """
+    content = {"format": FORMAT, "views": [asdict(view) for view in views]}
+    write_json(content if options is None else content | {"options": dict(options)}, folder / VIEWS_FILE)
+
+
+def read_view_options(folder: Path) -> dict[str, Any]:
+    """Return the options that views.json stores; empty for folders of earlier versions and for models."""
+    options = read_json(folder / VIEWS_FILE).get("options", {})
+    if not isinstance(options, dict):
+        raise InputError(f"{folder / VIEWS_FILE} is not valid: 'options' must be an object")
+    return options
 
 
 def read_views(folder: Path) -> tuple[View, ...]:

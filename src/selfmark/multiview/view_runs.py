@@ -10,7 +10,13 @@ from typing import Any
 from selfmark.errors import InputError
 from selfmark.images.shared_reading import share_reading
 from selfmark.images.sources import list_images
-from selfmark.multiview.view_boxes import View, read_views, require_inside, write_views
+from selfmark.multiview.view_boxes import (
+    View,
+    read_view_options,
+    read_views,
+    require_inside,
+    write_views,
+)
 from selfmark.run.guarded_files import make_folders
 from selfmark.tracking.regions import Regions
 
@@ -30,6 +36,7 @@ def discover_views(
     every: int,
     resume: bool,
     settings: Mapping[str, Any],
+    options: Mapping[str, Any],
     discover: Callable[..., Any],
 ) -> list[Path]:
     """Discover landmarks in each view, in the run folders `output`/VIEW.
@@ -42,6 +49,8 @@ def discover_views(
         resume: Whether to continue the runs in `output`; finished runs are kept.
         settings: Mapping from dotted names to the settings of all runs; they override `VIEW_SETTINGS` in new
             runs.
+        options: Mapping from names to JSON values: all options of the command. Views that are started later
+            must get the same ones.
         discover: Runs one discovery; called with `inputs`, `output`, `every`, `regions`, `resume` and
             `settings`.
 
@@ -49,8 +58,8 @@ def discover_views(
         The run folders, one for each view.
 
     Raises:
-        InputError: `output` is not empty, there is nothing to resume, the views differ from those to resume,
-            a view is not inside an image, or several processes train together.
+        InputError: `output` is not empty, there is nothing to resume, the views or options differ from those
+            to resume, a view is not inside an image, or several processes train together.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":  # Every process would create the folder and its views.json.
         raise InputError("--views works in a single process: start selfmark without torchrun")
@@ -64,7 +73,7 @@ def discover_views(
             raise InputError(f"{output} is not empty; choose another folder with -o, or add --resume")
         require_inside(views, list_images(inputs, every))
         make_folders(output)
-        write_views(views, output)
+        write_views(views, output, options)
     chosen = stored if resume else views
     remaining = [view for view in chosen if not (resume and _is_finished(output / view.name))]
     with share_reading([view.box for view in remaining]):
@@ -76,6 +85,8 @@ def discover_views(
                     f"the view '{view.name}' of {output} was not started; repeat the whole command with "
                     "--resume"
                 )
+            if not is_started:
+                _require_same_options(read_view_options(output), options, view, output)
             regions, view_settings = plan_view(view, settings)
             discover(
                 inputs=inputs,
@@ -86,6 +97,18 @@ def discover_views(
                 settings=settings if is_started else view_settings,
             )
     return [output / view.name for view in chosen]
+
+
+def _require_same_options(
+    stored: Mapping[str, Any], options: Mapping[str, Any], view: View, output: Path
+) -> None:
+    """Raise if a view would be started with other options than the views before it."""
+    for name, value in options.items():
+        if stored.get(name, value) != value:
+            raise InputError(
+                f"the view '{view.name}' of {output} was not started, and {name} was {stored[name]} for the "
+                f"other views, not {value}; repeat the original command with --resume"
+            )
 
 
 def _is_finished(folder: Path) -> bool:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -195,21 +195,30 @@ class Run:
         """Change settings when a run is resumed.
 
         Args:
-            settings: mapping from dotted names to new values.
+            settings: mapping from dotted names to values; values that the run already has are allowed.
 
         Raises:
-            InputError: if stored results depend on one of the settings.
+            InputError: if stored results depend on one of the other settings.
         """
-        fixed = [name for name in settings if not current_name(name).startswith(_CHANGEABLE)]
+        changeable = {
+            name: value for name, value in settings.items() if current_name(name).startswith(_CHANGEABLE)
+        }
+        fixed = [name for name in settings if name not in changeable and not self._has(name, settings[name])]
         if fixed:
-            changeable = ", ".join(name.rstrip(".") for name in _CHANGEABLE)
+            names = ", ".join(name.rstrip(".") for name in _CHANGEABLE)
             raise InputError(
                 f"'{fixed[0]}' cannot change when a run is resumed: leave it out or start a new run; "
-                f"only {changeable} can change"
+                f"only {names} can change"
             )
-        if settings:
-            self.settle_settings(settings)
-            self.log("changed", settings={name: str(value) for name, value in settings.items()})
+        if changeable:
+            self.settle_settings(changeable)
+            self.log("changed", settings={name: str(value) for name, value in changeable.items()})
+
+    def _has(self, name: str, value: Any) -> bool:
+        """Return True if a setting has this value already."""
+        with suppress(InputError):
+            return override(self.config, {name: value}) == self.config
+        return False
 
     def settle_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace settings, e.g. `auto` by a value that was found from the images, and update config.yaml.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -186,3 +187,22 @@ def test_a_moved_model_is_reported_and_found_again(toy: ToyServer) -> None:
         assert str(model) in response.json()["error"]
     moved.rename(model)
     assert toy.edit(rename).status_code == 200
+
+
+def test_nothing_is_written_to_another_detector(toy: ToyServer) -> None:
+    """The page shows landmarks of the detector that it was opened with."""
+    model = toy.folder / "model"
+    shutil.copytree(model, toy.folder / "other")
+    moved = model.rename(toy.folder / "elsewhere")
+    (toy.folder / "other").rename(model)
+    done = {"edits": [{"kind": "done", "row": 0, "done": True}]}
+    for response in (
+        toy.edit({"kind": "rename", "landmark": 0, "name": "nose"}),
+        toy.client.post("/api/corrections", json=done, headers=WRITE_HEADERS),
+    ):
+        assert response.status_code == 409
+        assert "another detector was put into" in response.json()["error"]
+    assert not (toy.folder / "corrections").exists()
+    shutil.rmtree(model)
+    moved.rename(model)
+    assert toy.client.post("/api/corrections", json=done, headers=WRITE_HEADERS).status_code == 200

@@ -237,3 +237,16 @@ def test_shortened_messages_keep_the_end_of_names_and_sentences() -> None:
     assert str(error).endswith("aaa.png'; check the path")
     assert len(str(error)) < 600
     assert error.args[0].count("a") > 5000
+
+
+def test_a_deleted_current_folder_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    try:
+        assert selfmark("doctor") == 2
+    finally:
+        os.chdir(tmp_path)
+    assert "the current folder no longer exists" in capsys.readouterr().err

@@ -21,3 +21,19 @@ def test_new_events_are_read_once_and_only_from_complete_lines(tmp_path: Path) -
 
 def test_lines_without_an_event_are_skipped() -> None:
     assert parse_events('{"event": "a"}\n[1]\n{"no": 1}\n{"event": "b"\n') == [{"event": "a"}]
+
+
+def test_a_log_that_was_deleted_or_replaced_is_another_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"event": "first"}\n')
+    tail = EventTail(path)
+    assert [event["event"] for event in tail.read_new()] == ["first"]
+    assert not tail.is_other
+    # The old file is kept under another name, so that the new one cannot get its number.
+    path.rename(tmp_path / "old.jsonl")
+    assert tail.read_new() == []
+    assert tail.is_other, "deleted"
+    path.write_text('{"event": "a longer event than the first one"}\n')
+    assert tail.read_new() == []
+    assert tail.is_other, "replaced"
+    assert len(EventTail(path).read_new()) == 1

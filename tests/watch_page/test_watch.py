@@ -121,6 +121,15 @@ def test_the_state_follows_the_events(folder: Path) -> None:
     assert finished["verdict"].startswith("good. ")
 
 
+def test_the_state_forgets_a_run_that_was_deleted(folder: Path) -> None:
+    state = RunState(folder)
+    state.update()
+    (folder / "log.jsonl").rename(folder / "old.jsonl")
+    state.update()
+    assert not state.is_started
+    assert state.to_json() | {"status": ""} == RunState(folder).to_json() | {"status": ""}
+
+
 def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

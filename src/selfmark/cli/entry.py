@@ -70,6 +70,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _raise_interrupt)
     print_warnings_as_notes()
     try:
+        _require_current_folder()
         # In standalone mode typer prints usage errors itself. It would not escape control characters and
         # markup in the arguments.
         exit_code = app(standalone_mode=False)
@@ -90,6 +91,14 @@ def main() -> None:
         sys.exit(2)
     if isinstance(exit_code, int):
         sys.exit(exit_code)
+
+
+def _require_current_folder() -> None:
+    """Raise if the current folder was deleted; torch would end the process with a message of its own."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError("the current folder no longer exists; change to another folder first") from error
 
 
 # The base class of all usage errors. typer does not export it, so it is taken from a subclass. It has the

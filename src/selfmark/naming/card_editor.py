@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from selfmark.errors import report_write_errors
+from selfmark.errors import InputError, report_write_errors
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.naming.edits import Edit, apply_edits
+from selfmark.run.guarded_files import open_folder
 from selfmark.run.locks import exclusive
 
 
@@ -21,10 +24,25 @@ class CardEditor:
     def __init__(self, folder: Path) -> None:
         """Create an editor of model.json in a model folder."""
         self.folder = folder
+        # While the folder is open, no other folder gets the same number from the file system.
+        with open_folder(folder) as descriptor:
+            self._descriptor = os.dup(descriptor)
+        weakref.finalize(self, os.close, self._descriptor)
 
     def read(self) -> ModelCard:
-        """Return the card that is on disk now."""
-        return read_card(self.folder)
+        """Return the card that is on disk now.
+
+        Raises:
+            InputError: if the card cannot be read, or if another model folder has been put in the place of
+                this one. The landmarks that the page shows do not belong to the other model.
+        """
+        card = read_card(self.folder)
+        if not os.path.samestat(self.folder.stat(), os.fstat(self._descriptor)):
+            raise InputError(
+                f"another detector was put into {self.folder} while this page was open; stop the command and "
+                "start it again"
+            )
+        return card
 
     def edit(self, edits: Sequence[Edit]) -> tuple[ModelCard, list[Edit]]:
         """Apply edits and write the card.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -89,20 +90,32 @@ def parse_events(text: str) -> list[Event]:
 
 
 class EventTail:
-    """Reads the events that were added to a log since the last call."""
+    """Reads the events that were added to a log since the last call.
+
+    Attributes:
+        is_other: whether the log was deleted or replaced by another one after the first call.
+    """
 
     def __init__(self, path: Path) -> None:
         """Start at the beginning of a log file, which need not exist yet."""
+        self.is_other = False
         self._path = path
         self._offset = 0
+        self._inode = 0  # number of the file; 0 before it was first read
 
     def read_new(self) -> list[Event]:
         """Return new events; a line that is still incomplete is left for the next call."""
         try:
             with open_to_read(self._path, MAX_TEXT_BYTES) as handle:
+                status = os.fstat(handle.fileno())
+                self.is_other = self._inode not in (0, status.st_ino) or status.st_size < self._offset
+                if self.is_other:
+                    return []
+                self._inode = status.st_ino
                 handle.seek(self._offset)
                 content = handle.read()
         except FileNotFoundError:
+            self.is_other = self._inode != 0
             return []
         complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)

@@ -36,7 +36,11 @@ class RunState:
             folder: the folder; its log may be missing or empty.
         """
         self.folder = folder
-        self._tail = EventTail(folder / LOG_NAME)
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """Forget all events, and read the log from its start."""
+        self._tail = EventTail(self.folder / LOG_NAME)
         self._time_left = TimeLeft()
         self._summary: list[str] = []
         self._messages: list[str] = []
@@ -50,8 +54,15 @@ class RunState:
         self._last_event = 0.0  # seconds since 1970
 
     def update(self) -> None:
-        """Read the new events of the log; the method `_on_KIND`, if any, handles events of kind KIND."""
-        for event in self._tail.read_new():
+        """Read the new events of the log; the method `_on_KIND`, if any, handles events of kind KIND.
+
+        If the run was deleted, or another run was started in its folder, nothing of the old run is kept.
+        """
+        events = self._tail.read_new()
+        if self._tail.is_other:
+            self._start_again()
+            events = self._tail.read_new()
+        for event in events:
             self._time_left(event)
             self._last_event = event.get("time", self._last_event)
             handler = getattr(self, f"_on_{event['event']}", None)

@@ -1,4 +1,4 @@
-"""Test process groups: collective operations, groups of size one, and lost processes."""
+"""Test process groups: collective operations, shared work, groups of size one, and lost processes."""
 
 from __future__ import annotations
 
@@ -70,6 +70,8 @@ def test_a_group_of_one_returns_its_arguments() -> None:
     SINGLE_PROCESS.close()
     assert SINGLE_PROCESS.is_leader
     assert SINGLE_PROCESS.gather_counts(7) == [7]
+    assert SINGLE_PROCESS.compute_shared(4, 3, lambda rows: [tensor[rows]])[0].equal(tensor)
+    assert SINGLE_PROCESS.run_on_all(lambda: "result") == "result"
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +85,78 @@ def test_shards_cover_everything_once_and_evenly(count: int, size: int) -> None:
     shards = [items[ProcessGroup(rank, size).shard(count)] for rank in range(size)]
     assert [item for shard in shards for item in shard] == items
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@given(st.integers(0, 300), st.integers(1, 12), st.integers(1, 50))
+def test_parts_consist_of_the_passes_of_a_single_process(count: int, size: int, pass_size: int) -> None:
+    def split(part: slice) -> list[tuple[int, int]]:
+        starts = range(part.start, part.stop, pass_size)
+        return [(start, min(start + pass_size, part.stop)) for start in starts]
+
+    parts = [split(ProcessGroup(rank, size).shard(count, pass_size)) for rank in range(size)]
+    assert [passes for part in parts for passes in part] == split(slice(0, count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def _compute_rows(rows: slice) -> list[torch.Tensor]:
+    """Return rows of several types: one or two for each item, and one for each pass of three items."""
+    index = torch.arange(rows.start, rows.stop)
+    return [
+        index.repeat_interleave(1 + index % 2),
+        torch.stack([index.half(), -index.half()], dim=1),
+        index % 3 == 0,
+        index[::3].double(),
+    ]
+
+
+def _compute_for_counts(group: ProcessGroup, counts: list[int], pass_size: int) -> list[list[torch.Tensor]]:
+    return [list(group.compute_shared(count, pass_size, _compute_rows)) for count in counts]
+
+
+def test_shared_results_equal_those_of_one_process() -> None:
+    counts = [0, 1, 4, 8, 20]  # with fewer than three passes, some of the processes have no items
+    expected = _compute_for_counts(SINGLE_PROCESS, counts, 3)
+    for results in run_in_processes(3, _compute_for_counts, counts, 3):
+        for result, tensors in zip(results, expected, strict=True):
+            for tensor, other in zip(result, tensors, strict=True):
+                assert tensor.dtype == other.dtype
+                assert torch.equal(tensor, other)
+
+
+def _compute_with_own_pass_size(group: ProcessGroup) -> list[int]:
+    return group.compute_shared(20, 6 - group.rank, lambda rows: _compute_rows(rows)[:1])[0].tolist()
+
+
+def test_processes_with_different_pass_sizes_compute_every_item_once() -> None:
+    (expected, *_) = _compute_rows(slice(0, 20))
+    assert run_in_processes(3, _compute_with_own_pass_size) == [expected.tolist()] * 3
+
+
+def _fail_on(group: ProcessGroup, ranks: set[int]) -> Any:
+    """Share work that fails on some ranks; return the exit code or the error message."""
+
+    def fail(rows: slice) -> list[torch.Tensor]:
+        if group.rank in ranks:
+            raise InputError(f"rank {group.rank} failed")
+        return _compute_rows(rows)
+
+    try:
+        group.compute_shared(20, 3, fail)
+    except InputError as error:
+        return str(error)
+    except SystemExit as end:
+        return end.code
+    finally:
+        group.barrier()  # the group still works
+    return None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [({2}, [2, 2, "rank 2 failed"]), ({0, 1, 2}, ["rank 0 failed", 2, 2]), (set(), [None, None, None])],
+)
+def test_one_process_reports_the_error_of_shared_work(ranks: set[int], expected: list[Any]) -> None:
+    assert run_in_processes(3, _fail_on, ranks) == expected
 
 
 def _kill_rank_1(group: ProcessGroup) -> list[float]:

@@ -8,16 +8,19 @@ distinguish the two cases.
 (slice(0, 10, None), True)
 >>> ProcessGroup(rank=1, size=3).shard(10)
 slice(3, 6, None)
+
+If every process needs the results of all images, `compute_shared` lets each process compute a part of them.
 """
 
 from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +32,8 @@ from selfmark.run.torchrun_environment import read_count, require_connection
 # Long enough for rank 0 to read images and write reports while the others wait. A dead process is detected
 # immediately, regardless of the timeout.
 _TIMEOUT = timedelta(hours=2)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,18 @@ class ProcessGroup:
         """Whether this is rank 0, the only process that writes files."""
         return self.rank == 0
 
-    def shard(self, count: int) -> slice:
-        """Return this process's contiguous part of `count` items; sizes differ by at most one."""
-        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+    def shard(self, count: int, pass_size: int = 1) -> slice:
+        """Return this process's contiguous part of `count` items, in whole passes of `pass_size` items.
+
+        Networks round differently in passes of another size. In whole passes, each item is computed together
+        with the same other items as in a single process. The numbers of passes differ by at most one.
+
+        >>> [ProcessGroup(rank, 2).shard(10, pass_size=4) for rank in range(2)]
+        [slice(0, 4, None), slice(4, 10, None)]
+        """
+        passes = -(-count // pass_size)
+        start, stop = (passes * rank // self.size * pass_size for rank in (self.rank, self.rank + 1))
+        return slice(min(start, count), min(stop, count))
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         """Sum a tensor over all processes, in place."""
@@ -151,6 +165,54 @@ class ProcessGroup:
         if self.broadcast(failed).item():
             raise SystemExit(2)  # The leader reports the error.
         return None
+
+    def run_on_all(self, action: Callable[[], Result]) -> Result:
+        """Run a function on every process; if it fails on any of them, all exit, and one reports the error.
+
+        The function must not communicate. An interrupt is raised immediately: torchrun sends it to all
+        processes.
+        """
+        if self.size == 1:
+            return action()
+        failed = torch.zeros(self.size, device=self.device)
+        failure: Exception | None = None
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+            failed[self.rank] = 1
+        failed_ranks = torch.nonzero(self.all_sum(failed)).flatten().tolist()
+        if not failed_ranks:
+            return result
+        if failure is not None and failed_ranks[0] == self.rank:
+            raise failure
+        raise SystemExit(2)  # The first process that failed reports the error.
+
+    def compute_shared(
+        self, count: int, pass_size: int, compute: Callable[[slice], Sequence[Tensor]]
+    ) -> tuple[Tensor, ...]:
+        """Compute a part of the items on each process, and gather the results of all items in order.
+
+        Args:
+            count: number of items, for example images.
+            pass_size: number of items that `compute` processes at a time. It may differ between GPUs with
+                different free memory; parts then consist of passes of the smallest size.
+            compute: called with a slice of the items; returns tensors whose rows belong to these items, in
+                order, with any number of rows per item. It must not communicate.
+
+        Returns:
+            The tensors that `compute` returns for all items in a single process.
+        """
+        if self.size == 1:
+            return tuple(compute(slice(0, count)))
+        smallest = -int(self.all_max(torch.tensor([-pass_size], device=self.device)).item())
+        own = self.shard(count, smallest)
+        # If there are fewer passes than processes, some have no items. They compute a pass and keep no row of
+        # it, because all processes have to gather tensors of the same types and shapes.
+        computed = own if own.start < own.stop else slice(0, min(smallest, count))
+        tensors = self.run_on_all(lambda: compute(computed))
+        kept = tensors if computed == own else [tensor[:0] for tensor in tensors]
+        return tuple(self.gather_rows(tensor.to(self.device)).to(tensor.device) for tensor in kept)
 
     @property
     def device(self) -> torch.device:

@@ -45,6 +45,17 @@ def run_command_in_processes(size: int, *words: Any) -> list[tuple[int, str] | N
     return _run_children(size, _run_command, *words)
 
 
+def run_patched_command_in_processes(
+    size: int, patch: Callable[[], None], *words: Any
+) -> list[tuple[int, str]]:
+    """Run a command of selfmark in each of `size` processes, after calling `patch` there.
+
+    Returns:
+        The exit code and the output of each process in rank order.
+    """
+    return _run_children(size, _run_patched_command, patch, *words)
+
+
 def _run_children(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -97,6 +108,11 @@ def _call_with_group(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(group, *arguments)
     except SelfmarkError as error:
         return error
+
+
+def _run_patched_command(patch: Callable[[], None], *words: Any) -> tuple[int, str]:
+    patch()
+    return _run_command(*words)
 
 
 def _run_command(*words: Any) -> tuple[int, str]:

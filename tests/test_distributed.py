@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
+from selfmark import feature_labels, feature_pipeline
+from selfmark.config import override
+from selfmark.detector import Detector
 from selfmark.discovery import discover
+from selfmark.errors import InputError
+from selfmark.evaluation import familiarity
+from selfmark.evaluation.label_free import run_label_free_checks
+from selfmark.evaluation.stage1_landmarks import load_stage1_finder
+from selfmark.images.feed import PixelFeed
+from selfmark.images.store import load_store
+from selfmark.keypoints import first_keypoints, outliers
+from selfmark.methods import training
+from selfmark.methods.registry import build_method
+from selfmark.model.feature_network import FeaturePsi
+from selfmark.model.turned_network import TurnedPsi
+from selfmark.points import Keypoints
 from selfmark.run.folder import Run
+from selfmark.run.processes import ProcessGroup
 from tests.conftest import QUICK, QUICK_FEATURES
-from tests.processes import run_command_in_processes
+from tests.processes import run_command_in_processes, run_in_processes, run_patched_command_in_processes
 
 # Two and three processes divide these batches evenly. There is no noise: each process would draw its own.
 SHARED = QUICK | {
     "runtime.batch": 6,
     "stage2.batch": 6,
     "runtime.log_every": 1,
+    "runtime.predict_batch": 5,  # the 24 images are processed in five passes
     "augment.noise": 0.0,
     "optimizer.lr": 1e-4,
 }
@@ -66,9 +86,7 @@ def _discover(
 def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     """The same discovery with one, two and three processes."""
     folder = tmp_path_factory.mktemp("distributed")
-    discover(photos, output=folder / "1", preset="tiny", settings=SHARED, device="cpu")
-    several = {processes: _discover(photos, folder / str(processes), processes) for processes in (2, 3)}
-    return {1: Run.open(folder / "1")} | several
+    return {processes: _discover(photos, folder / str(processes), processes) for processes in (1, 2, 3)}
 
 
 def _read_losses(run: Run) -> dict[str, Any]:
@@ -90,6 +108,14 @@ def test_losses_are_close_to_those_of_one_process(runs: dict[int, Run], processe
     # tolerance allows for numerical differences, which grow from step to step.
     np.testing.assert_allclose(several["warm-up"], single["warm-up"], rtol=0.1)
     np.testing.assert_allclose(several["warm-up"].mean(), single["warm-up"].mean(), rtol=0.05)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_first_keypoints_equal_those_of_one_process(runs: dict[int, Run], processes: int) -> None:
+    single, several = (load_file(runs[size].path / "points" / "first.safetensors") for size in (1, processes))
+    assert single.keys() == several.keys()
+    for name, value in single.items():
+        assert torch.equal(several[name], value), name
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -193,9 +219,15 @@ def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     """The same discovery with features, with one and two processes."""
     folder = tmp_path_factory.mktemp("features")
     # Each process draws its own sample of the cells. The sample is large enough to contain all of them.
-    values = QUICK_FEATURES | {"features.sample": 10_000, "features.max_unexplained_start": 1e9}
-    discover(photos, output=folder / "1", preset="tiny", settings=values, device="cpu")
-    return {1: Run.open(folder / "1"), 2: _discover(photos, folder / "2", 2, values=values)}
+    values = QUICK_FEATURES | {
+        "features.sample": 10_000,
+        "features.max_unexplained_start": 1e9,
+        "runtime.predict_batch": 5,
+    }
+    return {
+        processes: _discover(photos, folder / str(processes), processes, values=values)
+        for processes in (1, 2)
+    }
 
 
 def test_features_give_the_same_first_landmarks_as_one_process(feature_runs: dict[int, Run]) -> None:
@@ -218,6 +250,160 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
         landmarks = load_file(both.path / "points" / f"student-{round_number}.safetensors")["xy"]
         assert landmarks.shape == (24, count, 2)
     assert (both.path / "report" / "index.html").exists()
+
+
+def _compute_results(group: ProcessGroup, folder: Path) -> dict[str, Any]:
+    """Compute the results of a finished run that processes share."""
+    opened = Run.open(folder)
+    # Both numbers are two passes. The slow checks of appearance need eight images.
+    num_samples = 8 if opened.config.uses_features else 7
+    config = override(opened.config, {"evaluation.num_samples": num_samples})
+    run, detector = Run(folder, config, None, group), Detector.load(folder)
+    store = load_store(run.refs(), config.images, float("inf"), None)
+    finder = load_stage1_finder(opened, "cpu")
+    checks = run_label_free_checks(detector, finder, store.refs, config, store, group=group)
+    results: dict[str, Any] = {"checks": checks}
+    if config.uses_features:
+        feed = PixelFeed(store.pixels, torch.device("cpu"))
+        assert isinstance(detector.psi, TurnedPsi)
+        assert isinstance(detector.psi.psi, FeaturePsi)
+        results |= feature_pipeline._find_landmarks(run, detector.psi.psi, feed)
+        results["descriptions"] = familiarity.describe_images(detector.psi.encoder, store.pixels, group)
+    return results
+
+
+@pytest.mark.parametrize("has_features", [False, True])
+def test_checks_and_landmarks_equal_those_of_one_process(
+    has_features: bool, request: pytest.FixtureRequest
+) -> None:
+    finished: dict[int, Run] = request.getfixturevalue("feature_runs" if has_features else "runs")
+    (single,) = run_in_processes(1, _compute_results, finished[1].path)
+    assert single["checks"]["images"] == (8 if has_features else 7)
+    assert (None in single["checks"]["appearance_error"]) != has_features
+    for shared in run_in_processes(2, _compute_results, finished[1].path):
+        assert shared.keys() == single.keys()
+        for name, value in single.items():
+            assert shared[name] == value if name == "checks" else torch.equal(shared[name], value), name
+
+
+def _locate_with_another_method(group: ProcessGroup, folder: Path) -> dict[str, Any]:
+    """Locate the landmarks of an untrained network of a method with one stage."""
+    opened = Run.open(folder)
+    run = Run(folder, override(opened.config, {"method": "zhang2018"}), None, group)
+    store = load_store(run.refs(), run.config.images, float("inf"), None)
+    torch.manual_seed(0)
+    psi = build_method(run.config).psi
+    labeled, partners = training._locate_landmarks(run, psi, PixelFeed(store.pixels, torch.device("cpu")))
+    assert labeled.centroids is not None
+    return {"xy": labeled.points.xy, "centroids": labeled.centroids, "mirror": torch.tensor(partners.mirror)}
+
+
+def test_methods_with_one_stage_locate_the_same_landmarks_as_one_process(runs: dict[int, Run]) -> None:
+    (single,) = run_in_processes(1, _locate_with_another_method, runs[1].path)
+    assert single["xy"].shape == (24 * runs[1].config.K, 2)
+    for shared in run_in_processes(2, _locate_with_another_method, runs[1].path):
+        for name, value in single.items():
+            assert torch.equal(shared[name], value), name
+
+
+def _score_outliers(group: ProcessGroup, points: Keypoints) -> torch.Tensor:
+    outliers._MAX_SIMILARITIES = 20 * 10  # ten points at a time
+    assert points.descriptor is not None
+    generator = torch.Generator().manual_seed(0)
+    return outliers.compute_outlier_scores(points.descriptor, 4, 20, generator, group)
+
+
+def test_outlier_scores_equal_those_of_one_process() -> None:
+    generator = torch.Generator().manual_seed(1)
+    descriptor = torch.randn(55, 16, generator=generator)
+    points = Keypoints(torch.zeros(55, 2), torch.arange(55), torch.ones(55), descriptor)
+    (single,) = run_in_processes(1, _score_outliers, points)
+    assert all(torch.equal(shared, single) for shared in run_in_processes(3, _score_outliers, points))
+
+
+def _raise_on_rank_1(error: BaseException) -> None:
+    if os.environ["RANK"] == "1":
+        raise error
+
+
+def _break_first_keypoints() -> None:
+    """Let the detection of first keypoints fail in the process with rank 1."""
+    create = first_keypoints.create_detector
+
+    def create_or_fail(*arguments: Any) -> Any:
+        _raise_on_rank_1(InputError("the weights of the detector are missing"))
+        return create(*arguments)
+
+    first_keypoints.create_detector = create_or_fail
+
+
+def _break_features() -> None:
+    """Let the computation of features fail in the process with rank 1."""
+    describe = feature_labels.describe_cells
+
+    def describe_or_fail(*arguments: Any, **options: Any) -> Any:
+        _raise_on_rank_1(InputError("the features cannot be computed"))
+        return describe(*arguments, **options)
+
+    feature_labels.describe_cells = describe_or_fail
+
+
+def _interrupt_first_keypoints() -> None:
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    first_keypoints.create_detector = interrupt
+
+
+def _exhaust_memory_in_checks() -> None:
+    """Let the detector run out of memory in the process with rank 1."""
+    locate = Detector.locate
+
+    def locate_or_fail(detector: Detector, pixels: torch.Tensor) -> Any:
+        _raise_on_rank_1(torch.OutOfMemoryError())
+        return locate(detector, pixels)
+
+    Detector.locate = locate_or_fail  # type: ignore[method-assign]
+
+
+def _read_messages(results: list[Any]) -> list[str]:
+    return [line for _, output in results for line in output.splitlines() if line.startswith("selfmark:")]
+
+
+@pytest.mark.parametrize(
+    ("break_step", "values", "message"),
+    [
+        (_break_first_keypoints, SHARED, "the weights of the detector are missing"),
+        (_break_features, QUICK_FEATURES, "the features cannot be computed"),
+    ],
+    ids=["keypoints", "features"],
+)
+def test_an_error_in_one_process_ends_both_with_one_message(
+    break_step: Callable[[], None], values: dict[str, Any], message: str, photos: Path, tmp_path: Path
+) -> None:
+    words = _build_arguments(photos, tmp_path / "run", values)
+    results = run_patched_command_in_processes(2, break_step, *words)
+    assert [code for code, _ in results] == [2, 2], results
+    assert _read_messages(results) == [f"selfmark: {message}"]
+    stored = {path.stem for path in (tmp_path / "run" / "points").iterdir()}
+    assert stored.isdisjoint({"first", "zero-shot"})
+
+
+def test_an_interrupt_of_shared_work_ends_all_processes(photos: Path, tmp_path: Path) -> None:
+    words = _build_arguments(photos, tmp_path / "run", SHARED)
+    results = run_patched_command_in_processes(2, _interrupt_first_keypoints, *words)
+    assert [code for code, _ in results] == [130, 130], results
+    assert all("--resume" in output for _, output in results)
+
+
+def test_too_little_memory_in_one_process_ends_both_with_advice(runs: dict[int, Run], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs[2].path, tmp_path / "run")
+    words = ["discover", "-o", copy, "--resume", "--device", "cpu"]
+    results = run_patched_command_in_processes(2, _exhaust_memory_in_checks, *words)
+    assert [code for code, _ in results] == [2, 1], results
+    (message,) = _read_messages(results)
+    assert "too little memory for runtime.predict_batch=5" in message
+    assert "runtime.predict_batch=2" in results[1][1].replace("\n", "")
 
 
 def test_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:

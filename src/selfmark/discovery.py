@@ -17,6 +17,7 @@ from selfmark.config.schedule import stage_iterations
 from selfmark.detector import Detector
 from selfmark.errors import InputError, SelfmarkError, report_path_errors
 from selfmark.evaluation.familiarity import save_familiarity
+from selfmark.evaluation.protocol import Metrics
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.evaluation.run_models import RunModels
 from selfmark.feature_pipeline import train_feature_detector
@@ -142,7 +143,7 @@ def discover(
                 store,
                 lambda second, is_new: train_run(second, opened.device, is_new, show_nothing)[0],
             )
-        run.group.run_on_leader(lambda: _finish(run, detector, store))
+        _finish(run, detector, store)
         return Detector(detector.psi, read_card(run.model_folder), opened.device, run.config.runtime)
 
 
@@ -245,32 +246,54 @@ def _preview_detector(run: Run, detector: Detector, store: ImageStore) -> None:
 
 
 def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
-    """Save a trained detector, check it and write the report; called on the leader only."""
-    guards, batch = run.config.guards, run.config.runtime.predict_batch
-    check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
-    with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
+    """Save a trained detector, check it and write the report; the processes share the checks."""
+    group, guards, batch = run.group, run.config.guards, run.config.runtime.predict_batch
+    progress = run.progress("checking landmarks")
+
+    def check_and_save() -> None:
+        check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
         detector.save(run.model_folder)
-        progress = run.progress("checking landmarks")
+
+    with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
+        group.run_on_leader(check_and_save)
         progress(0, _FINAL_STEPS)
-        save_familiarity(detector, store.pixels, run.model_folder, guards)
-        finished = Run.open(run.path)  # without the process group, because the other processes wait
-        with embed_meanwhile(RunModels.of(finished, detector), store):
-            metrics = check_run(finished, detector, store)
-        progress(1, _FINAL_STEPS)
-        checks = metrics["unlabelled"]
-        trust = tuple(round(value, 4) for value in checks["trust"])
-        # Read the card again, because the user may have named landmarks during the checks.
-        card = replace(read_card(run.model_folder), trust=trust, verdict=checks["verdict"])
-        write_card(card, run.model_folder)
-        if metrics["verification"] is not None:
-            run.log("agreement_of_runs", text=describe_agreement(metrics["verification"]))
-        for sentence in metrics["advice"]:
-            run.log("advice", text=sentence)
-        judged = Detector(detector.psi, card, detector.device, detector.runtime)
-        build_report(RunModels.of(finished, judged), image_store=store)
+        save_familiarity(detector, store.pixels, run.model_folder, guards, group)
+        # Without the process group, because the leader alone writes the report.
+        finished = group.run_on_all(lambda: Run.open(run.path))
+        with ExitStack() as meanwhile:
+
+            def start_embedding() -> None:
+                meanwhile.enter_context(embed_meanwhile(RunModels.of(finished, detector), store))
+
+            def write_results() -> None:
+                meanwhile.close()
+                progress(1, _FINAL_STEPS)
+                _write_card_and_report(run, finished, detector, metrics, store)
+
+            group.run_on_leader(start_embedding)
+            metrics = check_run(finished, detector, store, group)
+            group.run_on_leader(write_results)
         progress(_FINAL_STEPS, _FINAL_STEPS)
+    checks = metrics["unlabelled"]
     run.log("verdict", verdict=checks["verdict"], text=describe_verdict(checks))
     run.log("done", landmarks=run.config.K, output=str(run.path))
+
+
+def _write_card_and_report(
+    run: Run, finished: Run, detector: Detector, metrics: Metrics, store: ImageStore
+) -> None:
+    """Add the results of the checks to the model card, log them, and write the report."""
+    checks = metrics["unlabelled"]
+    trust = tuple(round(value, 4) for value in checks["trust"])
+    # Read the card again, because the user may have named landmarks during the checks.
+    card = replace(read_card(run.model_folder), trust=trust, verdict=checks["verdict"])
+    write_card(card, run.model_folder)
+    if metrics["verification"] is not None:
+        run.log("agreement_of_runs", text=describe_agreement(metrics["verification"]))
+    for sentence in metrics["advice"]:
+        run.log("advice", text=sentence)
+    judged = Detector(detector.psi, card, detector.device, detector.runtime)
+    build_report(RunModels.of(finished, judged), image_store=store)
 
 
 class OpenedRun(NamedTuple):

@@ -143,7 +143,8 @@ def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
         accuracy = consistency = None
         if orientation == "auto":
             sample = feed.pixels[checked_rows(len(feed))].to(feed.device)
-            accuracy = round(measure_uprightness(encoder, sample, run.config.runtime.predict_batch), 4)
+            batch = run.config.runtime.predict_batch
+            accuracy = round(measure_uprightness(encoder, sample, batch, run.group), 4)
         # On GPUs the accuracy may differ slightly between processes, but their decision must not.
         if run.group.any(accuracy is None or accuracy < settings.min_upright_accuracy):
             consistency = round(float(_fit_common_direction(run, encoder, feed).consistency), 4)
@@ -235,17 +236,22 @@ def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _C
 
 
 def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
-    """Match every image to the template; each process does this for its own images."""
+    """Match every image to the template; the processes share the images."""
     template, offset, consistency = _fit_common_direction(run, encoder, feed)
-    rows, on_progress = run.group.shard(len(feed)), run.progress("finding directions")
-    angles: list[Tensor] = []
-    done = 0
-    for pixels in feed.sequential_batches(run.config.runtime.predict_batch, rows):
-        views = _describe_rotations(run, encoder, pixels, feed.device)
-        angles.append(match_template(views, template) + offset)
-        done += len(pixels)
-        on_progress(done, rows.stop - rows.start)
-    return Directions(template, offset, run.group.gather_rows(torch.cat(angles)), consistency)
+    batch, on_progress = run.config.runtime.predict_batch, run.progress("finding directions")
+
+    def match(rows: slice) -> list[Tensor]:
+        angles: list[Tensor] = []
+        done = 0
+        for pixels in feed.sequential_batches(batch, rows):
+            views = _describe_rotations(run, encoder, pixels, feed.device)
+            angles.append(match_template(views, template) + offset)
+            done += len(pixels)
+            on_progress(done, rows.stop - rows.start)
+        return [torch.cat(angles)]
+
+    (angle,) = run.group.compute_shared(len(feed), batch, match)
+    return Directions(template, offset, angle, consistency)
 
 
 def _find_sample_foreground(

@@ -101,8 +101,10 @@ def _compute_labels(run: Run, encoder: Encoder, images: UsedImages) -> dict[str,
     """Return the zero-shot landmarks and the labels of the keypoints as named tensors."""
     settings, group, device = run.config.features, run.group, images.feed.device
     describe = partial(describe_cells, encoder, images.feed, images.shard, run.config, run.path)
-    features = describe(on_progress=run.progress("computing features"))
-    mirrored_features = describe(is_mirrored=True, on_progress=run.progress("features of mirror images"))
+    features = group.run_on_all(lambda: describe(on_progress=run.progress("computing features")))
+    mirrored_features = group.run_on_all(
+        lambda: describe(is_mirrored=True, on_progress=run.progress("features of mirror images"))
+    )
     generator = create_generator(run.config, "zero-shot", device)
     colors = describe_colors(images.feed, images.shard, run.config.runtime.predict_batch)
     foreground = find_foreground(features, colors, settings, generator, group)
@@ -187,13 +189,15 @@ def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
         max_points=config.features.max_keypoints,
     )
     rows = images.rows[images.shard]
-    detected = detect_first_keypoints(
-        images.store.pixels[rows],
-        images.store.bounds[rows.numpy()],
-        detector,
-        device,
-        config.runtime.predict_batch,
-        run.progress("detecting keypoints"),
+    detected = run.group.run_on_all(
+        lambda: detect_first_keypoints(
+            images.store.pixels[rows],
+            images.store.bounds[rows.numpy()],
+            detector,
+            device,
+            config.runtime.predict_batch,
+            run.progress("detecting keypoints"),
+        )
     )
     store_row = rows.to(detected.image_index.device)[detected.image_index]
     return _select_own_keypoints(replace(detected, image_index=store_row), images)

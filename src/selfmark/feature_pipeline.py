@@ -463,15 +463,16 @@ def _find_landmarks(run: Run, psi: FeaturePsi, feed: PixelFeed) -> dict[str, Ten
     Returns:
         A mapping from the names of the fields of `FoundLandmarks` to their values.
     """
-    config, group = run.config, run.group
+    config = run.config
     psi.eval()
-    rows = group.shard(len(feed))
     batch = images_per_pass(
         config.runtime.predict_batch, bytes_per_feature_image(config.images.size), feed.device
     )
-    parts: list[tuple[Tensor, ...]] = []
-    done, on_progress = 0, run.progress("finding landmarks")
-    with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
+    on_progress = run.progress("finding landmarks")
+
+    def find(rows: slice) -> list[Tensor]:
+        parts: list[tuple[Tensor, ...]] = []
+        done = 0
         for pixels in feed.sequential_batches(batch, rows):
             images = pixels.float() / 255
             placed = _read_landmarks(psi(images))
@@ -479,8 +480,11 @@ def _find_landmarks(run: Run, psi: FeaturePsi, feed: PixelFeed) -> dict[str, Ten
             parts.append((*placed, *mirrored))
             done += len(images)
             on_progress(done, rows.stop - rows.start)
-    columns = (group.gather_rows(torch.cat(column)) for column in zip(*parts, strict=True))
-    return FoundLandmarks(*columns)._asdict()
+        return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+    with report_out_of_memory(run, "runtime.predict_batch", config.runtime.predict_batch):
+        found = FoundLandmarks(*run.group.compute_shared(len(feed), batch, find))
+    return found._asdict()
 
 
 def _read_landmarks(maps: Tensor) -> PlacedLandmarks:

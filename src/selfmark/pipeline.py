@@ -218,7 +218,9 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
     generator = create_generator(config, "first keypoints", torch.device("cpu"))
     if settings.detector == "file":
         names = [ref.name for ref in store.refs]
-        points = read_points_file(Path(settings.points_file), names, store.regions, config.images.size)
+        points = run.group.run_on_all(
+            lambda: read_points_file(Path(settings.points_file), names, store.regions, config.images.size)
+        )
     else:
         detected = detect_first_keypoints(
             store.pixels,
@@ -227,9 +229,10 @@ def _compute_first_keypoints(run: Run, store: ImageStore, device: torch.device) 
             device,
             config.runtime.predict_batch,
             run.progress("first keypoints"),
+            run.group,
         )
         outlier_generator = create_generator(config, "outliers", detected.xy.device)
-        points = remove_outliers(detected, settings, outlier_generator).to("cpu")
+        points = remove_outliers(detected, settings, outlier_generator, run.group).to("cpu")
     if settings.random_fraction > 0:
         points = mix_in_random_points(
             points, settings.random_fraction, len(store), config.images.size, generator
@@ -379,7 +382,7 @@ def _describe_keypoints(run: Run, phi: Phi, feed: PixelFeed, number: int) -> Des
     """Detect and describe the keypoints of every image with Phi, before round `number` (Sec. 3.2)."""
     with report_out_of_memory(run, "runtime.predict_batch", run.config.runtime.predict_batch):
         progress = run.progress("describing keypoints", number)
-        described = describe_images(phi, feed, run.config, progress, run.group)
+        described = run.group.run_on_all(lambda: describe_images(phi, feed, run.config, progress, run.group))
     check_points(described, len(feed), run.config.images.size, run.config.guards, run.group)
     return described
 

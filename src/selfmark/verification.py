@@ -21,6 +21,7 @@ from selfmark.config import Config, override
 from selfmark.config.schedule import scale_schedule
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining, NotEnoughData
+from selfmark.evaluation.located_images import locate_images
 from selfmark.evaluation.protocol import to_json_list
 from selfmark.evaluation.second_run import PairedLandmarks, SecondRunErrors, compare_detectors
 from selfmark.image_ref import ImageRef
@@ -72,8 +73,10 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
         run.log("note", text=f"the run is not verified, because the second training failed: {error}")
         return
 
+    fit, held_out = _locate_both(run, detector, other, store)
+
     def compare_and_store() -> None:
-        errors = _compare_on_held_out_images(run, detector, other, store)
+        errors = compare_detectors(fit, held_out, config.images.size, run.config.evaluation.ridge)
         with run.report_disk_errors():
             write_json(_to_json(errors, len(half)), path)
             remove_folder(folder)
@@ -108,27 +111,26 @@ def shorten(config: Config) -> Config:
     return replace(shorter, features=replace(config.features, keypoint_landmarks=False))
 
 
-def _compare_on_held_out_images(
+def _locate_both(
     run: Run, detector: Detector, other: Detector, store: ImageStore
-) -> SecondRunErrors:
-    config = run.config
-    held_out = load_store(run.held_out_refs(), config.images, float("inf"), None)
+) -> tuple[PairedLandmarks, PairedLandmarks]:
+    """Return the landmarks of two detectors in some training images, and in the held-out images.
+
+    Each process locates the landmarks of a part of the images.
+    """
+    config, group = run.config, run.group
+    held_out = group.run_on_all(lambda: load_store(run.held_out_refs(), config.images, float("inf"), None))
     fit = store.pixels[torch.from_numpy(evenly_spaced(len(store), _FIT_IMAGES))]
 
-    def locate(pixels: Tensor) -> PairedLandmarks:
-        return PairedLandmarks(
-            *(_locate(model, pixels, config.runtime.predict_batch) for model in (detector, other))
-        )
+    def locate(model: Detector, pixels: Tensor) -> FloatArray:
+        located = locate_images(model, pixels, config.runtime.predict_batch, group)
+        xy: FloatArray = located.xy.cpu().numpy().astype(np.float64)
+        return xy
 
-    return compare_detectors(
-        locate(fit), locate(held_out.pixels), config.images.size, config.evaluation.ridge
-    )
+    def locate_pair(pixels: Tensor) -> PairedLandmarks:
+        return PairedLandmarks(locate(detector, pixels), locate(other, pixels))
 
-
-def _locate(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
-    parts = [detector.locate(part).xy for part in torch.split(pixels, batch)]
-    located: FloatArray = torch.cat(parts).cpu().numpy().astype(np.float64)
-    return located
+    return locate_pair(fit), locate_pair(held_out.pixels)
 
 
 def _to_json(errors: SecondRunErrors, num_images: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from selfmark.images.augment import invert_affine, move_points, warp_images
 from selfmark.model.feature_network import enlarge_maps, sharpen_similarity
 from selfmark.model.heatmaps import heat_centroids, sample_maps, to_pixels
 from selfmark.points import FloatArray
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 _BLOCK = 32  # number of images whose similarity maps are in memory at a time
 
@@ -66,7 +67,13 @@ def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) ->
 
 
 @torch.no_grad()
-def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, batch: int) -> Tensor:
+def compute_features(
+    encoder: Encoder,
+    pixels: Tensor,
+    device: torch.device,
+    batch: int,
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> Tensor:
     """Compute the features of every cell of images; a cell is a square of 8 x 8 pixels.
 
     Args:
@@ -74,12 +81,17 @@ def compute_features(encoder: Encoder, pixels: Tensor, device: torch.device, bat
         pixels: [N, 3, S, S] images in 0..1.
         device: device to compute on.
         batch: images per forward pass.
+        group: the processes that share the images; each gets the features of all images.
 
     Returns:
         [N, D, S/8, S/8] unit vectors, float16, on the CPU.
     """
-    parts = [encoder.describe(part.to(device)).half() for part in torch.split(pixels, batch)]
-    return torch.cat([part.cpu() for part in parts])
+
+    def describe(rows: slice) -> list[Tensor]:
+        parts = [encoder.describe(part.to(device)).half() for part in torch.split(pixels[rows], batch)]
+        return [torch.cat([part.cpu() for part in parts])]
+
+    return group.compute_shared(len(pixels), batch, describe)[0]
 
 
 def describe_landmarks(features: Tensor, xy: FloatArray) -> FloatArray:

@@ -16,9 +16,19 @@ from torch import Tensor
 from selfmark.config import Augment
 from selfmark.detector import Detector
 from selfmark.evaluation.stage1_landmarks import compute_silhouette_margins
-from selfmark.images.augment import augment_colors, move_points, points_inside, random_affine, warp_images
+from selfmark.images.augment import (
+    ColorChanges,
+    apply_color_changes,
+    move_points,
+    points_inside,
+    random_affine,
+    random_color_changes,
+    random_noise,
+    warp_images,
+)
 from selfmark.model.card import landmarks_without_partner
 from selfmark.points import FloatArray
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 
 class DeformationErrors(NamedTuple):
@@ -37,6 +47,19 @@ class DeformationErrors(NamedTuple):
     moved: FloatArray
 
 
+class _Deformations(NamedTuple):
+    """Random deformations of B images.
+
+    matrix: [B, 2, 3] affine maps
+    colors: changes of colors and blur
+    noise:  [B, 3, S, S] standard deviation 1
+    """
+
+    matrix: Tensor
+    colors: ColorChanges
+    noise: Tensor
+
+
 @torch.no_grad()
 def measure_deformation_errors(
     detector: Detector,
@@ -45,6 +68,7 @@ def measure_deformation_errors(
     augment: Augment,
     generator: torch.Generator,
     batch: int,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> DeformationErrors:
     """Measure the equivariance error: how far landmarks of deformed images are from the deformed landmarks.
 
@@ -54,27 +78,47 @@ def measure_deformation_errors(
         deformations: Number of deformations per image; each is a random affine map with a change of colors,
             blur and noise.
         augment: Strength of the deformations, usually the same as in training.
-        generator: Random number generator on the detector's device.
+        generator: Random number generator on the detector's device, in the same state in every process; not
+            to be used afterwards.
         batch: Number of images processed at a time.
+        group: The processes that share the images; each gets the errors of all images.
     """
     size = pixels.shape[-1]
-    errors, moves = [], []
-    for block in torch.split(pixels, batch):
-        images = block.to(detector.device).float() / 255
-        before = detector.locate(block).xy
-        for _ in range(deformations):
-            matrix = random_affine(len(images), size, augment, generator)
-            deformed = augment_colors(warp_images(images, matrix), augment, generator)
-            after = detector.locate((deformed * 255).round().to(torch.uint8)).xy
-            expected = move_points(before, matrix)
-            error = torch.where(points_inside(expected, size), (after - expected).norm(dim=-1), torch.nan)
-            errors.append(error / size)
-            moves.append((expected - before).norm(dim=-1) / size)
-    return DeformationErrors(_join_by_image(errors, deformations), _join_by_image(moves, deformations))
+
+    def draw(count: int) -> _Deformations:
+        return _Deformations(
+            random_affine(count, size, augment, generator),
+            random_color_changes(count, augment, generator),
+            random_noise(count, size, generator),
+        )
+
+    def measure(rows: slice) -> list[Tensor]:
+        errors, moves = [], []
+        for start in range(0, rows.stop, batch):
+            block = pixels[start : start + batch]
+            if start < rows.start:  # another process measures these images, with the same random numbers
+                for _ in range(deformations):
+                    draw(len(block))
+                continue
+            images = block.to(detector.device).float() / 255
+            before = detector.locate(block).xy
+            for _ in range(deformations):
+                matrix, colors, noise = draw(len(block))
+                deformed = apply_color_changes(warp_images(images, matrix), colors, noise)
+                after = detector.locate((deformed * 255).round().to(torch.uint8)).xy
+                expected = move_points(before, matrix)
+                error = torch.where(points_inside(expected, size), (after - expected).norm(dim=-1), torch.nan)
+                errors.append(error / size)
+                moves.append((expected - before).norm(dim=-1) / size)
+        return [_join_by_image(errors, deformations), _join_by_image(moves, deformations)]
+
+    return DeformationErrors(*map(_to_array, group.compute_shared(len(pixels), batch, measure)))
 
 
 @torch.no_grad()
-def measure_mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> FloatArray:
+def measure_mirror_errors(
+    detector: Detector, pixels: Tensor, batch: int, group: ProcessGroup = SINGLE_PROCESS
+) -> FloatArray:
     """Measure the distance [N, K] between each landmark and its mirror partner found in the mirrored image.
 
     The partner's position is mirrored back before the distance is measured. The distance is NaN for landmarks
@@ -86,15 +130,19 @@ def measure_mirror_errors(detector: Detector, pixels: Tensor, batch: int) -> Flo
         detector.psi, replace(detector.card, flip_test=False), detector.device, detector.runtime
     )
     partner = torch.tensor(detector.card.mirror, device=detector.device)
-    errors = []
-    for block in torch.split(pixels, batch):
-        original = without_flip.locate(block).xy
-        mirrored = without_flip.locate(block.flip(-1)).xy[:, partner]
-        mapped_back = torch.stack([size - 1 - mirrored[..., 0], mirrored[..., 1]], dim=-1)
-        error = (original - mapped_back).norm(dim=-1) / size
-        error[:, landmarks_without_partner(detector.card)] = torch.nan
-        errors.append(error)
-    return _join_by_image(errors, 1)
+
+    def measure(rows: slice) -> list[Tensor]:
+        errors = []
+        for block in torch.split(pixels[rows], batch):
+            original = without_flip.locate(block).xy
+            mirrored = without_flip.locate(block.flip(-1)).xy[:, partner]
+            mapped_back = torch.stack([size - 1 - mirrored[..., 0], mirrored[..., 1]], dim=-1)
+            error = (original - mapped_back).norm(dim=-1) / size
+            error[:, landmarks_without_partner(detector.card)] = torch.nan
+            errors.append(error)
+        return [torch.cat(errors)]
+
+    return _to_array(group.compute_shared(len(pixels), batch, measure)[0])
 
 
 def compute_detection_rates(score: FloatArray, threshold: float) -> FloatArray:
@@ -176,7 +224,7 @@ def nan_median(values: FloatArray) -> FloatArray:
     return median
 
 
-def _join_by_image(parts: list[Tensor], deformations: int) -> FloatArray:
+def _join_by_image(parts: list[Tensor], deformations: int) -> Tensor:
     """Join the tables of all batches and deformations so that the rows of an image are adjacent.
 
     Args:
@@ -184,5 +232,9 @@ def _join_by_image(parts: list[Tensor], deformations: int) -> FloatArray:
         deformations: number of tables per batch.
     """
     batches = [torch.stack(parts[i : i + deformations], 1) for i in range(0, len(parts), deformations)]
-    joined: FloatArray = torch.cat(batches).flatten(0, 1).cpu().numpy().astype(np.float64)
-    return joined
+    return torch.cat(batches).flatten(0, 1)
+
+
+def _to_array(values: Tensor) -> FloatArray:
+    array: FloatArray = values.cpu().numpy().astype(np.float64)
+    return array

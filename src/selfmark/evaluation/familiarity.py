@@ -21,6 +21,7 @@ from selfmark.features.encoder import Encoder
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import iterate_crops
 from selfmark.model.card import model_folder
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.run.tensor_files import read_tensors, write_tensors
 from selfmark.sampling import evenly_spaced
 
@@ -74,18 +75,28 @@ def measure_unfamiliarity(familiarity: Familiarity, descriptions: Tensor) -> flo
     return float(_distances(descriptions, familiarity.mean).median() / max(familiarity.limit, 1e-12))
 
 
-def compute_mean_features(encoder: Encoder, pixels: Tensor) -> Tensor:
-    """Return the mean features [N, C] of network images [N, 3, S, S] uint8, as unit vectors on the CPU."""
+@torch.no_grad()
+def compute_mean_features(encoder: Encoder, pixels: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
+    """Return the mean features [N, C] of network images [N, 3, S, S] uint8, as unit vectors on the CPU.
+
+    The processes of the group share the images, and each gets the features of all images.
+    """
     device = next(encoder.parameters()).device
-    with torch.no_grad():
+    batch = _BATCH if device.type == "cpu" else _GPU_BATCH
+
+    def describe(rows: slice) -> list[Tensor]:
         parts = [
             encoder(part.to(device).float() / 255).float().mean(dim=(2, 3)).cpu()
-            for part in torch.split(pixels, _BATCH if device.type == "cpu" else _GPU_BATCH)
+            for part in torch.split(pixels[rows], batch)
         ]
-    return F.normalize(torch.cat(parts), dim=1)
+        return [torch.cat(parts)]
+
+    return F.normalize(group.compute_shared(len(pixels), batch, describe)[0], dim=1)
 
 
-def save_familiarity(detector: Detector, pixels: Tensor, folder: Path, guards: Guards) -> None:
+def save_familiarity(
+    detector: Detector, pixels: Tensor, folder: Path, guards: Guards, group: ProcessGroup = SINGLE_PROCESS
+) -> None:
     """Write the statistics of training images to a model folder, if the detector has pretrained features.
 
     Args:
@@ -93,14 +104,15 @@ def save_familiarity(detector: Detector, pixels: Tensor, folder: Path, guards: G
         pixels: [N, 3, S, S] uint8 training images.
         folder: Model folder.
         guards: Number of images to use.
+        group: The processes that share the images; only the leader writes.
     """
     encoder = _find_encoder(detector)
     if encoder is None:
         return
     rows = evenly_spaced(len(pixels), guards.familiar_images)
-    familiarity = fit_familiarity(compute_mean_features(encoder, pixels[rows].cpu()))
-    limit = torch.tensor([familiarity.limit])
-    write_tensors({"mean": familiarity.mean, "limit": limit}, {}, folder / FILE)
+    familiarity = fit_familiarity(compute_mean_features(encoder, pixels[rows].cpu(), group))
+    tensors = {"mean": familiarity.mean, "limit": torch.tensor([familiarity.limit])}
+    group.run_on_leader(lambda: write_tensors(tensors, {}, folder / FILE))
 
 
 def warn_of_unfamiliar_images(

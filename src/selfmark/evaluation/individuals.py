@@ -34,6 +34,7 @@ from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
 from selfmark.points import FloatArray
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.sampling import evenly_spaced
 
 _MIN_DESCRIBED, _MAX_DESCRIBED = 8, 100  # number of images for the checks of appearance
@@ -73,7 +74,11 @@ class IndividualChecks:
 
 
 def check_individuals(
-    xy: FloatArray, pixels: Tensor, config: Config, device: torch.device
+    xy: FloatArray,
+    pixels: Tensor,
+    config: Config,
+    device: torch.device,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> IndividualChecks:
     """Check the landmarks of images of different individuals.
 
@@ -86,6 +91,7 @@ def check_individuals(
         pixels: [N, 3, S, S] uint8 network images.
         config: settings of the run.
         device: device to compute on.
+        group: the processes that share the computation of features; each gets all results.
     """
     settings, side = config.evaluation, pixels.shape[-1]
     duplicates = group_duplicates(xy, settings.duplicate_radius * side)
@@ -100,7 +106,7 @@ def check_individuals(
         rows = evenly_spaced(len(pixels), _MAX_DESCRIBED)
         enlarged = _enlarge(pixels[rows])
         points = (xy[rows] + 0.5) * (enlarged.shape[-1] / side) - 0.5
-        appearance = _check_appearance(encoder, enlarged, points, duplicates, config, device)
+        appearance = _check_appearance(encoder, enlarged, points, duplicates, config, device, group)
     return IndividualChecks(
         purity=appearance.purity,
         constellation=constellation,
@@ -136,22 +142,25 @@ def _check_appearance(
     duplicates: list[list[int]],
     config: Config,
     device: torch.device,
+    group: ProcessGroup,
 ) -> _AppearanceChecks:
     batch = config.runtime.predict_batch
     shapes = fit_constellations(xy) if xy.shape[1] > 1 else None
     images = align_images(pixels.cpu(), xy, shapes)
-    features = compute_features(encoder, images.pixels, device, batch)
+    features = compute_features(encoder, images.pixels, device, batch, group)
     descriptor = describe_landmarks(features, images.xy)
     sharpness = config.features.sharpness
     return _AppearanceChecks(
         purity=measure_purity(descriptor, duplicates),
         error=measure_unexplained_by_appearance(images, features, descriptor, xy, sharpness),
         kind_separation=measure_kind_separation(descriptor),
-        upright_accuracy=_measure_uprightness(encoder, pixels, config, device),
+        upright_accuracy=_measure_uprightness(encoder, pixels, config, device, group),
     )
 
 
-def _measure_uprightness(encoder: Encoder, pixels: Tensor, config: Config, device: torch.device) -> float:
+def _measure_uprightness(
+    encoder: Encoder, pixels: Tensor, config: Config, device: torch.device, group: ProcessGroup
+) -> float:
     """Return the accuracy of telling images from upside-down copies.
 
     The result is NaN if the run does not expect upright objects, or if there are too few images.
@@ -160,7 +169,7 @@ def _measure_uprightness(encoder: Encoder, pixels: Tensor, config: Config, devic
     if not expects_upright or len(pixels) < _MIN_UPRIGHT_IMAGES:
         return math.nan
     sample = pixels[evenly_spaced(len(pixels), _MAX_UPRIGHT_IMAGES)].to(device)
-    return measure_uprightness(encoder, sample, config.runtime.predict_batch)
+    return measure_uprightness(encoder, sample, config.runtime.predict_batch, group)
 
 
 def _enlarge(pixels: Tensor) -> Tensor:

@@ -20,12 +20,14 @@ from selfmark.evaluation.consistency import (
     nan_median,
 )
 from selfmark.evaluation.individuals import check_individuals
+from selfmark.evaluation.located_images import locate_images
 from selfmark.evaluation.protocol import Metrics, to_json_list, to_json_number
 from selfmark.evaluation.stage1_landmarks import Stage1Finder, find_stage1_landmarks
 from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
 from selfmark.evaluation.verdict import judge_run
 from selfmark.image_ref import ImageRef
 from selfmark.images.store import ImageStore, load_store
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.sampling import evenly_spaced
 
 
@@ -36,6 +38,7 @@ def run_label_free_checks(
     config: Config,
     image_store: ImageStore | None = None,
     second_run: Metrics | None = None,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Metrics:
     """Run all checks that need no labels, and judge each landmark and the run by them.
 
@@ -46,6 +49,7 @@ def run_label_free_checks(
         config: Settings of the run.
         image_store: Decoded images, among them all `refs`; None decodes the sample.
         second_run: Content of verification.json, the agreement with a second run; None without such a run.
+        group: The processes that share the passes of the networks over the images; each gets all results.
 
     Returns:
         The section `unlabelled` of metrics.json, with None for unknown values.
@@ -57,16 +61,16 @@ def run_label_free_checks(
     )
     generator = torch.Generator(detector.device).manual_seed(settings.seed)
     deformed = measure_deformation_errors(
-        detector, store.pixels, settings.deformations, config.augment, generator, batch
+        detector, store.pixels, settings.deformations, config.augment, generator, batch, group
     )
-    located = [detector.locate(part) for part in torch.split(store.pixels, batch)]
-    xy, peaks = (torch.cat(column).cpu().numpy().astype(np.float64) for column in zip(*located, strict=True))
-    landmarks = find_stage1_landmarks(stage1, store.pixels)
-    mirrored = measure_mirror_errors(detector, store.pixels, batch) if config.flip.train else None
+    located = locate_images(detector, store.pixels, batch, group)
+    xy, peaks = (values.cpu().numpy().astype(np.float64) for values in located)
+    landmarks = find_stage1_landmarks(stage1, store.pixels, group)
+    mirrored = measure_mirror_errors(detector, store.pixels, batch, group) if config.flip.train else None
     separation = compute_cluster_separation(
         landmarks.descriptor, landmarks.label, stage1.centroids.cpu().numpy()
     )
-    individuals = check_individuals(xy, store.pixels, config, detector.device)
+    individuals = check_individuals(xy, store.pixels, config, detector.device, group)
     stable = compute_stable_fraction(deformed, settings.agreement_radius)
     found = landmarks.found.mean(axis=0)
     trust = judge_landmarks(

@@ -69,6 +69,7 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import make_folders
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.wording import choose_form, describe_count
 
@@ -226,12 +227,23 @@ def _require_field(truth: AnnotatedObjects, name: str) -> None:
         raise InputError(f"{truth.source} has no field '{name}' to break down by; it has: {known}.{hint}")
 
 
-def check_run(run: Run, detector: Detector, store: ImageStore) -> Metrics:
-    """Run the label-free checks on a new run and write its metrics.json."""
-    stage1, second_run = load_stage1_finder(run, detector.device), run.read_verification()
-    checks = run_label_free_checks(detector, stage1, store.refs, run.config, store, second_run)
+def check_run(
+    run: Run, detector: Detector, store: ImageStore, group: ProcessGroup = SINGLE_PROCESS
+) -> Metrics:
+    """Run the label-free checks on a new run and write its metrics.json.
+
+    Args:
+        run: The run, opened without other processes.
+        detector: Its detector.
+        store: Its training images.
+        group: The processes that share the checks; only the leader writes.
+    """
+    stage1, second_run = group.run_on_all(
+        lambda: (load_stage1_finder(run, detector.device), run.read_verification())
+    )
+    checks = run_label_free_checks(detector, stage1, store.refs, run.config, store, second_run, group)
     metrics = _build_header(run, detector.card) | _build_check_entries(run, checks, second_run, run.config)
-    write_json(metrics, run.path / "metrics.json")
+    group.run_on_leader(lambda: write_json(metrics, run.path / "metrics.json"))
     return metrics
 
 

@@ -42,6 +42,7 @@ from selfmark.model.soft_argmax import SoftArgmaxPsi
 from selfmark.model.turned_network import DirectionFinder
 from selfmark.points import FloatArray, LabeledPoints
 from selfmark.run.folder import Run
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.run.tensor_files import read_tensors, require_finite
 
 
@@ -333,23 +334,30 @@ class Stage1Landmarks:
         return np.isfinite(self.xy[..., 0])
 
 
-def find_stage1_landmarks(stage1: Stage1Finder, pixels: Tensor) -> Stage1Landmarks:
+def find_stage1_landmarks(
+    stage1: Stage1Finder, pixels: Tensor, group: ProcessGroup = SINGLE_PROCESS
+) -> Stage1Landmarks:
     """Find the landmarks of network images [N, 3, S, S] uint8, N >= 1.
 
     The landmarks of an image do not depend on other images. So batches are processed one after the other,
-    which limits memory.
+    which limits memory, or by several processes, each of which gets the landmarks of all images.
     """
     if pixels.ndim != 4 or len(pixels) == 0:
         raise ValueError(f"pixels must be [N, 3, S, S] with at least one image, got {tuple(pixels.shape)}")
     step = stage1.config.runtime.predict_batch
-    parts = [stage1.find(block) for block in torch.split(pixels, step)]
-    return Stage1Landmarks(
-        xy=np.concatenate([part.xy for part in parts]),
-        image=np.concatenate([part.image + index * step for index, part in enumerate(parts)]),
-        label=np.concatenate([part.label for part in parts]),
-        descriptor=np.concatenate([part.descriptor for part in parts]),
-        margin=np.concatenate([part.margin for part in parts]),
-    )
+
+    def find(rows: slice) -> list[Tensor]:
+        parts = [stage1.find(block) for block in torch.split(pixels[rows], step)]
+        arrays = (
+            np.concatenate([part.xy for part in parts]),
+            np.concatenate([part.image + rows.start + index * step for index, part in enumerate(parts)]),
+            np.concatenate([part.label for part in parts]),
+            np.concatenate([part.descriptor for part in parts]),
+            np.concatenate([part.margin for part in parts]),
+        )
+        return [torch.from_numpy(array) for array in arrays]
+
+    return Stage1Landmarks(*(tensor.numpy() for tensor in group.compute_shared(len(pixels), step, find)))
 
 
 def _find_in_batch(stage1: Stage1, pixels: Tensor) -> Stage1Landmarks:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from selfmark.features.encoder import Encoder
 from selfmark.images.augment import warp_images
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 _RIDGE = 1.0  # L2 penalty of the classifier, per training example; its inputs have unit variance
 
@@ -46,7 +47,9 @@ def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Ten
 
 
 @torch.no_grad()
-def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
+def measure_uprightness(
+    encoder: Encoder, images: Tensor, batch: int, group: ProcessGroup = SINGLE_PROCESS
+) -> float:
     """Return how often a classifier can tell images from upside-down copies: 0.5 is chance, 1 is always.
 
     A linear classifier on the mean and maximum of the features is trained on the first half of the images and
@@ -57,16 +60,21 @@ def measure_uprightness(encoder: Encoder, images: Tensor, batch: int) -> float:
         encoder: pretrained network.
         images: [N, 3, S, S] uint8, N >= 4, on the encoder's device.
         batch: images per pass.
+        group: the processes that share the images.
     """
-    pooled = []
-    for is_turned in (False, True):
-        parts = []
-        for pixels in torch.split(images, batch):
-            values = pixels.float() / 255
-            features = encoder.describe(torch.rot90(values, 2, (2, 3)) if is_turned else values).float()
-            parts.append(torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1))
-        pooled.append(torch.cat(parts))
-    inputs = torch.stack(pooled).double()  # [2, N, 2 D]
+
+    def pool(rows: slice) -> list[Tensor]:
+        pooled = []
+        for is_turned in (False, True):
+            parts = []
+            for pixels in torch.split(images[rows], batch):
+                values = pixels.float() / 255
+                features = encoder.describe(torch.rot90(values, 2, (2, 3)) if is_turned else values).float()
+                parts.append(torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1))
+            pooled.append(torch.cat(parts))
+        return pooled
+
+    inputs = torch.stack(group.compute_shared(len(images), batch, pool)).double()  # [2, N, 2 D]
     inputs = (inputs - inputs.mean(dim=(0, 1))) / inputs.std(dim=(0, 1)).clamp_min(1e-6)
     truth = torch.tensor([1.0, -1.0], dtype=torch.float64, device=inputs.device)[:, None]
     in_first_half = torch.arange(len(images), device=inputs.device) < len(images) // 2

@@ -11,6 +11,7 @@ from selfmark.config import FirstKeypoints
 from selfmark.keypoints.detectors import create_detector
 from selfmark.keypoints.memory_limit import limit_images
 from selfmark.points import FloatArray, Keypoints, concatenate_keypoints
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 _RESIZE_PIXEL_BYTES = 39  # bytes per pixel in `resize_images`: three copies in float32 and one in uint8
 
@@ -22,6 +23,7 @@ def detect_first_keypoints(
     device: torch.device,
     batch: int,
     on_progress: Callable[[int, int], None] | None = None,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Keypoints:
     """Detect keypoints in all images with the detector named in the settings.
 
@@ -32,25 +34,31 @@ def detect_first_keypoints(
         settings: detector, its image size and its thresholds.
         device: device of the computation and of the result.
         batch: maximum number of images per call of the detector; there are fewer if they are large.
-        on_progress: called with the number of images done and their total.
+        on_progress: called with the number of images done and their total, in this process.
+        group: the processes that share the images; each gets the keypoints of all images.
     """
-    detector = create_detector(settings, device)
-    total, side = len(pixels), pixels.shape[-1]
-    scale = side / settings.image_size
-    parts = []
+    scale = pixels.shape[-1] / settings.image_size
     batch = limit_images(batch, settings.image_size**2 * _RESIZE_PIXEL_BYTES, device)
-    for start in range(0, total, batch):
-        stop = min(start + batch, total)
-        detected = detector.detect(resize_images(pixels[start:stop].to(device), settings.image_size))
-        xy = (detected.xy + 0.5) * scale - 0.5
-        rectangle = torch.as_tensor(bounds[start:stop], dtype=torch.float32, device=xy.device)
-        low, high = rectangle[detected.image_index].chunk(2, dim=1)
-        inside = ((xy >= low) & (xy <= high)).all(dim=1)
-        converted = Keypoints(xy, detected.image_index + start, detected.score, detected.descriptor)
-        parts.append(converted.select(inside))
-        if on_progress is not None:
-            on_progress(stop, total)
-    return concatenate_keypoints(parts)
+
+    def detect(rows: slice) -> list[torch.Tensor]:
+        detector = create_detector(settings, device)
+        parts = []
+        for start in range(rows.start, rows.stop, batch):
+            stop = min(start + batch, rows.stop)
+            detected = detector.detect(resize_images(pixels[start:stop].to(device), settings.image_size))
+            xy = (detected.xy + 0.5) * scale - 0.5
+            rectangle = torch.as_tensor(bounds[start:stop], dtype=torch.float32, device=xy.device)
+            low, high = rectangle[detected.image_index].chunk(2, dim=1)
+            inside = ((xy >= low) & (xy <= high)).all(dim=1)
+            converted = Keypoints(xy, detected.image_index + start, detected.score, detected.descriptor)
+            parts.append(converted.select(inside))
+            if on_progress is not None:
+                on_progress(stop - rows.start, rows.stop - rows.start)
+        points = concatenate_keypoints(parts)
+        tensors = [points.xy, points.image_index, points.score]
+        return tensors if points.descriptor is None else [*tensors, points.descriptor]
+
+    return Keypoints(*group.compute_shared(len(pixels), batch, detect))
 
 
 def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:

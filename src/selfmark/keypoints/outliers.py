@@ -12,19 +12,31 @@ from torch.nn import functional as F
 
 from selfmark.config import FirstKeypoints
 from selfmark.points import Keypoints
+from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
 _MAX_SIMILARITIES = 1 << 26  # similarities computed at a time: 256 MB of float32
 
 
-def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torch.Generator) -> Keypoints:
+def remove_outliers(
+    points: Keypoints,
+    settings: FirstKeypoints,
+    generator: torch.Generator,
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> Keypoints:
     """Drop the fraction `settings.outlier_fraction` of the points that has the highest outlier scores.
 
     The remaining points keep their order. Points without descriptors are returned unchanged.
+
+    Args:
+        points: the points of all images.
+        settings: fraction to drop, and settings of `compute_outlier_scores`.
+        generator: source of the random numbers, in the same state in every process.
+        group: the processes that share the computation; each has all points.
     """
     if points.descriptor is None:
         return points
     scores = compute_outlier_scores(
-        points.descriptor, settings.outlier_neighbors, settings.outlier_sample, generator
+        points.descriptor, settings.outlier_neighbors, settings.outlier_sample, generator, group
     )
     num_dropped = int(settings.outlier_fraction * len(points) + 0.5)
     order = torch.argsort(scores, stable=True)  # if scores are equal, the later points are dropped
@@ -34,7 +46,11 @@ def remove_outliers(points: Keypoints, settings: FirstKeypoints, generator: torc
 
 
 def compute_outlier_scores(
-    descriptor: torch.Tensor, neighbors: int, sample: int, generator: torch.Generator
+    descriptor: torch.Tensor,
+    neighbors: int,
+    sample: int,
+    generator: torch.Generator,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> torch.Tensor:
     """Return the median distance of each descriptor to its nearest neighbors, [P].
 
@@ -42,7 +58,8 @@ def compute_outlier_scores(
         descriptor: [P, D] descriptors, not necessarily normalized.
         neighbors: number of nearest neighbors; fewer if the sample is smaller.
         sample: maximum size of the random sample of descriptors in which neighbors are searched.
-        generator: source of the random numbers.
+        generator: source of the random numbers, in the same state in every process.
+        group: the processes that share the computation; each has all descriptors.
     """
     count = len(descriptor)
     unit = F.normalize(descriptor.float(), dim=1)
@@ -55,16 +72,21 @@ def compute_outlier_scores(
     column = torch.full((count,), -1, device=unit.device)
     column[drawn] = torch.arange(len(drawn), device=unit.device)
 
-    medians = []
     block_size = max(1, _MAX_SIMILARITIES // len(drawn))
-    for start in range(0, count, block_size):
-        similarity = unit[start : start + block_size] @ others.T
-        own_column = column[start : start + block_size]
-        drawn_rows = torch.nonzero(own_column >= 0)[:, 0]
-        similarity[drawn_rows, own_column[drawn_rows]] = -torch.inf
-        closest = similarity.topk(num_neighbors, dim=1).values
-        # The median is the mean of the two middle values, which are one value if `num_neighbors` is odd.
-        middle = torch.stack((closest[:, (num_neighbors - 1) // 2], closest[:, num_neighbors // 2]))
-        # For unit vectors |a - b|^2 = 2 - 2 a.b, which rounding can make negative.
-        medians.append((2 - 2 * middle).clamp(min=0).sqrt().mean(dim=0))
-    return torch.cat(medians)
+
+    def measure(rows: slice) -> list[torch.Tensor]:
+        medians = []
+        for start in range(rows.start, rows.stop, block_size):
+            stop = min(start + block_size, rows.stop)
+            similarity = unit[start:stop] @ others.T
+            own_column = column[start:stop]
+            drawn_rows = torch.nonzero(own_column >= 0)[:, 0]
+            similarity[drawn_rows, own_column[drawn_rows]] = -torch.inf
+            closest = similarity.topk(num_neighbors, dim=1).values
+            # The median is the mean of the two middle values, which are one if `num_neighbors` is odd.
+            middle = torch.stack((closest[:, (num_neighbors - 1) // 2], closest[:, num_neighbors // 2]))
+            # For unit vectors |a - b|^2 = 2 - 2 a.b, which rounding can make negative.
+            medians.append((2 - 2 * middle).clamp(min=0).sqrt().mean(dim=0))
+        return [torch.cat(medians)]
+
+    return group.compute_shared(count, block_size, measure)[0]

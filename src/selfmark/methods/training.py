@@ -173,24 +173,27 @@ def _locate_landmarks(
     config = run.config
     batch, K = config.runtime.predict_batch, config.K
     psi.eval()
-    xy, mirrored_xy, score, sums = [], [], [], []
-    with report_out_of_memory(run, "runtime.predict_batch", batch):
-        for pixels in feed.sequential_batches(batch):
+
+    def locate(rows: slice) -> list[Tensor]:
+        parts = []
+        for pixels in feed.sequential_batches(batch, rows):
             images = pixels.to(feed.device).float() / 255
             features, maps = psi.describe_and_place(images)
             peaks = heat_centroids(maps)
-            sums.append(sample_descriptors(features, peaks.cells).sum(0))
             mirrored = heat_centroids(psi(images.flip(-1)).flip(-1))
-            xy.append(to_pixels(peaks.cells))
-            mirrored_xy.append(to_pixels(mirrored.cells))
-            score.append(peaks.score)
-    located, mirrored_located = torch.cat(xy), torch.cat(mirrored_xy)
+            descriptor_sum = sample_descriptors(features, peaks.cells).sum(0, keepdim=True)
+            parts.append((to_pixels(peaks.cells), to_pixels(mirrored.cells), peaks.score, descriptor_sum))
+        return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+    with report_out_of_memory(run, "runtime.predict_batch", batch):
+        # There is one sum of descriptors per pass, so that their total is rounded as in a single process.
+        located, mirrored_located, score, sums = run.group.compute_shared(len(feed), batch, locate)
     table = count_nearest_in_mirror(located.cpu().numpy(), mirrored_located.cpu().numpy())
     partners = find_mirror_partners(table)
     label = torch.arange(K, device=feed.device).repeat(len(located))
     index = torch.arange(len(located), device=feed.device).repeat_interleave(K)
-    points = Keypoints(located.reshape(-1, 2), index, torch.cat(score).flatten())
+    points = Keypoints(located.reshape(-1, 2), index, score.flatten())
     mirror = torch.tensor(partners.mirror, device=feed.device)
     mirror[list(partners.unpaired)] = -1
-    centroids = F.normalize(torch.stack(sums).sum(0), dim=-1)
+    centroids = F.normalize(sums.sum(0), dim=-1)
     return LabeledPoints(points, label, mirror[label], K, centroids), partners

@@ -319,22 +319,16 @@ class Run:
         return (self.path / "points" / f"{name}.safetensors").exists()
 
     def load_or_compute_keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
-        """Load points/NAME.safetensors; if it is missing or damaged, compute and write it on the leader.
+        """Load points/NAME.safetensors; if it is missing or damaged, compute and write it.
+
+        All processes compute the keypoints together, and the leader writes them.
 
         Args:
             name: name of the file without suffix.
             compute: computes the keypoints; the result may depend only on images and settings.
         """
         path = self.path / "points" / f"{name}.safetensors"
-
-        def ensure_file() -> None:
-            if self._read_if_intact(path) is None:
-                tensors = _keypoints_to_tensors(compute())
-                with self.report_disk_errors():
-                    write_tensors(tensors, {}, path)
-
-        self.group.run_on_leader(ensure_file)
-        tensors, _ = read_tensors(path)
+        tensors, _ = self._load_or_compute(path, lambda: (_keypoints_to_tensors(compute()), {}))
         with _report_content_errors(path):
             return _check_keypoints(Keypoints(**tensors), path)
 
@@ -360,23 +354,7 @@ class Run:
             DamagedFile: if the file is damaged and `repeatable` is False.
         """
         path = self.path / "points" / f"{name}.safetensors"
-        can_compute = repeatable or not path.exists()
-        stored = self._read_if_intact(path) if can_compute else _read_irreplaceable(path)
-        self.group.barrier()  # No process may write the file before all have tried to read it.
-        if stored is None:
-            labeled = compute()
-            tensors = _keypoints_to_tensors(labeled.points)
-            tensors |= {"label": labeled.label, "mirrored_label": labeled.mirrored_label}
-            if labeled.centroids is not None:
-                tensors["centroids"] = labeled.centroids
-
-            def write() -> None:
-                with self.report_disk_errors():
-                    write_tensors(tensors, {"clusters": str(labeled.clusters)}, path)
-
-            self.group.run_on_leader(write)
-            stored = read_tensors(path)
-        tensors, metadata = stored
+        tensors, metadata = self._load_or_compute(path, lambda: _labels_to_tensors(compute()), repeatable)
         with _report_content_errors(path):
             label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
             centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
@@ -395,18 +373,29 @@ class Run:
             compute: computes the tensors, the same in all processes.
         """
         path = self.path / "points" / f"{name}.safetensors"
-        stored = self._read_if_intact(path)
+        tensors, _ = self._load_or_compute(path, lambda: (compute(), {}))
+        return {key: value.to(device) for key, value in tensors.items()}
+
+    def _load_or_compute(
+        self, path: Path, compute: Callable[[], TensorFile], repeatable: bool = True
+    ) -> TensorFile:
+        """Read a tensor file; if it is missing, or damaged and `repeatable`, compute and write it.
+
+        All processes compute the content together, and the leader writes the file.
+        """
+        can_compute = repeatable or not path.exists()
+        stored = self._read_if_intact(path) if can_compute else _read_irreplaceable(path)
         self.group.barrier()  # No process may write the file before all have tried to read it.
-        if stored is None:
-            tensors = compute()
+        if stored is not None:
+            return stored
+        computed = compute()
 
-            def write() -> None:
-                with self.report_disk_errors():
-                    write_tensors(tensors, {}, path)
+        def write() -> None:
+            with self.report_disk_errors():
+                write_tensors(*computed, path)
 
-            self.group.run_on_leader(write)
-            stored = read_tensors(path)
-        return {key: value.to(device) for key, value in stored[0].items()}
+        self.group.run_on_leader(write)
+        return read_tensors(path)
 
     def _read_if_intact(self, path: Path) -> TensorFile | None:
         """Read a tensor file; return None if it is missing or damaged. Log that a file is damaged."""
@@ -576,6 +565,14 @@ def _keypoints_to_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
     if points.descriptor is not None:
         tensors["descriptor"] = points.descriptor
     return tensors
+
+
+def _labels_to_tensors(labeled: LabeledPoints) -> TensorFile:
+    tensors = _keypoints_to_tensors(labeled.points)
+    tensors |= {"label": labeled.label, "mirrored_label": labeled.mirrored_label}
+    if labeled.centroids is not None:
+        tensors["centroids"] = labeled.centroids
+    return tensors, {"clusters": str(labeled.clusters)}
 
 
 def _check_keypoints(points: Keypoints, path: Path) -> Keypoints:

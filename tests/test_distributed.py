@@ -31,7 +31,7 @@ from selfmark.images.feed import PixelFeed
 from selfmark.images.store import load_store
 from selfmark.keypoints import first_keypoints, outliers
 from selfmark.methods import training
-from selfmark.methods.registry import build_method
+from selfmark.methods.method_registry import build_method
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.turned_network import TurnedPsi
 from selfmark.points import Keypoints
@@ -268,7 +268,7 @@ def _compute_results(group: ProcessGroup, folder: Path) -> dict[str, Any]:
         assert isinstance(detector.psi, TurnedPsi)
         assert isinstance(detector.psi.psi, FeaturePsi)
         results |= feature_pipeline._find_landmarks(run, detector.psi.psi, feed)
-        results["descriptions"] = familiarity.describe_images(detector.psi.encoder, store.pixels, group)
+        results["descriptions"] = familiarity.compute_mean_features(detector.psi.encoder, store.pixels, group)
     return results
 
 

@@ -5,7 +5,10 @@
 The picture in the repository shows 8 of the 40 test images of flies-dpk: 000001.jpg, 000005.jpg, ...,
 000029.jpg. The run was trained on its 60 training images:
 
-    selfmark discover images/train --preset tiny -k 10 --set augment.rotation=180 -o RUN
+    selfmark discover images/train -k 10 --device cpu -o RUN
+
+It was made at commit 62cada58 with one thread (OMP_NUM_THREADS=1). All ten landmarks had a trust of at least
+0.78.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from selfmark.images.decode import Pixels, UnreadableImage, read_image
+from selfmark.images.decode import Pixels, UnreadableImage, read_image, read_image_size
 
 LIMIT = 200.0  # megapixels
 
@@ -233,6 +234,7 @@ def test_only_the_first_frame_is_read(tmp_path: Path) -> None:
 # --- orientation -----------------------------------------------------------------------------------
 
 ORIENTATION_TAG = 274  # its number in EXIF 2.3
+XMP_TAG = 700  # its number in TIFF
 # Value of the tag -> the sides of the scene that are stored in row 0 and in column 0 of the file.
 STORED_SIDES = {
     1: ("top", "left"),
@@ -291,6 +293,56 @@ def test_the_exif_orientation_of_sixteen_bits_is_undone(tmp_path: Path) -> None:
     values = np.array([[0, 257], [514, 771], [1028, 1285]], np.uint16)
     pixels = read_image(save(Image.fromarray(values), tmp_path / "a.png", exif=exif), LIMIT)
     np.testing.assert_array_equal(pixels[..., 0], [[4, 2, 0], [5, 3, 1]])
+
+
+FORMATS_WITH_ORIENTATION = ["a.jpg", "a.png", "a.tif", "a.webp"]
+
+
+def describe_orientation(orientation: int) -> bytes:
+    """Return the XMP metadata of an image with this orientation."""
+    return f'<x:xmpmeta xmlns:x="adobe:ns:meta/" tiff:Orientation="{orientation}"/>'.encode()
+
+
+@pytest.mark.parametrize("name", FORMATS_WITH_ORIENTATION)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_size_in_the_header_is_that_of_the_upright_image(
+    tmp_path: Path, orientation: int, name: str
+) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION_TAG] = orientation
+    path = save(Image.fromarray(to_stored(make_colors(), orientation)), tmp_path / name, exif=exif)
+    assert read_image_size(path) == (9, 6)
+    assert read_image(path, LIMIT).shape[:2] == (6, 9)
+
+
+@pytest.mark.parametrize(
+    "options", [{"compression": "tiff_lzw"}, {"compression": "jpeg"}, {"big_tiff": True}]
+)
+def test_the_size_in_the_header_of_a_tiff_does_not_depend_on_its_encoding(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION_TAG] = 6
+    path = save(Image.fromarray(to_stored(make_colors(), 6)), tmp_path / "a.tif", exif=exif, **options)
+    assert read_image_size(path) == (9, 6)
+    assert read_image(path, LIMIT).shape[:2] == (6, 9)
+
+
+@pytest.mark.parametrize("name", FORMATS_WITH_ORIENTATION)
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_the_size_in_the_header_is_upright_if_only_xmp_has_the_orientation(
+    tmp_path: Path, orientation: int, name: str
+) -> None:
+    metadata = describe_orientation(orientation)
+    options: dict[str, object] = {"xmp": metadata}
+    if name == "a.png":
+        options = {"pnginfo": PngInfo()}
+        options["pnginfo"].add_itxt("XML:com.adobe.xmp", metadata.decode())
+    elif name == "a.tif":
+        options = {"tiffinfo": {XMP_TAG: metadata}}
+    path = save(Image.fromarray(to_stored(make_colors(), orientation)), tmp_path / name, **options)
+    assert read_image_size(path) == (9, 6)
+    assert read_image(path, LIMIT).shape[:2] == (6, 9)
 
 
 def test_an_image_with_damaged_exif_is_read(tmp_path: Path) -> None:

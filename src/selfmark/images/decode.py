@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 
 from selfmark.config import Images
 from selfmark.errors import SelfmarkError
@@ -75,7 +76,7 @@ def read_image_size(path: Path) -> tuple[int, int]:
             # Check the size first: to find the orientation, Pillow may decode a whole PNG, because the
             # orientation may be stored behind the pixels.
             _check_size(image, Images().max_megapixels, path.stat().st_size)
-            width, height = image.size
+            width, height = _stored_size(image)
             return (height, width) if _read_orientation(image) in _SIDEWAYS else (width, height)
     except UnreadableImage:
         raise
@@ -162,6 +163,16 @@ def _check_size(image: Image.Image, max_megapixels: float, num_bytes: int) -> No
             f"damaged: the header claims {image.width:,} x {image.height:,} pixels, but the file has "
             f"{num_bytes:,} bytes"
         )
+
+
+def _stored_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height of an image that is not loaded yet, as its pixels are stored.
+
+    Recent versions of Pillow already give the upright size of a TIFF whose orientation is in a tag.
+    """
+    if isinstance(image, TiffImageFile):
+        return image.tag_v2[IMAGEWIDTH], image.tag_v2[IMAGELENGTH]
+    return image.size
 
 
 def _read_orientation(image: Image.Image) -> int:

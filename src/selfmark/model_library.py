@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfmark.errors import InputError, report_write_errors, suggest
+from selfmark.images.input_files import require_inputs_kept
 from selfmark.model.card import ONNX_FEATURES, ModelCard, is_packaged, model_folder, read_card
 from selfmark.model.landmark_network import build_landmark_network, read_weights
 from selfmark.run.files import atomic_folder, read_json, read_text, write_text
@@ -99,6 +100,8 @@ def pack_model(folder: Path, path: Path) -> str:
     read_card(source)
     if path.suffix != ".safetensors":
         raise InputError(f"the file of a detector must end in .safetensors, unlike {path}")
+    files = [source / name for name in ("model.json", "weights.safetensors", ONNX_FEATURES)]
+    require_inputs_kept([path], files, "choose another name")
     tensors, _ = read_tensors(source / "weights.safetensors")
     if (source / ONNX_FEATURES).exists():
         tensors[_ONNX] = read_tensors(source / ONNX_FEATURES)[0]["onnx"]

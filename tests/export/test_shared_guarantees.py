@@ -9,13 +9,16 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
+from selfmark.export import FORMATS, get_writer, list_replaced_files
 from selfmark.export.coco_keypoints import write_coco
 from selfmark.export.coco_results import write_coco_results
 from selfmark.export.cvat import write_cvat
@@ -24,9 +27,17 @@ from selfmark.export.label_studio import write_label_studio
 from selfmark.export.lightning_pose import write_lightning_pose
 from selfmark.export.output_files import spool_folder
 from selfmark.export.parquet import write_parquet
-from tests.export.fakes import CARD, STILLS, make_predictions
+from tests.export.fakes import CARD, CROWD, FRAMES, STILLS, TWO_OBJECTS, make_predictions
+from tests.images.videos import encode_video
 
 REQUIRED_PACKAGES = {write_dlc_h5: ("pandas", "tables", "h5py"), write_parquet: ("pyarrow",)}
+OPTIONAL_PACKAGES = {
+    "dlc-h5": ("pandas", "tables", "h5py"),
+    "parquet": ("pyarrow",),
+    "nwb": ("pynwb", "ndx_pose"),
+    "sleap": ("sleap_io",),
+    "sleap-analysis": ("sleap_io",),
+}
 STREAMING = [
     write_coco,
     write_coco_results,
@@ -77,6 +88,40 @@ def test_no_temporary_files_are_left(write: Write, tmp_path: Path) -> None:
     assert path.is_file()
     left = [file.name for file in tmp_path.rglob("*")]
     assert not [name for name in left if name.endswith(".part") or name.startswith(".")]
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+@pytest.mark.parametrize("objects", [STILLS, TWO_OBJECTS, FRAMES, CROWD])
+def test_a_format_writes_only_the_files_that_it_announces(
+    output_format: str, objects: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`predict` relies on the announced files when it checks that no input file is replaced."""
+    for package in OPTIONAL_PACKAGES.get(output_format, ()):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    paths = {ref.path for ref, _ in objects}
+    if objects in (FRAMES, CROWD):
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            encode_video(path, "mpeg4", frames=12)
+    else:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (4, 4)).save(path)
+    out = tmp_path / "out"
+    out.mkdir()
+    if output_format == "sleap-analysis" and objects in (STILLS, TWO_OBJECTS):
+        return  # it refuses still images
+    get_writer(output_format)(make_predictions(objects), replace(CARD, names=("a", "b", "c", "d")), out)
+    # These folders are refused if they exist already.
+    new_folders = [out / name for name in ("frames", "labeled-data", "ultralytics")]
+    written = {
+        path
+        for path in out.rglob("*")
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in new_folders)
+    }
+    assert written or output_format == "ultralytics"
+    assert written <= set(list_replaced_files(output_format, out))
 
 
 def test_processes_that_write_to_one_folder_keep_their_rows(tmp_path: Path) -> None:

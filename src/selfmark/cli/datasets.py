@@ -72,13 +72,14 @@ def write(
     """Write a data set as COCO files for 'discover' and 'evaluate'; images stay in place."""
     from selfmark.cli.progress import CountDisplay
     from selfmark.errors import InputError
-    from selfmark.paper.datasets.dataset import write_coco_dataset
+    from selfmark.paper.datasets.dataset import require_replaceable, write_coco_dataset
     from selfmark.paper.datasets.dataset_registry import read_dataset
     from selfmark.paper.datasets.detections import replace_boxes, replace_points
     from selfmark.paper.datasets.face_finder import use_found_faces
 
     if boxes is not None and find_faces:
         raise InputError("--boxes and --find-faces cannot be combined: give one of them")
+    require_replaceable(output, root, (points, boxes))
     dataset = read_dataset(name, root)
     # Replace boxes before points: the annotated points show which of several boxes belongs to an object.
     if boxes is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from selfmark.config import Smoothing
     from selfmark.detector import Detector, Prediction
     from selfmark.draw.layout import Layout
+    from selfmark.image_ref import ImageRef
     from selfmark.model.card import ModelCard
 
 _DEFAULT_TRAIL = 1.0  # seconds
@@ -163,8 +165,9 @@ def predict(
         require_same_model(output, model, run)
     config = override(Config(), _qualify_settings(overrides))
     smoothing = _parse_smoothing(smooth, config.smoothing)
+    check_outputs = partial(_check_outputs, output, output_format, draw, (*inputs, regions.boxes))
     with CountDisplay(stderr, "finding animals", "frames") as display:
-        refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append)
+        refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append, check_outputs)
     if smoothing is not None:
         check_smoothable(refs)
     parts = [(run, detector, refs)] if view_detector is None else view_detector.parts(run, refs)
@@ -209,6 +212,34 @@ def predict(
         print_result(f"labeled photos: {output / FOLDER}")
     for note in (*notes, *describe_unreadable_images(refs, counted)):
         print_note(note)
+
+
+def _check_outputs(
+    output: Path,
+    output_format: str,
+    draw: bool,
+    named: Iterable[str | Path | None],
+    images: Sequence[ImageRef],
+) -> None:
+    """Raise if an output file would replace an input file.
+
+    Args:
+        output: Output folder.
+        output_format: Format of the results.
+        draw: Whether images and videos are also drawn.
+        named: Inputs as given by the user.
+        images: Images and frames of these inputs.
+    """
+    from selfmark.draw.labeled_photos import list_labeled_photo_paths
+    from selfmark.draw.labeled_video import list_labeled_video_paths
+    from selfmark.export import list_replaced_files
+    from selfmark.images.input_files import require_inputs_kept
+
+    outputs = list_replaced_files(output_format, output)
+    if draw:
+        outputs += list_labeled_photo_paths(images, output).values()
+        outputs += list_labeled_video_paths(images, output).values()
+    require_inputs_kept(outputs, (*dict.fromkeys(ref.path for ref in images), *named))
 
 
 def _qualify_settings(overrides: list[str] | None) -> dict[str, Any]:

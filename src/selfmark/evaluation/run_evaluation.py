@@ -62,6 +62,7 @@ from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.evaluation.stage_errors import StageExamples, measure_inter_ocular
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import region_sides
+from selfmark.images.input_files import require_inputs_kept
 from selfmark.images.store import ImageStore
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
@@ -148,6 +149,8 @@ def evaluate_run(
     config = override(run.config, {f"evaluation.{name}": value for name, value in options.settings.items()})
     models = RunModels.open(run, select_device(device), config.evaluation.flip != "never")
     images = _as_list(inputs.images)
+    target = Path(output) if output is not None else run.path
+    require_inputs_kept([target / "metrics.json"], _list_named_inputs(inputs))
     refs: Sequence[ImageRef] = ()
     metrics = _build_header(run, models.card) | {"images": [str(item) for item in images]}
     if inputs.labels is None:
@@ -188,11 +191,17 @@ def evaluate_run(
         lambda: run_label_free_checks(models.detector, models.stage1, refs, config, second_run=second_run),
     )
     metrics |= _build_check_entries(run, checks, second_run, config)
-    target = Path(output) if output is not None else run.path
     with report_write_errors(f"to {target}"):
         make_folders(target)
         write_json(metrics, target / "metrics.json")
     return metrics
+
+
+def _list_named_inputs(inputs: EvaluationInputs) -> list[str | Path | None]:
+    """Return all files and folders that are given by name."""
+    boxes = None if inputs.regions is None else inputs.regions.boxes
+    images = [*_as_list(inputs.images), *_as_list(inputs.train_images or ())]
+    return [*images, inputs.labels, inputs.train_labels, boxes]
 
 
 def _read_label_files(

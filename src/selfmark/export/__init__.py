@@ -16,11 +16,12 @@ from selfmark.export.coco_keypoints import write_coco
 from selfmark.export.coco_results import write_coco_results
 from selfmark.export.csv_table import write_csv
 from selfmark.export.cvat import write_cvat
-from selfmark.export.dlc import write_dlc, write_dlc_h5
+from selfmark.export.dlc import SCORER, write_dlc, write_dlc_h5
 from selfmark.export.label_studio import write_label_studio
 from selfmark.export.lightning_pose import write_lightning_pose
 from selfmark.export.nwb import write_nwb
 from selfmark.export.parquet import write_parquet
+from selfmark.export.result_record import RECORD
 from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.export.ultralytics import write_ultralytics
 from selfmark.model.card import ModelCard, visible_card, visible_landmarks
@@ -43,6 +44,29 @@ FORMATS: dict[str, Writer] = {
     "sleap-analysis": write_analysis,
     "ultralytics": write_ultralytics,
 }
+
+# Files that each format may replace in the output folder, as glob patterns. Folders are never replaced.
+REPLACED_FILES: dict[str, tuple[str, ...]] = {
+    "csv": ("landmarks.csv",),
+    "parquet": ("landmarks.parquet",),
+    "coco": ("landmarks.json",),
+    "coco-results": ("results.json", "images.json"),
+    "cvat": ("cvat.zip",),
+    "dlc": (f"**/*{SCORER}*.csv",),
+    "dlc-h5": (f"**/*{SCORER}*.h5",),
+    "label-studio": ("tasks.json", "label_config.xml"),
+    "lightning-pose": ("CollectedData*.csv",),
+    "nwb": ("landmarks.nwb",),
+    "sleap": ("landmarks.slp",),
+    "sleap-analysis": ("landmarks.*.analysis.h5",),
+    "ultralytics": (),
+}
+
+
+def list_replaced_files(output_format: str, folder: Path) -> list[Path]:
+    """Return the existing files of a folder that an export to this folder may replace."""
+    patterns = (*REPLACED_FILES[output_format], RECORD)
+    return [path for pattern in patterns for path in folder.glob(pattern)]
 
 
 def get_writer(name: str) -> Writer:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import os
 import reprlib
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,40 @@ def require_readable(path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def require_inputs_kept(
+    outputs: Iterable[Path],
+    inputs: Iterable[str | Path | None],
+    advice: str = "choose another output folder with -o, or leave this file out of the inputs",
+) -> None:
+    """Raise if a command would replace one of its own input files; call it before anything is computed.
+
+    Files are compared by their identity, so a file is also found under another name, for example a link.
+
+    Args:
+        outputs: The files that the command writes.
+        inputs: The files that the command reads. None, folders, patterns and missing files are skipped.
+        advice: What to do instead, for the message.
+    """
+    replaced = {identity: path for path in outputs if (identity := _identify_file(path)) is not None}
+    if not replaced:
+        return
+    for item in inputs:
+        identity = None if item is None else _identify_file(Path(item).expanduser())
+        if identity in replaced:
+            path = replaced[identity]
+            same = "" if str(path) == str(item) else f", which is the same file as {path}"
+            raise InputError(f"the results would replace the input {item}{same}: {advice}")
+
+
+def _identify_file(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a regular file; None if there is no such file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 def require_utf8(name: str, description: str) -> None:

@@ -14,6 +14,7 @@ from selfmark.config import Config, override
 from selfmark.errors import InputError, report_write_errors
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
+from selfmark.images.input_files import require_inputs_kept
 from selfmark.images.store import ImageStore, load_store
 from selfmark.images.survey import ImageSurvey, describe_survey, survey_images
 from selfmark.inspection.input_sheets import draw_crops, draw_originals, draw_ruler, write_sheet
@@ -25,7 +26,10 @@ from selfmark.run.files import write_json
 from selfmark.run.guarded_files import remove_file
 from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.sampling import evenly_spaced
-from selfmark.tracking.regions import locate_objects
+from selfmark.tracking.regions import Regions, locate_objects
+
+FILES = ("crops.jpg", "boxes.jpg", "ruler.jpg", "check.json")
+"""Files that a check writes to its output folder."""
 
 _NUM_SAMPLES = 32  # images on which orientation and keypoints are measured
 
@@ -74,8 +78,16 @@ def check_images(
     device = select_device(options.device)
     tracking = check_request(inputs, options, device)
     notes: list[str] = []
+    regions = inputs.regions or Regions()
     refs = locate_objects(
-        *inputs, tracking, lambda done, total: on_progress("finding animals", done, total), notes.append
+        *inputs,
+        tracking,
+        lambda done, total: on_progress("finding animals", done, total),
+        notes.append,
+        lambda images: require_inputs_kept(
+            [output / name for name in FILES],
+            (*dict.fromkeys(ref.path for ref in images), *inputs.inputs, regions.boxes),
+        ),
     )
     config, why = resolve_config(inputs, options, len(refs), device)
     # Images that need more than `store_gigabytes` are kept in the file images.u8 of the output folder.

@@ -67,6 +67,7 @@ def locate_objects(
     settings: Tracking | None = None,
     on_progress: Progress | None = None,
     on_note: Notes = lambda sentence: None,
+    on_listed: Callable[[Sequence[ImageRef]], None] = lambda refs: None,
 ) -> list[ImageRef]:
     """Return one reference per object in the given images and videos.
 
@@ -77,11 +78,13 @@ def locate_objects(
         settings: how to track animals.
         on_progress: called for each video with the number of processed frames and the number of all frames.
         on_note: called with a message about images, frames or videos that were omitted or look wrong.
+        on_listed: called with the images and frames before objects are located in them, which may take long.
 
     Raises:
         InputError: if an input cannot be used, or if no object is found.
     """
     refs, regions = list_images(inputs, every), regions or Regions()
+    on_listed(refs)
     if regions == Regions():
         check_tracks(refs)
         return refs

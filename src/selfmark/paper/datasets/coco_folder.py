@@ -18,9 +18,8 @@ from selfmark.evaluation.label_files import build_objects
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoFile, read_coco
 from selfmark.paper.datasets.body_annotations import pair_points_by_side
-from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes
+from selfmark.paper.datasets.dataset import SPLITS, Dataset, compute_tight_boxes
 
-SPLITS = ("train", "fit", "test")
 _TIGHT_TOLERANCE = 1.0  # largest difference between boxes that count as equal, in pixels
 _MAX_DESCRIPTION = 200  # largest number of characters of a description
 _ALLOWED_SETTINGS = ("images.", "evaluation.")  # settings that a data set may change start with one of these

@@ -7,6 +7,7 @@ absolute paths of the original images.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +19,15 @@ import numpy.typing as npt
 
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError, report_write_errors
+from selfmark.images.input_files import require_inputs_kept
 from selfmark.points import FloatArray
 from selfmark.run.files import to_json, write_text
-from selfmark.run.guarded_files import make_folders, remove_file
+from selfmark.run.guarded_files import make_folders, open_to_read, remove_file
+
+SPLITS = ("train", "fit", "test")  # possible names of splits, and of their COCO files
+# Beginning of the COCO files that selfmark writes, and the number of bytes in which their first entry ends.
+_INFO_START = '{"info": '
+_MAX_INFO_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,7 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     Returns:
         The paths of train.json and test.json.
     """
+    require_replaceable(folder, dataset.root)
     with report_write_errors(f"to {folder}"):
         remove_file(folder / "fit.json")  # A file from earlier may belong to another data set.
     for name, split in dataset.splits.items():
@@ -92,11 +100,43 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     return folder / "train.json", folder / "test.json"
 
 
+def require_replaceable(folder: Path, root: Path, inputs: Sequence[Path | None] = ()) -> None:
+    """Raise if `write_coco_dataset` would replace or remove a file that is an input or not its own.
+
+    Args:
+        folder: Output folder.
+        root: Folder of the data set.
+        inputs: Further files from which the data set is made.
+    """
+    paths = [folder / f"{name}.json" for name in SPLITS]
+    advice = "choose another output folder with -o"
+    require_inputs_kept(paths, (*root.glob("*.json"), *inputs), advice)
+    with report_write_errors(f"to {folder}"):
+        for path in paths:
+            if path.exists() and not _is_written_by_selfmark(path):
+                raise InputError(
+                    f"{path} was not written by 'selfmark datasets write': {advice}, or remove it"
+                )
+
+
 def write_coco_split(dataset: Dataset, split: AnnotatedObjects, path: Path) -> None:
     """Write objects of a data set to a COCO file that names the images by their absolute paths."""
     with report_write_errors(f"to {path.parent}"):
         make_folders(path.parent)
         write_text(to_json(_to_coco(dataset, split)), path)
+
+
+def _is_written_by_selfmark(path: Path) -> bool:
+    """Return True if a file begins like those of `write_coco_split`; large files are not read completely."""
+    with open_to_read(path) as handle:
+        text = handle.read(_MAX_INFO_BYTES).decode("utf-8", errors="replace")
+    if not text.startswith(_INFO_START):
+        return False
+    try:
+        info, _ = json.JSONDecoder().raw_decode(text, len(_INFO_START))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(info, dict) and isinstance(info.get("selfmark"), dict)
 
 
 def _to_coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import cv2
@@ -15,6 +14,7 @@ from selfmark.detector import Prediction
 from selfmark.draw.frame_drawing import DrawnObject, compute_opacity
 from selfmark.draw.layout import Layout, build_style, compose_picture
 from selfmark.errors import report_write_errors
+from selfmark.export.output_files import choose_unique_paths, find_relative_paths
 from selfmark.image_ref import ImageRef
 from selfmark.images.decode import read_image
 from selfmark.images.picture_files import encode_image, image_format
@@ -77,21 +77,12 @@ def list_labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Pat
     >>> [path.as_posix() for path in list_labeled_photo_paths(refs, Path("out")).values()]
     ['out/drawn/a/1.jpg', 'out/drawn/b/1.png.jpg', 'out/drawn/b/1.jpg.jpg']
     """
-    photos = list(dict.fromkeys(ref.path for ref in refs if ref.frame is None))
-    absolute = {photo: Path(os.path.abspath(photo)) for photo in photos}
-    common = os.path.commonpath([path.parent for path in absolute.values()]) if photos else ""
-    relative = {photo: path.relative_to(common) for photo, path in absolute.items()}
-    stems = {photo: path.with_suffix("") for photo, path in relative.items()}
-    # A suffix that is kept can make a name equal to another one: a.png and a.jpg, then a.png.jpg.
-    while equal := _find_equal_stems(stems, relative):
-        stems |= {photo: relative[photo] for photo in equal}
-    return {photo: folder / FOLDER / path.with_name(path.name + ".jpg") for photo, path in stems.items()}
-
-
-def _find_equal_stems(stems: Mapping[Path, Path], relative: Mapping[Path, Path]) -> list[Path]:
-    """Return photos that need a suffix in their stem, because another photo has the same stem."""
-    uses = Counter(stems.values())
-    return [photo for photo, stem in stems.items() if uses[stem] > 1 and stem != relative[photo]]
+    photos = dict.fromkeys(ref.path for ref in refs if ref.frame is None)
+    names = {photo: [path.with_suffix(""), path] for photo, path in find_relative_paths(photos).items()}
+    return {
+        photo: folder / FOLDER / path.with_name(path.name + ".jpg")
+        for photo, path in choose_unique_paths(names).items()
+    }
 
 
 def _choose_zoom(pixels: np.ndarray) -> float:

@@ -17,6 +17,8 @@ from typing import Any
 from selfmark.detector import Prediction
 from selfmark.export.frame_files import save_frames
 from selfmark.export.output_files import (
+    normalize_name,
+    number_name,
     open_output,
     require_absent,
     require_unique_names,
@@ -97,9 +99,8 @@ class _FrameImages:
         if not self._folder_names:
             require_absent(self._folder)
         if ref.path not in self._folder_names:
-            is_taken = ref.path.stem in self._folder_names.values()
-            name = f"{ref.path.stem}_{len(self._folder_names)}" if is_taken else ref.path.stem
-            self._folder_names[ref.path] = name
+            used = {normalize_name(Path(name)) for name in self._folder_names.values()}
+            self._folder_names[ref.path] = number_name(Path(ref.path.stem), used).name
         self._frames.setdefault(ref.path, set()).add(frame)
         return f"{self._folder.name}/{self._folder_names[ref.path]}/{_make_image_name(frame)}"
 

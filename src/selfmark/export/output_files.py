@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import tempfile
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from selfmark.errors import InputError, report_write_errors
 from selfmark.run.files import atomic_open, atomic_write
 from selfmark.run.guarded_files import make_folder, remove_folder
 from selfmark.run.locks import FolderLocked, exclusive
+
+Source = TypeVar("Source", bound=Hashable)
 
 STILL_IMAGES = "images"  # name of the file for all still images
 
@@ -61,17 +65,79 @@ def choose_output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Pat
     >>> [path.as_posix() for path in paths.values()]
     ['a/day', 'b/day.mp4', 'b/day.avi', 'images']
     """
-    absolute = {video: Path(os.path.abspath(video)) for video in sources if video is not None}
-    common = os.path.commonpath([path.parent for path in absolute.values()]) if absolute else ""
-    relative = {video: path.relative_to(common) for video, path in absolute.items()}
-    uses = Counter(path.with_suffix("") for path in relative.values())
-    if None in sources:
-        uses[Path(STILL_IMAGES)] += 1
-    paths: dict[Path | None, Path] = {
-        video: path if uses[path.with_suffix("")] > 1 else path.with_suffix("")
-        for video, path in relative.items()
+    relative = find_relative_paths([video for video in sources if video is not None])
+    names: dict[Path | None, list[Path]] = {
+        video: [path.with_suffix(""), path] for video, path in relative.items()
     }
-    return paths | ({None: Path(STILL_IMAGES)} if None in sources else {})
+    if None in sources:
+        names[None] = [Path(STILL_IMAGES)]
+    return choose_unique_paths(names)
+
+
+def find_relative_paths(files: Iterable[Path]) -> dict[Path, Path]:
+    """Return the path of each file relative to the innermost folder that contains all of them."""
+    absolute = {file: Path(os.path.abspath(file)) for file in files}
+    common = os.path.commonpath([path.parent for path in absolute.values()]) if absolute else ""
+    return {file: path.relative_to(common) for file, path in absolute.items()}
+
+
+def choose_unique_paths(names: Mapping[Source, Sequence[Path]]) -> dict[Source, Path]:
+    """Choose one of several names for the output of each source, so that no two outputs have the same name.
+
+    Names that differ only in case or in the encoding of accents count as equal, because some file systems
+    do not distinguish them. Every source gets its first name, if no other source has it. Otherwise all of
+    them get their next name. If there is none left, numbers are appended.
+
+    Args:
+        names: Possible names of each source, the best one first.
+
+    >>> videos = [Path(name) for name in ("a.mp4", "a.avi", "b.avi")]
+    >>> names = {video: [video.with_suffix(""), video] for video in videos}
+    >>> [path.name for path in choose_unique_paths(names).values()]
+    ['a.mp4', 'a.avi', 'b']
+    """
+    attempts = dict.fromkeys(names, 0)
+    chosen = {source: candidates[0] for source, candidates in names.items()}
+    while equal := _group_equal_names(chosen):
+        # A next name can be equal to that of yet another source, so the result is always checked again.
+        used = {normalize_name(path) for path in chosen.values()}
+        for group in equal:
+            movable = [source for source in group if attempts[source] + 1 < len(names[source])]
+            for source in movable:
+                attempts[source] += 1
+                chosen[source] = names[source][attempts[source]]
+            if not movable:
+                for source in group[1:]:
+                    chosen[source] = number_name(chosen[source], used)
+                    used.add(normalize_name(chosen[source]))
+    return chosen
+
+
+def number_name(path: Path, used: Container[str]) -> Path:
+    """Return a path, or the path with the first number from 2 that makes it unused.
+
+    Args:
+        path: A path without suffix.
+        used: Names that are used already, see `normalize_name`.
+
+    >>> number_name(Path("out/Day"), {"out/day", "out/day_2"}).as_posix()
+    'out/Day_3'
+    """
+    numbered = (path.with_name(f"{path.name}_{number}") for number in itertools.count(2))
+    return next(name for name in itertools.chain([path], numbered) if normalize_name(name) not in used)
+
+
+def normalize_name(path: Path) -> str:
+    """Return a text that is equal for paths that some file systems do not distinguish."""
+    return unicodedata.normalize("NFC", path.as_posix()).casefold()
+
+
+def _group_equal_names(chosen: Mapping[Source, Path]) -> list[list[Source]]:
+    """Return the sources that share a name, one list per name."""
+    groups: dict[str, list[Source]] = {}
+    for source, path in chosen.items():
+        groups.setdefault(normalize_name(path), []).append(source)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 @contextmanager

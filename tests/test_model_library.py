@@ -154,6 +154,9 @@ def test_unusable_detectors_are_refused(
         ([other, "--name", "../x"], "cannot be the name of a detector"),
         (["https://127.0.0.1:9/x.safetensors"], "give the checksum"),
         (["https://127.0.0.1:9/x.safetensors", "--sha256", "0" * 64], "cannot download"),
+        (["http://[::1/x.safetensors", "--sha256", "0" * 64], "cannot download"),
+        (["http://127.0.0.1:9/\u00fc.safetensors", "--sha256", "0" * 64, "--name=u"], "cannot download"),
+        ([f"http://{'a' * 70}.de/x.safetensors", "--sha256", "0" * 64], "cannot download"),
     ):
         assert selfmark("models", "add", *arguments) == 2
         assert message in capsys.readouterr().err.replace("\n", " ")

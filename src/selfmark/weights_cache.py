@@ -169,7 +169,7 @@ def fetch_file(url: str, target: Path) -> None:
                 handle.write(block)
                 if handle.tell() > _MAX_DOWNLOAD:
                     raise InputError(f"{url} is larger than {_MAX_DOWNLOAD >> 30} GiB; nothing was installed")
-    except _TRANSFER_ERRORS as error:
+    except (*_TRANSFER_ERRORS, ValueError) as error:  # ValueError: the address is not valid
         reason = getattr(error, "reason", error)
         raise InputError(
             f"cannot download {url} ({reason}); download it on another machine and give the file"

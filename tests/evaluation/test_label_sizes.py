@@ -53,6 +53,27 @@ def test_labels_are_refused_if_most_stated_sizes_differ(photos: Path, tmp_path: 
     assert "1 of 4 images checked does not fit its labels; for example, '003.png'" in note
 
 
+@pytest.mark.parametrize("size", [(640.0, 480.0), ("640", "480"), (640, "480.0")])
+def test_sizes_may_be_written_as_other_types(size: Any, photos: Path, tmp_path: Path) -> None:
+    path = _write_labels(tmp_path / "other.json", [size] * 4, [INSIDE] * 4)
+    with pytest.raises(InputError, match=r"'000.png' is 640 x 480 pixels in the labels"):
+        read_ground_truth(path, list_images([photos]))
+
+
+@pytest.mark.parametrize("value", ["wide", -640, 640.5, True, [640], {}, 1e300, "nan", "inf", 10**400])
+def test_sizes_that_are_no_numbers_are_refused(value: Any, photos: Path, tmp_path: Path) -> None:
+    path = _write_labels(tmp_path / "other.json", [(64, value)] * 4, [INSIDE] * 4)
+    with pytest.raises(InputError, match=r"images\[0\]: 'height' must be a whole number of pixels") as caught:
+        read_ground_truth(path, list_images([photos]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, 0, "0"])
+def test_sizes_that_are_not_known_are_not_compared(value: Any, photos: Path, tmp_path: Path) -> None:
+    path = _write_labels(tmp_path / "other.json", [(640, value)] * 4, [INSIDE] * 4)
+    assert read_ground_truth(path, list_images([photos])).notes == ()
+
+
 def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path: Path) -> None:
     refs = list_images([photos])
     border = [-3, 10, 2, 66, 40, 2]  # a click at the border can be a little outside the image

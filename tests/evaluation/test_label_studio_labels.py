@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
@@ -60,6 +61,21 @@ def test_percentages_become_pixels(tmp_path: Path) -> None:
     # Half of 200 pixels is the border between pixels 99 and 100; pixel centers are whole numbers.
     np.testing.assert_allclose(truth.xy[0], [[99.5, 24.5], [0, 49]], atol=1e-12)
     assert np.isnan(truth.boxes).all()
+
+
+def test_labels_of_thumbnails_are_refused(tmp_path: Path) -> None:
+    """The percentages would be converted with the size of the thumbnails."""
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (400, 100)).save(path)
+    task = _make_task(_make_point("nose", 50, 50))
+    with pytest.raises(
+        InputError, match=r"'photos/a.jpg' is 200 x 50 pixels in the labels, but .* 400 x 100"
+    ):
+        _read(tmp_path, [task], ImageRef(path))
+    Image.new("RGB", (200, 50)).save(path)
+    for region in task["annotations"][0]["result"]:
+        region |= {"original_width": 200.0, "image_rotation": 0.0}
+    assert not [note for note in _read(tmp_path, [task], ImageRef(path)).notes if "does not fit" in note]
 
 
 def test_points_in_a_rectangle_form_an_object(tmp_path: Path) -> None:
@@ -159,6 +175,30 @@ INVALID: dict[str, tuple[Any, str]] = {
     "a negative box": (
         _make_changed_task(lambda t: _get_region(t, 1)["value"].update(width=-1)),
         "w and h not negative",
+    ),
+    "no pixels": (
+        _make_changed_task(lambda t: _get_region(t).update(original_height=0)),
+        r"result\[0\]: 'original_height' must be larger than 0, not 0",
+    ),
+    "two sizes": (
+        _make_changed_task(lambda t: _get_region(t, 1).update(original_width=100)),
+        r"tasks\[0\]: its regions belong to images of 100 x 50 and 200 x 50 pixels",
+    ),
+    "a rotated image": (
+        _make_changed_task(lambda t: _get_region(t).update(image_rotation=90)),
+        r"result\[0\]: the image was rotated by 90 degrees in Label Studio; rotate it back",
+    ),
+    "a rotated image of a box": (
+        _make_changed_task(lambda t: _get_region(t, 1).update(image_rotation=270)),
+        r"result\[1\]: the image was rotated by 270 degrees",
+    ),
+    "an address that is not valid": (
+        [_make_task(_make_point("nose", 1, 2), image="http://[::1/a.jpg")],
+        r"tasks\[0\]: the address of its image, 'http://\[::1/a.jpg', is not valid",
+    ),
+    "a name that is not valid": (
+        [_make_task(_make_point("\ud800", 1, 2))],
+        r"keypointlabels\[0\] '.ud800' is not valid UTF-8",
     ),
     "other images": (
         [_make_task(_make_point("nose", 1, 2), image="b.jpg")],

@@ -53,6 +53,27 @@ def test_entries_store_their_location(tmp_path: Path) -> None:
     assert file.info == {}
 
 
+@pytest.mark.parametrize("where", ["names", "keys", "fields"])
+def test_texts_that_are_not_valid_unicode_are_refused(where: str, tmp_path: Path) -> None:
+    """No file could be written with them: a map or a table would fail after the work is done."""
+    category = {"id": 1, "name": "cat", "keypoints": ["\ud800" if where == "names" else "nose"]}
+    values = {"\udfff" if where == "keys" else "pose": "x\udc00" if where == "fields" else "side"}
+    places = {
+        "names": r"categories\[0\].keypoints\[0\] '.ud800'",
+        "keys": r"a key of images\[0\] '.udfff'",
+        "fields": r"images\[0\].pose 'x.udc00'",
+    }
+    with pytest.raises(InputError, match=f"labels.json: {places[where]} is not valid UTF-8") as caught:
+        write_and_read(tmp_path, [{"id": 1, "file_name": "a.jpg"} | values], categories=[category])
+    assert "\n" not in str(caught.value)
+
+
+def test_characters_beyond_16_bits_are_allowed(tmp_path: Path) -> None:
+    file = write_and_read(tmp_path, categories=[{"id": 1, "name": "\U0001f431"}])  # json escapes it
+    assert "\\ud83d" in (tmp_path / "labels.json").read_text()
+    assert file.category([]).name == "\U0001f431"
+
+
 def test_repeated_ids_are_errors_only_where_ids_are_checked(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}]
     file = write_and_read(tmp_path, images, [{"image_id": 1}])

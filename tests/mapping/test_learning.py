@@ -373,6 +373,25 @@ def test_maps_that_could_not_be_loaded_are_not_saved(run: Path, tmp_path: Path) 
     assert _load_mapped(run).names == tuple(NAMES)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": "\udcff.json"},  # a file name that is not UTF-8
+        {"names": ("nose\0", *NAMES[1:])},
+        {"skeleton": ((0, 99),)},
+        {"images": -1},
+    ],
+)
+def test_descriptions_that_could_not_be_loaded_do_not_replace_a_map(
+    change: dict[str, Any], run: Path, tmp_path: Path
+) -> None:
+    learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    before = {path: path.read_bytes() for path in (run / "model").iterdir()}
+    with pytest.raises(InputError, match="no usable map can be learned from"):
+        save_mapping(replace(learned.mapping, **change), run / "model")
+    assert {path: path.read_bytes() for path in (run / "model").iterdir()} == before
+
+
 def test_points_that_are_not_finite_are_not_predicted(run: Path, tmp_path: Path) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     point_map = replace(learned.mapping.map, weights=learned.mapping.map.weights * 1e300)

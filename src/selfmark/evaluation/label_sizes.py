@@ -71,8 +71,8 @@ def _find_mismatch(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row
         size = probe_video(ref.path).size if ref.frame is not None else read_image_size(ref.path)
     except (InputError, UnreadableImage):
         return None  # unreadable images are reported later, by the prediction
-    stated = (image.values.get("width"), image.values.get("height"))
-    if all(isinstance(value, int) and value > 0 for value in stated):
+    stated = image.size()
+    if stated is not None:
         # Some tools ignore the orientation in a photo's EXIF data, so width and height may be swapped.
         if stated in (size, size[::-1]):
             return None

@@ -5,16 +5,16 @@ In this way, the same code checks the points and finds the images of every label
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlparse
 
 from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
-from selfmark.images.input_files import MAX_COORDINATE, read_text_input
+from selfmark.images.input_files import MAX_COORDINATE, read_json_input
 
 _MAX_NAMES = 1_000  # maximum number of different labels; each label takes memory for every object
 VISIBLE = 2  # COCO's v of a point that is annotated and visible
@@ -28,11 +28,13 @@ class _Object(NamedTuple):
         where: Location of its first point in the file, for messages.
         points: Pixel coordinates of each point by name.
         box: x, y, w, h in pixels; None if the object has no rectangle, or a rotated one.
+        sizes: Width and height of the image in pixels, as its points and its rectangle state them.
     """
 
     where: str
     points: dict[str, tuple[float, float]]
     box: list[float] | None
+    sizes: set[tuple[float, float]]
 
 
 def read_label_studio_labels(path: Path) -> CocoFile:
@@ -41,13 +43,7 @@ def read_label_studio_labels(path: Path) -> CocoFile:
     The points whose parent is the same rectangle form an object with that box. All points without a rectangle
     form one more object. Pre-annotations and canceled annotations do not count.
     """
-    text = read_text_input(path)
-    try:
-        tasks = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{path} is not valid JSON: it is nested too deeply") from error
+    tasks = read_json_input(path)
     images: list[CocoImage] = []
     objects: list[tuple[int, _Object]] = []
     for number, task in enumerate(tasks):
@@ -56,8 +52,10 @@ def read_label_studio_labels(path: Path) -> CocoFile:
         if regions is None:
             continue
         file_name = _read_image_path(where, task)
-        images.append(CocoImage(where, number, file_name, {"id": number, "file_name": file_name}))
-        objects += [(number, instance) for instance in _group_objects(where, regions)]
+        instances = _group_objects(where, regions)
+        size = _require_one_size(where, instances)
+        images.append(CocoImage(where, number, file_name, {"id": number, "file_name": file_name, **size}))
+        objects += [(number, instance) for instance in instances]
     names = list(dict.fromkeys(name for _, instance in objects for name in instance.points))
     if len(names) > _MAX_NAMES:
         raise InputError(f"{path} has {len(names):,} different labels; at most {_MAX_NAMES:,} are allowed")
@@ -93,12 +91,28 @@ def _read_regions(where: str, task: Any) -> list[dict[str, Any]] | None:
 
 def _read_image_path(where: str, task: dict[str, Any]) -> str:
     """Return the path of a task's image, which the task gives as a path or URL."""
+    address = _read_address(where, task)
+    try:
+        return _parse_address(address)
+    except ValueError as error:
+        raise InputError(
+            f"{where}: the address of its image, {reprlib.repr(address)}, is not valid: {error}; correct it"
+        ) from error
+
+
+def _read_address(where: str, task: dict[str, Any]) -> str:
+    """Return the path or URL of a task's image."""
     data = task.get("data")
     values = data if isinstance(data, dict) else {}
     texts = [value for value in values.values() if isinstance(value, str)]
     address = values.get("image", texts[0] if len(texts) == 1 else None)
     if not isinstance(address, str) or not address:
         raise InputError(f"{where} needs the address of its image under 'data', not {reprlib.repr(data)}")
+    return address
+
+
+def _parse_address(address: str) -> str:
+    """Return the path in an address; raise ValueError if the address is not valid."""
     parts = urlparse(address)
     # Files in local storage are named by the parameter d. Uploaded files have a prefix before their name.
     if parts.path.rstrip("/") == "/data/local-files" and "d" in parse_qs(parts.query):
@@ -114,6 +128,7 @@ def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
     # Points of each rectangle, and the location of its first point; None stands for no rectangle.
     points: dict[str | None, dict[str, tuple[float, float]]] = {}
     locations: dict[str | None, str] = {}
+    sizes: dict[str | None, set[tuple[float, float]]] = {}
     for number, region in enumerate(regions):
         key = region.get("id")
         if region.get("type") == "rectanglelabels" and isinstance(key, str):
@@ -127,23 +142,44 @@ def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
         x, y, width, height = _read_numbers(location, region, ("x", "y"))
         siblings = points.setdefault(parent, {})
         locations.setdefault(parent, location)
+        sizes.setdefault(parent, set()).add((width, height))
         for name in _read_point_labels(location, region):
             if name in siblings:
                 raise InputError(f"{location}: '{name}' occurs twice in one object; keep the correct one")
             # Percentages are measured from the image corner; pixel centers are at whole numbers.
             siblings[name] = (x / 100 * width - 0.5, y / 100 * height - 0.5)
-    return [
-        _Object(locations[key], named_points, _read_box(*boxes[key]) if key is not None else None)
-        for key, named_points in points.items()
-    ]
+    objects = []
+    for key, named_points in points.items():
+        box = None
+        if key is not None:
+            box, size = _read_box(*boxes[key])
+            sizes[key].add(size)
+        objects.append(_Object(locations[key], named_points, box, sizes[key]))
+    return objects
 
 
-def _read_box(location: str, region: dict[str, Any]) -> list[float] | None:
-    """Return x, y, w, h in pixels; None for a rotated rectangle, which COCO boxes cannot represent."""
+def _require_one_size(where: str, objects: Sequence[_Object]) -> dict[str, float]:
+    """Return width and height of a task's image as entries of a COCO image; empty if there are no objects."""
+    sizes = sorted({size for instance in objects for size in instance.sizes})
+    if len(sizes) > 1:
+        (width, height), (other_width, other_height) = sizes[:2]
+        raise InputError(
+            f"{where}: its regions belong to images of {width:g} x {height:g} and {other_width:g} x "
+            f"{other_height:g} pixels; annotate the same image again"
+        )
+    return dict(zip(("width", "height"), sizes[0], strict=True)) if sizes else {}
+
+
+def _read_box(location: str, region: dict[str, Any]) -> tuple[list[float] | None, tuple[float, float]]:
+    """Return a rectangle as x, y, w, h in pixels, and width and height of its image in pixels.
+
+    COCO boxes cannot represent a rotated rectangle; it becomes None.
+    """
     x, y, w, h, width, height = _read_numbers(location, region, ("x", "y", "width", "height"))
     if region["value"].get("rotation"):
-        return None
-    return [x / 100 * width, y / 100 * height, w / 100 * width, h / 100 * height]
+        return None, (width, height)
+    box = [x / 100 * width, y / 100 * height, w / 100 * width, h / 100 * height]
+    return box, (width, height)
 
 
 def _read_point_labels(location: str, region: dict[str, Any]) -> list[str]:
@@ -158,9 +194,17 @@ def _read_numbers(location: str, region: dict[str, Any], keys: tuple[str, ...]) 
     value = region.get("value")
     if not isinstance(value, dict):
         raise InputError(f"{location} needs a 'value' with its position")
+    rotation = region.get("image_rotation")
+    if rotation not in (None, 0):
+        raise InputError(
+            f"{location}: the image was rotated by {reprlib.repr(rotation)} degrees in Label Studio; rotate "
+            "it back there and export again"
+        )
     sizes = ("original_width", "original_height")
     numbers: list[Any] = [*(value.get(key) for key in keys), *(region.get(key) for key in sizes)]
     for key, number in zip((*keys, *sizes), numbers, strict=True):
         if type(number) not in (int, float) or not abs(number) < MAX_COORDINATE:
             raise InputError(f"{location}: '{key}' must be a number, not {reprlib.repr(number)}")
+        if key in sizes and number <= 0:
+            raise InputError(f"{location}: '{key}' must be larger than 0, not {reprlib.repr(number)}")
     return [float(number) for number in numbers]

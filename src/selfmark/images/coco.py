@@ -7,7 +7,6 @@ can still be used as a list of images. Messages name the entry, e.g. "labels.jso
 
 from __future__ import annotations
 
-import json
 import reprlib
 import sys
 from collections import Counter
@@ -28,8 +27,7 @@ from selfmark.images.input_files import (
     VIDEO_SUFFIXES,
     parse_box,
     path_is,
-    read_text_input,
-    require_utf8,
+    read_json_input,
 )
 from selfmark.run.json_schema import is_int64
 
@@ -57,6 +55,30 @@ class CocoImage:
     id: Id
     file_name: str
     values: Mapping[str, Any]
+
+    def size(self) -> tuple[int, int] | None:
+        """Return width and height in pixels; None if the entry does not state them (missing, null or 0).
+
+        Some tools write 640.0 or "640".
+
+        >>> CocoImage("", 1, "a.jpg", {"width": 640.0, "height": "480"}).size()
+        (640, 480)
+        """
+        width, height = (self._read_side(key) for key in ("width", "height"))
+        return (width, height) if width and height else None
+
+    def _read_side(self, key: str) -> int:
+        """Return a side of the image in pixels; 0 if it is not stated."""
+        value = self.values.get(key)
+        try:
+            side = float(0 if value is None else value)
+        except (TypeError, ValueError, OverflowError):
+            side = -1.0
+        if isinstance(value, bool) or not side.is_integer() or not 0 <= side <= MAX_COORDINATE:
+            raise InputError(
+                f"{self.where}: '{key}' must be a whole number of pixels, not {reprlib.repr(value)}"
+            )
+        return int(side)
 
     def frame(self) -> int | None:
         """Return the 0-based frame number if the file is a video, None for a still image."""
@@ -374,13 +396,7 @@ class CocoFile:
 
 def read_coco(path: Path) -> CocoFile:
     """Read a COCO file; every image must have an id and a file name, every annotation an image id."""
-    text = read_text_input(path)
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{path} is not valid JSON: it is nested too deeply") from error
+    content = read_json_input(path)
     images = _entries(path, content, "images", "id", "file_name")
     annotations = _entries(path, content, "annotations", "image_id")
     return CocoFile(
@@ -423,8 +439,6 @@ def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[s
             value = entry.get(name) if isinstance(entry, dict) else None
             if not isinstance(value, str) and (name == "file_name" or not is_int64(value)):
                 raise InputError(f"{where} needs a usable '{name}', not {reprlib.repr(value)}")
-            if isinstance(value, str):
-                require_utf8(value, f"{where}: the '{name}'")
     return located
 
 

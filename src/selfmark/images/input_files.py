@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
+import re
 import reprlib
 import stat
 from collections.abc import Callable, Iterable
@@ -24,6 +26,8 @@ MIN_PIXELS_TO_CHECK = 4_000_000
 MAX_PIXELS_PER_BYTE = 10_000
 """An image with more pixels per byte of its file counts as damaged if it has more pixels than
 `MIN_PIXELS_TO_CHECK`. Even a bilevel PNG of one color has only 8,256 pixels per byte."""
+# A half of a character beyond 16 bits, as JSON escapes it. Without the other half, it is not valid Unicode.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 MAX_COORDINATE = 1e9  # pixels; far larger than any image, but small enough that its square does not overflow
 
 
@@ -108,6 +112,35 @@ def read_text_input(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file; save it as UTF-8") from error
+
+
+def read_json_input(path: Path) -> Any:
+    """Read a JSON file; raise if it is not valid, or if a text in it is not valid Unicode."""
+    text = read_text_input(path)
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{path} is not valid JSON: it is nested too deeply") from error
+    if _SURROGATE.search(text):
+        _require_utf8_texts(content, path)
+    return content
+
+
+def _require_utf8_texts(content: Any, path: Path) -> None:
+    """Raise if a text in the content of a JSON file, or a key, cannot be encoded as UTF-8."""
+    remaining = [("", content)]  # not recursive, because the content may be nested deeply
+    while remaining:
+        where, value = remaining.pop()
+        if isinstance(value, str):
+            require_utf8(value, f"{path}: {where}")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                require_utf8(key, f"{path}: a key of {where or 'the file'}")
+                remaining.append((f"{where}.{key}".lstrip("."), item))
+        elif isinstance(value, list):
+            remaining += [(f"{where}[{number}]", item) for number, item in enumerate(value)]
 
 
 def parse_box(values: Any, description: str) -> Box:

@@ -11,6 +11,7 @@ another detector is rejected.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ from selfmark.mapping.model_selection import FitOptions
 from selfmark.mapping.point_map import PointMap
 from selfmark.model.card import model_folder
 from selfmark.points import FloatArray
-from selfmark.run.files import FORMAT, read_json, require_format, strip_temporary, write_json
+from selfmark.run.files import FORMAT, read_json, require_format, strip_temporary, to_json, write_json
 from selfmark.run.guarded_files import remove_file
 from selfmark.run.json_schema import (
     Check,
@@ -110,10 +111,6 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
         InputError: The map has numbers that `load_mapping` would refuse.
     """
     arrays = {name: getattr(mapping.map, name) for name in ("weights", "constant", "reference")}
-    try:
-        _require_plausible(mapping.map, len(mapping.map.weights) // 2, len(mapping.names))
-    except ValueError as error:
-        raise InputError(f"no usable map can be learned from {mapping.labels}: {error}") from error
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     digest = _digest(arrays)
     values = {
@@ -135,6 +132,10 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
         },
         "normaliser": mapping.normalizer,
     }
+    try:  # Read it like `load_mapping`: a map that cannot be loaded must not replace a good one.
+        _mapping_from_json(json.loads(to_json(values)), mapping.map, len(mapping.map.weights) // 2)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"no usable map can be learned from {mapping.labels}: {error}") from error
     # Of two processes, one must not remove the arrays that the other has just written.
     with report_write_errors(f"to {folder}"), exclusive(folder, wait=True, lock_file=False):
         try:

@@ -210,7 +210,7 @@ def predict(
         print_result(f"labeled video: {video}")
     if has_photos:
         print_result(f"labeled photos: {output / FOLDER}")
-    for note in (*notes, *describe_unreadable_images(refs, counted)):
+    for note in (*notes, *describe_unreadable_images(refs, counted, view_detector is not None)):
         print_note(note)
 
 

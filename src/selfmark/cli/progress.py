@@ -290,13 +290,22 @@ class CountedPredictions(Iterator["Prediction"]):
         return prediction
 
 
-def describe_unreadable_images(refs: Sequence[ImageRef], counted: CountedPredictions) -> list[str]:
-    """Return a sentence for each video with unreadable frames and one for all unreadable still images."""
+def describe_unreadable_images(
+    refs: Sequence[ImageRef], counted: CountedPredictions, has_views: bool = False
+) -> list[str]:
+    """Return a sentence for each video with unreadable frames and one for all unreadable still images.
+
+    Args:
+        refs: Images and frames that were to be predicted.
+        counted: Those that were predicted.
+        has_views: Whether images without all views were left out, too.
+    """
+    problem = "could not be read with all views" if has_views else "could not be read"
     videos = {ref.path for ref in refs if ref.frame is not None}
     requested = Counter(ref.path for ref in refs)
     unreadable = requested - counted.predicted
     sentences = [
-        f"{unreadable[path]} of {describe_count(requested[path], 'frame')} of {path} could not be read and "
+        f"{unreadable[path]} of {describe_count(requested[path], 'frame')} of {path} {problem} and "
         f"{choose_form(unreadable[path], 'was', 'were')} left out"
         for path in unreadable
         if path in videos
@@ -305,7 +314,7 @@ def describe_unreadable_images(refs: Sequence[ImageRef], counted: CountedPredict
     if stills:
         total = sum(count for path, count in requested.items() if path not in videos)
         sentences.append(
-            f"{stills} of {describe_count(total, 'image')} could not be read and "
+            f"{stills} of {describe_count(total, 'image')} {problem} and "
             f"{choose_form(stills, 'was', 'were')} left out"
         )
     return sentences

@@ -81,12 +81,20 @@ def require_views_inside(views: Sequence[View], size: tuple[int, int], name: str
         name: name of the image, for the message.
     """
     for view in views:
-        x, y, width, height = view.box
-        if x < 0 or y < 0 or x + width > size[0] or y + height > size[1]:
+        if not are_views_inside([view], size):
+            x, y, width, height = view.box
             raise InputError(
                 f"the view '{view.name}' ({x:g},{y:g},{width:g},{height:g}) is not inside {name}, which has "
                 f"{size[0]} x {size[1]} pixels"
             )
+
+
+def are_views_inside(views: Sequence[View], size: Sequence[int]) -> bool:
+    """Return True if all views are entirely inside an image of this width and height in pixels."""
+    boxes = (view.box for view in views)
+    return all(
+        x >= 0 and y >= 0 and x + width <= size[0] and y + height <= size[1] for x, y, width, height in boxes
+    )
 
 
 def write_views(views: Sequence[View], folder: Path, options: Mapping[str, Any] | None = None) -> None:

@@ -6,11 +6,12 @@ A view is a box of the image that shows the animal from one side, see `View`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from selfmark.detector import Detector, Prediction
@@ -22,6 +23,7 @@ from selfmark.model.card import ModelCard
 from selfmark.model.colors import palette
 from selfmark.multiview.view_boxes import (
     View,
+    are_views_inside,
     read_views,
     require_inside,
     require_views_inside,
@@ -29,6 +31,23 @@ from selfmark.multiview.view_boxes import (
 )
 from selfmark.points import Landmarks
 from selfmark.run.guarded_files import make_folders
+
+
+@dataclass(frozen=True)
+class _CroppedImage:
+    """An image and its crops, one per view.
+
+    Attributes:
+        ref: The image.
+        size: [2] int64 width and height, pixels.
+        pixels: [3, S, S] crop of each view.
+        regions: [4] x, y, w, h of each crop in pixels of the image.
+    """
+
+    ref: ImageRef
+    size: npt.NDArray[np.int64]
+    pixels: list[Tensor] = field(default_factory=list)
+    regions: list[npt.NDArray[np.float64]] = field(default_factory=list)
 
 
 class ViewDetector(Detector):
@@ -96,31 +115,46 @@ class ViewDetector(Detector):
     def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
         """Yield the landmarks of all views batch by batch, in pixels of the whole images.
 
-        Each image is decoded once and cropped to all views.
+        Each image is decoded once and cropped to all views. An image is left out if it cannot be read, or if
+        a view is not inside it: the frames of a video can have different sizes.
 
         Raises:
-            InputError: A view is not inside an image, or an image has a box.
+            InputError: A view is not inside the size that the header of a file states, or an image has a box.
         """
         if any(ref.box is not None for ref in refs):
             raise InputError("images with views cannot have boxes; use images and videos without boxes")
         require_inside(self.views, refs)
-        images, num_views = self.card.images, len(self.views)
-        # All views of an image follow each other, so every `num_views`-th crop belongs to the same view.
-        cropped = [replace(ref, box=view.box) for ref in refs for view in self.views]
-        for crops in iterate_crops(cropped, images, num_views * batch):
-            if not crops.refs:
-                continue
+        for images in self._iterate_images(refs, batch):
             xy, score = [], []
             for index, detector in enumerate(self._detectors):
-                located = detector.locate(crops.pixels[index::num_views])
-                regions = crops.regions[index::num_views, None]
-                xy.append(to_original(located.xy.cpu().numpy(), regions, images.size).astype(np.float32))
+                located = detector.locate(torch.stack([image.pixels[index] for image in images]))
+                regions = np.stack([image.regions[index] for image in images])[:, None]
+                size = self.card.images.size
+                xy.append(to_original(located.xy.cpu().numpy(), regions, size).astype(np.float32))
                 score.append(located.score.cpu().numpy().astype(np.float32))
-            yield Prediction(
-                tuple(replace(ref, box=None) for ref in crops.refs[::num_views]),
-                crops.sizes[::num_views],
-                self._join(xy, score),
-            )
+            sizes = np.stack([image.size for image in images])
+            yield Prediction(tuple(image.ref for image in images), sizes, self._join(xy, score))
+
+    def _iterate_images(self, refs: Sequence[ImageRef], batch: int) -> Iterator[list[_CroppedImage]]:
+        """Yield the images that contain all views, about `batch` at a time."""
+        num_views = len(self.views)
+        cropped = [replace(ref, box=view.box) for ref in refs for view in self.views]
+        # Crops keep their order, but crops that cannot be made are missing, also in the middle of an image.
+        positions = iter(range(len(cropped)))
+        number, image = -1, _CroppedImage(ImageRef(Path()), np.zeros(2, np.int64))
+        for crops in iterate_crops(cropped, self.card.images, num_views * batch):
+            images = []
+            for row, ref in enumerate(crops.refs):
+                position = next(position for position in positions if cropped[position] == ref)
+                if position // num_views != number:
+                    number = position // num_views
+                    image = _CroppedImage(refs[number], crops.sizes[row])
+                image.pixels.append(crops.pixels[row])
+                image.regions.append(crops.regions[row])
+                if len(image.pixels) == num_views and are_views_inside(self.views, image.size.tolist()):
+                    images.append(image)
+            if images:
+                yield images
 
 
 def load_view_detector(

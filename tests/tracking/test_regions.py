@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +138,28 @@ def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks:
     assert objects == [
         ("clip.avi", frame, (16, 12, 32, 24), track) for frame, track in zip((0, 11), tracks, strict=True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("0 .1 .2 .3 .2 .3 .4 .1 .4", "this one has 9 words. Polygons and rotated boxes"),  # rotated box
+        ("0 .1 .2 .3 .2 .3 .4 .1 .4 .2 .5", "this one has 11 words. Polygons"),  # five points
+        ("0 .1 .2 .3 .2 .3 .4 .9", "this one has 8 words. Polygons"),  # three points and a confidence
+        ("0 .1 .2 .3 .2 .3 .4", "must be a whole number of at least 0, not '.4'"),  # three points
+        ("0 .1 .2 .3 .2 12 3", "the confidence must be 0 to 1, not 12"),
+        ("0 .1 .2 .3 .2 .1 .2 2 .3 .4 nan", "this one has 11 words"),
+        ("0 .1 .2 .3", "this one has 4 words"),
+        ("0 120 80 60 40", "must be fractions of the image from 0 to 1, not 120 80 60 40"),  # pixels
+        ("0 nan .5 .5 .5", "must be fractions of the image"),
+        ("0 .5 .5 wide .5", "'wide' is not a number"),
+    ],
+)
+def test_yolo_rows_that_are_not_boxes_are_refused(folder: Path, row: str, problem: str) -> None:
+    path = folder / "a.txt"
+    path.write_text(f"0 .5 .5 .5 .5\n{row}\n")
+    with pytest.raises(InputError, match=f"^{re.escape(f'{path} line 2')}: .*{re.escape(problem)}"):
+        locate_objects([folder / "a.png"], regions=Regions(boxes=path))
 
 
 def test_a_yolo_file_matches_whatever_was_looked_up_before(folder: Path) -> None:

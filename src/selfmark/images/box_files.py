@@ -12,7 +12,10 @@ from selfmark.errors import InputError
 from selfmark.image_ref import Box
 from selfmark.images.coco import read_coco
 from selfmark.images.input_files import parse_box, read_text_input
+from selfmark.wording import describe_count
 
+_MAX_YOLO_WORDS = 7  # class, cx, cy, w, h, confidence and track
+_MAX_FRACTION = 2.0  # boxes may be a little larger than their image; pixels are far larger
 _MAX_INDEX = 2**53  # a float holds every whole number up to this
 _COLUMNS = {  # accepted column names of a CSV file
     "image": ("image", "video", "file", "file_name", "filename", "path"),
@@ -139,8 +142,29 @@ def _parse_index(text: str, field: str, where: str) -> int | None:
 # --- YOLO ------------------------------------------------------------------------------------------
 
 
+def _require_yolo_row(words: Sequence[str], where: str) -> None:
+    """Raise if a row of a YOLO file is not a box in fractions of the image."""
+    numbers = [_parse_number(word, where) for word in words[1:]]
+    is_pose = len(words) > _MAX_YOLO_WORDS and len(words) % 3 == 2 and set(numbers[6::3]) <= {0, 1, 2}
+    if len(words) < 5 or (len(words) > _MAX_YOLO_WORDS and not is_pose):
+        raise InputError(
+            f"{where}: a row must be 'class cx cy w h', optionally followed by confidence and track, or by "
+            f"x, y, v of keypoints; this one has {describe_count(len(words), 'word')}. Polygons and rotated "
+            "boxes cannot be used"
+        )
+    if len(words) == _MAX_YOLO_WORDS and not 0 <= numbers[4] <= 1:
+        raise InputError(f"{where}: the confidence must be 0 to 1, not {words[5]}")
+    if not all(abs(number) <= _MAX_FRACTION for number in numbers[:4]):  # False for NaN
+        raise InputError(
+            f"{where}: cx, cy, w and h must be fractions of the image from 0 to 1, not {' '.join(words[1:5])}"
+        )
+
+
 def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
     """Read YOLO files: rows `class cx cy w h [confidence] [track]` in fractions of the image.
+
+    Rows of poses, `class cx cy w h` and then `x y v` for each keypoint, are boxes, too. Polygons and rotated
+    boxes are refused, because the first numbers of their rows are not a box.
 
     There is one file per image or frame. It has the name of its image. For the frames of a video, Ultralytics
     writes VIDEO_N.txt, with N counted from 1. The last number of rows with six numbers is a track if it is an
@@ -155,10 +179,7 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
     is_sixth_a_track = all(re.fullmatch(r"\d+", words[5]) for _, _, words in lines if len(words) == 6)
     boxes = []
     for where, file, words in lines:
-        if len(words) < 5:
-            raise InputError(
-                f"{where}: a row must be 'class cx cy w h', optionally followed by confidence and track"
-            )
+        _require_yolo_row(words, where)
         cx, cy, width, height = (_parse_number(word, where) for word in words[1:5])
         has_track = len(words) == 7 or (len(words) == 6 and is_sixth_a_track)
         track = words[-1] if has_track else ""

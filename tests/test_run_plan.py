@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from selfmark.config import Config
-from selfmark.run_plan import RunInputs, RunOptions, resolve_config
+from selfmark.errors import InputError
+from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
+from selfmark.tracking.regions import Regions
 
 ITERATIONS = ("warmup", "rounds", "stage2")
 
@@ -31,6 +33,26 @@ def test_fast_trains_longer_on_more_images(num_images: int, factor: float) -> No
 def test_other_presets_have_a_fixed_schedule(preset: str) -> None:
     few, many = (resolve(preset, num_images)[0] for num_images in (60, 40_000))
     assert few == many
+
+
+@pytest.mark.parametrize(
+    ("name", "animals", "problem"),
+    [
+        ("tracking.min_contrast", 0, "only if animals are tracked: add --find-animals"),
+        ("smoothing.max_gap", 1, "has no effect on a discovery: give it to 'selfmark predict'"),
+    ],
+)
+def test_settings_without_effect_are_refused(name: str, animals: int, problem: str) -> None:
+    inputs = RunInputs(["a.mp4"], regions=Regions(animals=animals))
+    options = RunOptions(10, preset="tiny", settings={name: 1})
+    with pytest.raises(InputError, match=f"the setting {name} .*{problem}"):
+        check_request(inputs, options, torch.device("cpu"))
+
+
+def test_tracking_settings_are_used_to_track_animals() -> None:
+    inputs = RunInputs(["a.mp4"], regions=Regions(animals=1))
+    options = RunOptions(10, preset="tiny", settings={"tracking.min_contrast": 20})
+    assert check_request(inputs, options, torch.device("cpu")).min_contrast == 20
 
 
 def test_a_fixed_schedule_and_iterations_of_the_user_are_kept() -> None:

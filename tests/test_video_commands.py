@@ -87,7 +87,7 @@ def test_discover_and_predict_each_animal_of_a_video(
 
 
 def test_landmarks_lie_inside_the_crop(quick_run: Path, arena: Path, tmp_path: Path) -> None:
-    crop = ["--crop=40,30,64,64", "--every=60", "--device=cpu", "--set=min_contrast=20"]
+    crop = ["--crop=40,30,64,64", "--every=60", "--device=cpu"]
     assert selfmark("predict", quick_run, arena, "-o", tmp_path, *crop) == 0
     xy = np.array([(float(row["x"]), float(row["y"])) for row in _read_rows(tmp_path / "landmarks.csv")])
     margin = 8  # pixels

@@ -99,11 +99,27 @@ def check_request(inputs: RunInputs, options: RunOptions, device: torch.device) 
         raise InputError("no images given: give a folder, image files or a video")
     if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
         raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
+    _require_used_settings(options.settings, inputs.regions)
     if inputs.regions is not None and inputs.regions.animals:
         # Settings must not be refused after minutes of tracking. Without tracking, the caller resolves them
         # immediately.
         resolve_config(inputs, options, _MANY_IMAGES, device)
     return _read_tracking_settings(options)
+
+
+def _require_used_settings(settings: Mapping[str, Any], regions: Regions | None) -> None:
+    """Raise if a setting has no effect on a discovery, whatever its other settings are."""
+    for name in settings:
+        section = name.partition(".")[0]
+        if section == "smoothing":
+            raise InputError(
+                f"the setting {name} has no effect on a discovery: give it to 'selfmark predict'"
+            )
+        if section == "tracking" and not (regions and regions.animals):
+            raise InputError(
+                f"the setting {name} has an effect only if animals are tracked: add --find-animals, or leave "
+                "it out"
+            )
 
 
 def _read_tracking_settings(options: RunOptions) -> Tracking:

@@ -177,6 +177,12 @@ def test_predict_smooths_and_names_the_method_in_the_table(
         (["--smooth=kalmann"], "Did you mean 'kalman'?"),
         (["--smooth=auto", "--set=smoothing.window=-1"], "smoothing.window must be greater than 0"),
         (["--set=images.size=64"], "--set images.size has no effect on predictions"),
+        (["--set=smoothing.max_gap=1"], "--set smoothing.max_gap belongs to --smooth, which is missing"),
+        (["--set=smoothing.max_gap=1", "--smooth=none"], "belongs to --smooth, which is missing"),
+        (
+            ["--set=min_contrast=20"],
+            "--set tracking.min_contrast belongs to --find-animals, which is missing",
+        ),
     ):
         assert predict(*options) == 2
         error = capsys.readouterr().err.strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -163,7 +163,8 @@ def predict(
     model = detector_fingerprint(detector)
     if not overwrite:
         require_same_model(output, model, run)
-    config = override(Config(), _qualify_settings(overrides))
+    used = {"guards": True, "tracking": find_animals > 0, "smoothing": smooth != "none"}
+    config = override(Config(), _qualify_settings(overrides, used))
     smoothing = _parse_smoothing(smooth, config.smoothing)
     check_outputs = partial(_check_outputs, output, output_format, draw, (*inputs, regions.boxes))
     with CountDisplay(stderr, "finding animals", "frames") as display:
@@ -242,8 +243,12 @@ def _check_outputs(
     require_inputs_kept(outputs, (*dict.fromkeys(ref.path for ref in images), *named))
 
 
-def _qualify_settings(overrides: list[str] | None) -> dict[str, Any]:
+def _qualify_settings(overrides: list[str] | None, used: Mapping[str, bool]) -> dict[str, Any]:
     """Map dotted names to the settings of `--set`; a name without a section belongs to `tracking`.
+
+    Args:
+        overrides: Settings as given by the user.
+        used: Sections that predictions can use, and whether the other options make use of them.
 
     Raises:
         InputError: A setting has no effect on predictions.
@@ -253,10 +258,14 @@ def _qualify_settings(overrides: list[str] | None) -> dict[str, Any]:
         for name, value in parse_settings(overrides).items()
     }
     for name in settings:
-        if name.partition(".")[0] not in ("tracking", "smoothing", "guards"):
+        section = name.partition(".")[0]
+        if section not in used:
             raise InputError(
                 f"--set {name} has no effect on predictions: give settings of tracking, smoothing or guards"
             )
+        if not used[section]:
+            option = {"tracking": "--find-animals", "smoothing": "--smooth"}[section]
+            raise InputError(f"--set {name} belongs to {option}, which is missing: add it, or leave it out")
     return settings
 
 

@@ -180,6 +180,22 @@ def test_a_text_list_gives_files_and_boxes(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c"])
+def test_only_line_feeds_end_a_line_of_a_list(separator: str, tmp_path: Path) -> None:
+    name = f"a{separator}b.jpg"
+    touch(tmp_path, name, "c.jpg")
+    (tmp_path / "list.txt").write_text(f"{name}\r\nc.jpg", encoding="utf-8", newline="")
+    assert list_names(list_images([tmp_path / "list.txt"]), tmp_path) == [name, "c.jpg"]
+
+
+def test_an_image_whose_name_begins_like_a_comment_is_used(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "#1.jpg", "#2.jpg")
+    (tmp_path / "list.txt").write_text("# images\na.jpg\n#1.jpg\n#2.jpg,1,2,3,4\n#3.jpg\n")
+    refs = list_images([tmp_path / "list.txt"])
+    assert list_names(refs, tmp_path) == ["a.jpg", "#1.jpg", "#2.jpg"]
+    assert refs[2].box == (1, 2, 3, 4)
+
+
 def test_several_boxes_of_one_image_are_each_listed_once(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
     refs = list_images([write_list(tmp_path / "l.txt", "a.jpg,0,0,5,5\na.jpg,5,5,5,5\na.jpg,0,0,5.0,5\n")])

@@ -105,6 +105,23 @@ def test_a_box_that_matches_two_images_is_rejected_with_advice(folder: Path) -> 
             locate_objects(folders, regions=Regions(boxes=path))
 
 
+@pytest.mark.parametrize("character", ["\n", "\u2028", "\x85", "\x0c"])
+def test_names_in_csv_files_may_contain_line_ends(folder: Path, character: str) -> None:
+    name = f"a{character}b.png"
+    for image in (name, "ab.png"):  # the name without the line end is that of another image
+        shutil.copy(folder / "a.png", folder / image)
+    boxes = folder / "boxes.csv"
+    boxes.write_text(f'image,x,y,w,h\n"{name}",1,2,3,4\nab.png,5,6,7,8\n', encoding="utf-8")
+    images = [folder / name, folder / "ab.png"]
+    assert summarize(locate_objects(images, regions=Regions(boxes=boxes))) == [
+        (name, None, (1, 2, 3, 4), None),
+        ("ab.png", None, (5, 6, 7, 8), None),
+    ]
+    boxes.write_text('image,x,y,w,h\n"a\nb.png",1,2,3,4\nab.png,5,6,7,wide\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"boxes.csv line 4: 'wide' is not a number"):
+        locate_objects(images, regions=Regions(boxes=boxes))
+
+
 def test_yolo_boxes_are_fractions_of_the_upright_image(folder: Path) -> None:
     labels = folder / "labels"
     labels.mkdir()

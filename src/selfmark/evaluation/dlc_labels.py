@@ -5,8 +5,6 @@ In this way, the same code checks the points and finds the images of every label
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import reprlib
 from collections import Counter
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 
 from selfmark.errors import InputError
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
-from selfmark.images.input_files import read_text_input
+from selfmark.images.input_files import read_csv_rows
 
 # First cell of each header line, in tables of one individual and in tables of several individuals.
 LEVELS = (["scorer", "bodyparts", "coords"], ["scorer", "individuals", "bodyparts", "coords"])
@@ -89,10 +87,8 @@ def _read_table(path: Path) -> _Table:
     if path.suffix.lower() in (".h5", ".hdf5"):
         # Tables that pandas stores in HDF5 are partly pickles, which can run any code when they are opened.
         raise InputError(f"{path} is an HDF5 file: give the CSV file that DeepLabCut keeps beside it")
-    try:
-        lines = list(csv.reader(io.StringIO(read_text_input(path), newline="")))
-    except csv.Error as error:
-        raise InputError(f"{path} is not a CSV file: {error}") from error
+    numbered = read_csv_rows(path)
+    lines = [line for _, line in numbered]
     first_cells = [line[0] if line else "" for line in lines[:4]]
     levels = next((levels for levels in LEVELS if first_cells[: len(levels)] == levels), None)
     if levels is None:
@@ -100,7 +96,7 @@ def _read_table(path: Path) -> _Table:
             f"{path} is not a table of DeepLabCut: its first lines must begin with scorer, bodyparts, coords"
         )
     width = len(lines[0])
-    nonempty = [(number, line) for number, line in enumerate(lines, start=1) if any(line)]
+    nonempty = [(number, line) for number, line in numbered if any(line)]
     for number, line in nonempty:
         if len(line) != width:
             raise InputError(f"{path}: line {number} has {len(line)} columns but the first line has {width}")

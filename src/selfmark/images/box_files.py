@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from selfmark.errors import InputError
 from selfmark.image_ref import Box
 from selfmark.images.coco import read_coco
-from selfmark.images.input_files import parse_box, read_text_input
+from selfmark.images.input_files import parse_box, read_csv_rows, read_text_lines
 from selfmark.wording import describe_count
 
 _MAX_YOLO_WORDS = 7  # class, cx, cy, w, h, confidence and track
@@ -60,10 +59,7 @@ def read_boxes(path: Path) -> list[FileBox]:
     elif path.suffix.lower() == ".json":
         boxes = list(_read_coco_boxes(path))
     elif path.suffix.lower() == ".csv":
-        try:
-            boxes = list(_read_csv(path))
-        except csv.Error as error:
-            raise InputError(f"{path} is not a table of boxes: {error}") from error
+        boxes = list(_read_csv(path))
     elif path.suffix.lower() == ".txt":
         boxes = _read_yolo([path])
     else:
@@ -91,8 +87,8 @@ def _read_coco_boxes(path: Path) -> Iterator[FileBox]:
 
 
 def _read_csv(path: Path) -> Iterator[FileBox]:
-    rows = csv.reader(read_text_input(path).splitlines())
-    header = [name.strip().lower() for name in next(rows, [])]
+    rows = iter(read_csv_rows(path))
+    header = [name.strip().lower() for name in next(rows, (1, []))[1]]
     column_of = {
         field: next((header.index(name) for name in names if name in header), None)
         for field, names in _COLUMNS.items()
@@ -103,7 +99,7 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
             f"{path}: the first line must name the columns image or frame (or both), x, y, w, h, and "
             f"optionally track; it is '{','.join(header)[:80]}'"
         )
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
         where = f"{path} line {number}"
         if not any(cell.strip() for cell in row):
             continue
@@ -173,7 +169,7 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
     lines = [
         (f"{file} line {number}", file, line.split())
         for file in files
-        for number, line in enumerate(read_text_input(file).splitlines(), start=1)
+        for number, line in enumerate(read_text_lines(file), start=1)
         if line.strip()
     ]
     is_sixth_a_track = all(re.fullmatch(r"\d+", words[5]) for _, _, words in lines if len(words) == 6)

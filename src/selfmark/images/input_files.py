@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import glob
+import io
 import json
 import os
 import re
@@ -112,6 +114,30 @@ def read_text_input(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file; save it as UTF-8") from error
+
+
+def read_text_lines(path: Path) -> list[str]:
+    """Read the lines of a UTF-8 text file, without line ends.
+
+    Unlike `str.splitlines`, characters that may occur in file names, such as U+2028, do not end a line.
+    """
+    return read_text_input(path).removesuffix("\n").split("\n")
+
+
+def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Read a CSV file; return the number of its first line and the cells of each row.
+
+    A quoted cell may contain line ends.
+    """
+    reader = csv.reader(io.StringIO(read_text_input(path), newline=""))
+    rows, first = [], 1
+    try:
+        for cells in reader:
+            rows.append((first, cells))
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{path} line {first} is not a row of a table: {error}") from error
+    return rows
 
 
 def read_json_input(path: Path) -> Any:

@@ -18,7 +18,7 @@ from selfmark.images.input_files import (
     VIDEO_SUFFIXES,
     parse_box,
     path_is,
-    read_text_input,
+    read_text_lines,
     require_input,
     require_utf8,
 )
@@ -132,9 +132,9 @@ def _expand_pattern(pattern: str) -> Iterator[Path]:
 
 def _read_text_list(path: Path, every: int) -> list[ImageRef]:
     refs: list[ImageRef] = []
-    for number, line in enumerate(read_text_input(path).splitlines(), start=1):
+    for number, line in enumerate(read_text_lines(path), start=1):
         entry = line.strip()
-        if not entry or entry.startswith("#"):
+        if not entry or (entry.startswith("#") and not _names_file(path.parent, entry)):
             continue
         where = f"{path} line {number}"
         file, box = _parse_entry(path.parent, entry, where)
@@ -146,6 +146,11 @@ def _read_text_list(path: Path, every: int) -> list[ImageRef]:
     if not refs:
         raise InputError(f"{path} lists no images; write one path per line")
     return refs
+
+
+def _names_file(folder: Path, entry: str) -> bool:
+    """Return True if a line of a list, with or without a box, names an existing file."""
+    return any(path_is(folder / name.strip(), Path.is_file) for name in (entry, entry.rsplit(",", 4)[0]))
 
 
 def _parse_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]:

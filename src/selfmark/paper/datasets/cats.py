@@ -16,7 +16,7 @@ import numpy as np
 from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
-from selfmark.images.input_files import MAX_COORDINATE, read_text_input
+from selfmark.images.input_files import MAX_COORDINATE, read_text_input, read_text_lines
 from selfmark.paper.datasets.body_annotations import pair_points_by_side
 from selfmark.paper.datasets.dataset import Dataset, compute_tight_boxes, find_path, list_files
 from selfmark.points import FloatArray
@@ -115,7 +115,7 @@ def _split_names(root: Path, annotated: dict[str, Path]) -> tuple[list[str], lis
 
 
 def _read_lines(path: Path) -> list[str]:
-    return [line.strip().replace("\\", "/") for line in read_text_input(path).splitlines() if line.strip()]
+    return [line.strip().replace("\\", "/") for line in read_text_lines(path) if line.strip()]
 
 
 def _read_objects(root: Path, images: list[Path]) -> AnnotatedObjects:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from selfmark.annotations import AnnotatedObjects, build_annotated_objects
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import read_coco, read_keypoints
-from selfmark.images.input_files import read_text_input
+from selfmark.images.input_files import read_csv_rows
 from selfmark.paper.datasets.face_points import get_face_point_names
 from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 from selfmark.paper.datasets.numpy_files import load_arrays
@@ -57,18 +56,15 @@ def _read_coco(path: Path) -> AnnotatedObjects:
 
 
 def _read_table(path: Path) -> AnnotatedObjects:
-    try:
-        lines = list(csv.reader(read_text_input(path).splitlines()))
-    except csv.Error as error:
-        raise InputError(f"{path} is not a table: {error}") from error
-    header = lines[0] if lines else []
+    lines = read_csv_rows(path)
+    header = lines[0][1] if lines else []
     has_pairs = len(header) >= 3 and len(header) % 2 == 1
     if not has_pairs or header[1].strip().lower() not in ("x", "x0", "x1", "x_0", "x_1"):
         raise InputError(
             f"{path}, line 1: the columns must be image,x1,y1,x2,y2 and so on, not '{','.join(header)[:60]}'"
         )
     images, values = [], []
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in lines[1:]:
         if not line:
             continue
         where = f"{path}, line {number}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from selfmark.errors import InputError
-from selfmark.images.input_files import read_text_input
+from selfmark.images.input_files import read_text_lines
 
 _MAX_DIGITS = 12  # of the number of rows; Python converts no numbers of thousands of digits
 Row = tuple[str, list[str]]  # file and line number for messages, and the words of the line
@@ -22,7 +22,7 @@ def read_rows(path: Path, num_words: int, num_header_lines: int = 0) -> list[Row
         num_header_lines: Number of lines to skip at the beginning.
     """
     rows = []
-    for number, line in enumerate(read_text_input(path).splitlines(), 1):
+    for number, line in enumerate(read_text_lines(path), 1):
         words = line.split()
         if number <= num_header_lines or not words:
             continue
@@ -37,7 +37,7 @@ def read_rows(path: Path, num_words: int, num_header_lines: int = 0) -> list[Row
 
 def read_counted_rows(path: Path, num_words: int) -> list[Row]:
     """Read a file with two header lines: the number of rows, and the names of the columns."""
-    first = next(iter(read_text_input(path).splitlines()), "").strip()
+    first = next(iter(read_text_lines(path)), "").strip()
     if not first.isdecimal() or len(first) > _MAX_DIGITS:
         raise InputError(f"{path}, line 1: expected the number of rows, found '{first[:40]}'")
     rows = read_rows(path, num_words, num_header_lines=2)

@@ -328,6 +328,13 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
         _build_detector()(np.zeros((10, 10), np.uint8))
 
 
+def test_huge_arrays_are_refused() -> None:
+    """An array that repeats one value takes no memory, but the functions that resize it would crash."""
+    huge = np.broadcast_to(np.uint8(5), (100_000, 100_000, 3))
+    with pytest.raises(InputError, match=r"at most 200 megapixels; its shape is \(100000, 100000, 3\)"):
+        _build_detector()(huge)
+
+
 @pytest.mark.parametrize("shape", [(0, 0, 3), (10, 0, 3), (0, 10, 3)])
 def test_arrays_without_pixels_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="needs at least one pixel; its shape is "):

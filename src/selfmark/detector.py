@@ -263,7 +263,7 @@ class Detector:
         items: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
         arrays = [item for item in items if isinstance(item, np.ndarray)]
         if arrays and len(arrays) == len(items):
-            _require_images(arrays)
+            _require_images(arrays, self.card.images.max_megapixels)
             return self._predict_arrays(arrays)
         for item in items:
             if not isinstance(item, (str, os.PathLike)):
@@ -348,13 +348,21 @@ def require_network_images(pixels: Tensor, size: int) -> None:
         raise ValueError(f"network images must be [B, 3, {size}, {size}] uint8, not {shape} {pixels.dtype}")
 
 
-def _require_images(arrays: Sequence[npt.NDArray[np.generic]]) -> None:
-    """Raise unless all arrays are RGB images [H, W, 3] uint8 with at least one pixel."""
+def _require_images(arrays: Sequence[npt.NDArray[np.generic]], max_megapixels: float) -> None:
+    """Raise unless all arrays are RGB images [H, W, 3] uint8 of a possible size.
+
+    Arrays have the limit of files, because an array can repeat its pixels without taking memory, but the
+    functions that resize it cannot.
+    """
     for array in arrays:
         if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
             raise InputError(f"an image array must be [H, W, 3] uint8, not {array.shape} {array.dtype}")
         if not array.size:
             raise InputError(f"an image array needs at least one pixel; its shape is {array.shape}")
+        if array.shape[0] * array.shape[1] > max_megapixels * 1e6:
+            raise InputError(
+                f"an image array may have at most {max_megapixels:g} megapixels; its shape is {array.shape}"
+            )
 
 
 def _build_network(card: ModelCard, folder: Path) -> LandmarkNetwork:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from selfmark.errors import InputError
 from selfmark.images import video_av, video_opencv
 from selfmark.images.video import VideoInfo
 from tests.images.videos import encode_video, read_frame_number
@@ -52,6 +54,42 @@ def test_both_readers_agree(name: str, tmp_path: Path) -> None:
         assert info.frames == len(info.seconds) == 40
         assert info.size == (width, height)
         assert (np.diff(info.seconds) > 0).all()
+
+
+def _set_matrix(path: Path, matrix: tuple[int, int, int, int]) -> Path:
+    """Write the upper left part of the display matrix into the header of an MP4 file's only track."""
+    content = path.read_bytes()
+    assert content[content.index(b"tkhd") + 4] == 0, "version of the track header"
+    start = content.index(b"tkhd") + 4 + 40
+    a, b, c, d = (number << 16 for number in matrix)
+    values = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(content[:start] + values + content[start + 36 :])
+    return path
+
+
+@pytest.mark.parametrize("matrix", [(-1, 0, 0, 1), (1, 0, 0, -1), (0, 1, 1, 0), (0, -1, -1, 0)])
+def test_mirrored_videos_are_mirrored_or_refused(matrix: tuple[int, int, int, int], tmp_path: Path) -> None:
+    path = _set_matrix(encode_video(tmp_path / "a.mp4", "libx264", frames=2), matrix)
+    (_, image), *_ = video_av.read_frames(path, [0])
+    is_transposed = matrix[0] == 0
+    assert image.shape == ((64, 48, 3) if is_transposed else (48, 64, 3))
+    # The left half is red. It becomes the right half, stays, or becomes the upper or the lower half.
+    color = "red" if image[4, 4, 0] > image[4, 4, 2] else "blue"
+    assert color == ("blue" if -1 in (matrix[0], matrix[1]) else "red"), "at the top left"
+    for read in (video_opencv.probe_video, lambda path: next(video_opencv.read_frames(path, [0]))):
+        with pytest.raises(
+            InputError, match=r"a\.mp4 is mirrored, which OpenCV ignores: run 'pip install av'"
+        ):
+            read(path)
+
+
+@pytest.mark.parametrize("matrix", [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0)])
+def test_rotated_videos_are_not_mirrored(matrix: tuple[int, int, int, int], tmp_path: Path) -> None:
+    path = _set_matrix(encode_video(tmp_path / "a.mp4", "libx264", frames=2), matrix)
+    (_, image), *_ = video_av.read_frames(path, [0])
+    (_, same), *_ = video_opencv.read_frames(path, [0])
+    assert image.shape == same.shape
+    assert np.abs(image.astype(int) - same).mean() < 4
 
 
 @pytest.mark.parametrize(

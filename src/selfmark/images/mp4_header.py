@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from selfmark.errors import InputError
 
@@ -53,6 +54,36 @@ def check_mp4_header(path: Path) -> None:
                 _check_samples(handle, size, path)
     except (OSError, struct.error):
         return
+
+
+def is_mirrored(path: Path) -> bool:
+    """Return True if a video track of an MP4 or QuickTime file is mirrored for display.
+
+    Files of other formats and damaged files count as not mirrored.
+    """
+    try:
+        with open(path, "rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if handle.read(8)[4:] not in _FIRST_BOXES:
+                return False
+            matrix = np.eye(3)
+            for number, box in enumerate(_walk(handle, 0, size, _MAX_DEPTH)):
+                if number > _MAX_BOXES:
+                    return False
+                if box.kind == b"tkhd":
+                    matrix = _read_matrix(handle, box)
+                elif box.kind == b"hdlr" and _read(handle, box.start + 8, 4) == b"vide":
+                    return bool(np.linalg.det(matrix[:2, :2]) < 0)
+    except (OSError, struct.error):
+        pass
+    return False
+
+
+def _read_matrix(handle: BinaryIO, box: _Box) -> npt.NDArray[np.float64]:
+    """Return the matrix [3, 3] that places a track on the display, from the header of the track."""
+    (version,) = _read(handle, box.start, 1) or b"\0"
+    values = struct.unpack(">9i", _read(handle, box.start + (52 if version == 1 else 40), 36))
+    return np.array(values, np.float64).reshape(3, 3)
 
 
 def _check_samples(handle: BinaryIO, size: int, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 PyAV is used if it is installed (`pip install selfmark[video]`), otherwise OpenCV, which is always installed.
 PyAV is the better of the two: it gives the display time of each frame, and it numbers frames correctly after
-a damaged part. Both return the same frames of intact videos.
+a damaged part. Both return the same frames of intact videos; OpenCV refuses mirrored ones.
 """
 
 from __future__ import annotations

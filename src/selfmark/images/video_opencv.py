@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
+from selfmark.images.mp4_header import is_mirrored
 from selfmark.images.video_container import check_frame_count, require_plausible_frame_size, require_video
 
 # For damaged videos, ffmpeg and OpenCV flood the terminal with messages; selfmark reports its own errors.
@@ -59,6 +60,8 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
 @contextmanager
 def _open(path: Path) -> Iterator[cv2.VideoCapture]:
     require_video(path)
+    if is_mirrored(path):
+        raise InputError(f"{path} is mirrored, which OpenCV ignores: run 'pip install av' to read it")
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():

@@ -121,3 +121,66 @@ def test_errors_of_a_listener_keep_their_type(photos: Path, tmp_path: Path) -> N
 
     with pytest.raises(ConnectionError, match="no network"):
         selfmark.discover(photos, 4, tmp_path / "run", preset="tiny", device="cpu", listener=listen)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("inputs", None, "str, Path, or sequence of str or Path"),
+        ("inputs", 5, "str, Path, or sequence"),
+        ("inputs", [None], "str, Path, or sequence"),
+        ("inputs", np.zeros((4, 4, 3), np.uint8), "str, Path, or sequence"),
+        ("landmarks", 2.5, "int, 'auto' or None"),
+        ("output", 5, "str, Path or None"),
+        ("preset", None, "str"),
+        ("settings", [("M", 3)], "mapping or None"),
+        ("settings", {5: 3}, "mapping or None"),
+        ("every", "2", "int"),
+        ("regions", (1, 2, 3, 4), "Regions or None"),
+        ("listener", "print", "callable or None"),
+        ("features", 5, "str or None"),
+        ("method", 5, "'self-training' or "),
+        ("resume", "yes", "bool"),
+    ],
+)
+def test_arguments_of_other_types_give_one_sentence(name: str, value: object, expected: str) -> None:
+    with pytest.raises(selfmark.InputError) as caught:
+        selfmark.discover(**{"inputs": "photos", name: value})
+    assert str(caught.value).startswith(f"discover: '{name}' must be {expected}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "problem"),
+    [
+        ("load", (None,), "load: 'folder' must be str or Path, not None"),
+        ("load", ("a\0b",), "load: 'folder' contains a null character"),
+        ("load", ("demo", None), "unknown device 'None'"),
+        ("discover", ("photos", 4, "a\0b"), "discover: 'output' contains a null character"),
+        (
+            "evaluate",
+            ("run", None),
+            "evaluate: 'images' must be str, Path, or sequence of str or Path, not None",
+        ),
+        ("map_points", ("run", 5), "map_points: 'labels' must be str or Path, not 5"),
+        ("Regions", (5,), "Regions: 'boxes' must be str, Path or None, not 5"),
+        ("Regions", (None, (1, 2, 3)), r"the crop must be x, y, width and height in pixels, not \(1, 2, 3\)"),
+        ("Regions", (None, "0,0,9,9"), "Regions: 'crop' must be sequence of float or None"),
+        ("Regions", (None, None, "2"), "Regions: 'animals' must be int, not '2'"),
+    ],
+)
+def test_unusable_arguments_give_one_sentence(
+    function: str, arguments: tuple[object, ...], problem: str
+) -> None:
+    with pytest.raises(selfmark.InputError, match=problem):
+        getattr(selfmark, function)(*arguments)
+
+
+def test_arguments_of_similar_types_are_accepted(photos: Path) -> None:
+    files = (path for path in photos.iterdir())
+    with pytest.raises(selfmark.InputError, match="unknown preset 'none'"):
+        selfmark.discover(
+            files, 4, preset="none", every=np.int32(1), regions=selfmark.Regions(crop=[0, 0, 9, 9])
+        )
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        selfmark.load("demo", devices="cpu")

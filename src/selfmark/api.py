@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from selfmark.argument_types import check_argument_types
 from selfmark.detector import Detector
 from selfmark.errors import InputError, escape_control_characters, report_path_errors
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
@@ -18,6 +19,7 @@ from selfmark.run.devices import select_device
 
 
 @report_path_errors()
+@check_argument_types
 def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime: str = "torch") -> Detector:
     """Load the detector of a run.
 
@@ -41,6 +43,7 @@ def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime:
 
 
 @report_path_errors()
+@check_argument_types
 def evaluate(
     run: str | Path,
     images: str | Path | Sequence[str | Path],
@@ -83,6 +86,7 @@ def evaluate(
 
 
 @report_path_errors()
+@check_argument_types
 def map_points(
     run: str | Path,
     labels: str | Path,

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from PIL import Image
 
+from selfmark.argument_types import check_argument_types
 from selfmark.config import AUTO_RECIPE, Config, Method
 from selfmark.config.schedule import stage_iterations
 from selfmark.detector import Detector
@@ -55,6 +56,7 @@ _FRAMES_PER_REPORT = 25  # frames between two progress events while animals are 
 
 
 @report_path_errors()
+@check_argument_types
 def discover(
     inputs: str | Path | Sequence[str | Path] = (),
     landmarks: int | Literal["auto"] | None = None,

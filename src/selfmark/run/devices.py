@@ -27,7 +27,7 @@ def select_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         device = torch.device("meta")
     if device.type not in _DEVICE_TYPES:
         raise InputError(f"unknown device '{name}': use auto, cpu or cuda")

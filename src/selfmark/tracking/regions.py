@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from selfmark.argument_types import describe_type, is_instance
 from selfmark.config import Tracking
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef, is_possible_box
@@ -47,6 +49,15 @@ class Regions:
 
     def __post_init__(self) -> None:
         """Raise if more than one field is set, or if a field has an impossible value."""
+        hints = {"boxes": str | Path | None, "crop": Sequence[float] | None, "animals": int}
+        for name, hint in hints.items():
+            value = getattr(self, name)
+            if not is_instance(value, hint):
+                raise InputError(
+                    f"Regions: '{name}' must be {describe_type(hint)}, not {reprlib.repr(value)}"
+                )
+        if self.crop is not None and len(self.crop) != 4:
+            raise InputError(f"the crop must be x, y, width and height in pixels, not {self.crop}")
         if (self.boxes is not None) + (self.crop is not None) + (self.animals > 0) > 1:
             raise InputError(
                 "boxes (--boxes), crop (--crop) and animals (--find-animals) cannot be combined; give only "

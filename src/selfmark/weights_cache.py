@@ -171,6 +171,8 @@ def fetch_file(url: str, target: Path) -> None:
                     raise InputError(f"{url} is larger than {_MAX_DOWNLOAD >> 30} GiB; nothing was installed")
     except (*_TRANSFER_ERRORS, ValueError) as error:  # ValueError: the address is not valid
         reason = getattr(error, "reason", error)
+        if isinstance(error, UnicodeError):
+            reason = "the address has characters or a length that is not allowed"
         raise InputError(
             f"cannot download {url} ({reason}); download it on another machine and give the file"
         ) from error

@@ -160,9 +160,9 @@ def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ("0 .1 .2 .3 .2 .3 .4 .1 .4", "this one has 9 words. Polygons and rotated boxes"),  # rotated box
-        ("0 .1 .2 .3 .2 .3 .4 .1 .4 .2 .5", "this one has 11 words. Polygons"),  # five points
-        ("0 .1 .2 .3 .2 .3 .4 .9", "this one has 8 words. Polygons"),  # three points and a confidence
+        ("0 .1 .2 .3 .2 .3 .4 .1 .4", "this one has 9 words; polygons and rotated boxes"),  # rotated box
+        ("0 .1 .2 .3 .2 .3 .4 .1 .4 .2 .5", "this one has 11 words; polygons"),  # five points
+        ("0 .1 .2 .3 .2 .3 .4 .9", "this one has 8 words; polygons"),  # three points and a confidence
         ("0 .1 .2 .3 .2 .3 .4", "must be a whole number of at least 0, not '.4'"),  # three points
         ("0 .1 .2 .3 .2 12 3", "the confidence must be 0 to 1, not 12"),
         ("0 .1 .2 .3 .2 .1 .2 2 .3 .4 nan", "this one has 11 words"),

@@ -27,6 +27,7 @@ from selfmark.run.guarded_files import (
     remove_file,
     remove_folder,
 )
+from selfmark.run.output_folder import require_own_output
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 from selfmark.weights_cache import cache_folder, compute_file_sha256, fetch_file
 from selfmark.wording import describe_count
@@ -102,6 +103,7 @@ def pack_model(folder: Path, path: Path) -> str:
         raise InputError(f"the file of a detector must end in .safetensors, unlike {path}")
     files = [source / name for name in ("model.json", "weights.safetensors", ONNX_FEATURES)]
     require_inputs_kept([path], files, "choose another name")
+    require_own_output(path, folder, "choose another name")
     tensors, _ = read_tensors(source / "weights.safetensors")
     if (source / ONNX_FEATURES).exists():
         tensors[_ONNX] = read_tensors(source / ONNX_FEATURES)[0]["onnx"]

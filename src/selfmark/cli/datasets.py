@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfmark.cli.console import print_note, print_result, print_table, stderr
+from selfmark.run.output_folder import require_own_output
 from selfmark.wording import describe_count
 
 app = typer.Typer(help="The paper's data sets, read from their official files.", no_args_is_help=True)
@@ -79,6 +80,7 @@ def write(
 
     if boxes is not None and find_faces:
         raise InputError("--boxes and --find-faces cannot be combined: give one of them")
+    require_own_output(output)
     require_replaceable(output, root, (points, boxes))
     dataset = read_dataset(name, root)
     # Replace boxes before points: the annotated points show which of several boxes belongs to an object.

@@ -20,7 +20,7 @@ from selfmark.cli.options import (
     parse_regions,
     parse_settings,
 )
-from selfmark.cli.path_checks import check_files, check_inputs, require_finished_run
+from selfmark.cli.path_checks import check_files, check_inputs, check_output, require_finished_run
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def evaluate(
     require_finished_run(run)
     check_inputs([*images, *(train_images or ())])
     check_files(labels, train_labels)
+    check_output(output, run)
 
     from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions
     from selfmark.multiview.view_boxes import read_views

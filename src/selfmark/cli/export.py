@@ -9,7 +9,7 @@ import typer
 
 from selfmark.cli.console import print_result
 from selfmark.cli.options import RunFolder
-from selfmark.cli.path_checks import check_models
+from selfmark.cli.path_checks import check_models, check_output
 from selfmark.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def export(
     if not onnx:
         raise InputError("no format chosen: add --onnx")
     check_models(run)
+    check_output(output, run)
 
     from selfmark.export.onnx_export import export_onnx
     from selfmark.run.files import view_folders

@@ -14,6 +14,7 @@ from selfmark.errors import InputError
 from selfmark.images.input_files import require_input, require_readable
 from selfmark.model.card import is_packaged, model_folder, read_card
 from selfmark.run.files import require_run, view_folders
+from selfmark.run.output_folder import require_own_output
 
 
 def check_inputs(inputs: Iterable[str | Path] | None) -> None:
@@ -32,6 +33,12 @@ def check_files(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             require_readable(path)
+
+
+def check_output(output: Path | None, run: Path) -> None:
+    """Raise if an output folder of a run, or the part for one of its views, is in another run."""
+    for folder in () if output is None else (output, *(output / view.name for view in view_folders(run))):
+        require_own_output(folder, run)
 
 
 def require_readable_model(folder: Path) -> None:

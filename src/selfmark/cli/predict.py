@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -27,6 +26,7 @@ from selfmark.cli.options import (
 )
 from selfmark.cli.path_checks import check_inputs, check_models
 from selfmark.errors import InputError, report_write_errors, suggest
+from selfmark.run.output_folder import require_own_output, require_same_model
 from selfmark.wording import describe_count
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def predict(
     """Predict the landmarks of new images or videos, in pixels of those images."""
     check_models(run)
     check_inputs(inputs)
+    require_own_output(output, run)
 
     from selfmark.cli.progress import CountDisplay, CountedPredictions, describe_unreadable_images
     from selfmark.config import Config, override
@@ -132,7 +133,7 @@ def predict(
     from selfmark.evaluation.familiarity import warn_of_unfamiliar_images
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
-    from selfmark.export.result_record import require_same_model, write_record
+    from selfmark.export.result_record import RECORD, write_record
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     from selfmark.multiview.view_boxes import parse_views
     from selfmark.multiview.view_detector import load_view_detector
@@ -161,12 +162,16 @@ def predict(
     if mapped:
         detector = MappedDetector(detector, load_mapping(run, detector))
     model = detector_fingerprint(detector)
-    if not overwrite:
-        require_same_model(output, model, run)
     used = {"guards": True, "tracking": find_animals > 0, "smoothing": smooth != "none"}
     config = override(Config(), _qualify_settings(overrides, used))
     smoothing = _parse_smoothing(smooth, config.smoothing)
-    check_outputs = partial(_check_outputs, output, output_format, draw, (*inputs, regions.boxes))
+
+    def check_outputs(images: Sequence[ImageRef]) -> None:
+        _require_inputs_kept(output, output_format, draw, (*inputs, regions.boxes), images)
+        if not overwrite:
+            advice = "choose another folder with -o, or add --overwrite"
+            require_same_model(output / RECORD, model, run, advice)
+
     with CountDisplay(stderr, "finding animals", "frames") as display:
         refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append, check_outputs)
     if smoothing is not None:
@@ -215,7 +220,7 @@ def predict(
         print_note(note)
 
 
-def _check_outputs(
+def _require_inputs_kept(
     output: Path,
     output_format: str,
     draw: bool,

@@ -10,6 +10,7 @@ import typer
 from selfmark.cli.console import print_note, print_result, stdout
 from selfmark.cli.options import Device, parse_settings
 from selfmark.errors import InputError
+from selfmark.run.output_folder import require_own_output
 
 
 def reproduce(
@@ -58,6 +59,7 @@ def reproduce(
     harness.select_experiments(tables)  # Report unknown names before missing data.
     if data is None:
         raise InputError("no folder of data sets is given: add --data FOLDER")
+    require_own_output(output)
     try:
         paths = harness.reproduce_tables(
             tables, data, output, options, print_result, open_listener=lambda: ProgressDisplay(stdout)

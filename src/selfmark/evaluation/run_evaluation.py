@@ -70,6 +70,7 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import make_folders
+from selfmark.run.output_folder import require_own_output, require_same_model
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.wording import choose_form, describe_count
@@ -151,6 +152,7 @@ def evaluate_run(
     images = _as_list(inputs.images)
     target = Path(output) if output is not None else run.path
     require_inputs_kept([target / "metrics.json"], _list_named_inputs(inputs))
+    _require_free_output(target, models)
     refs: Sequence[ImageRef] = ()
     metrics = _build_header(run, models.card) | {"images": [str(item) for item in images]}
     if inputs.labels is None:
@@ -195,6 +197,18 @@ def evaluate_run(
         make_folders(target)
         write_json(metrics, target / "metrics.json")
     return metrics
+
+
+def _require_free_output(folder: Path, models: RunModels) -> None:
+    """Raise if a folder is in another run, or has metrics of another model; a run may replace its own."""
+    run = models.run
+    if folder.resolve() == run.path.resolve():
+        return
+    require_own_output(folder, run.path)
+    fingerprint = run_fingerprint(run, models.card)
+    advice = "choose another folder with -o, or remove them"
+    # The fingerprint also depends on settings of the evaluation, which may change.
+    require_same_model(folder / "metrics.json", fingerprint, run.path, advice, allow_earlier=True)
 
 
 def _list_named_inputs(inputs: EvaluationInputs) -> list[str | Path | None]:

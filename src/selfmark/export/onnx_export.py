@@ -10,6 +10,7 @@ file contains the fingerprint of its model, so that selfmark can reject a file o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,12 +38,14 @@ from selfmark.export.onnx_turned import add_turned_maps
 from selfmark.images.store import load_store
 from selfmark.model.card import ModelCard, is_packaged, model_folder
 from selfmark.model.feature_network import ZeroShotPsi
-from selfmark.model.landmark_network import LandmarkNetwork
+from selfmark.model.landmark_network import LandmarkNetwork, select_stored_weights
 from selfmark.model.network import Psi
 from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi
 from selfmark.model.turned_network import TurnedPsi
 from selfmark.run.files import write_bytes
 from selfmark.run.folder import Run
+from selfmark.run.output_folder import require_own_output
+from selfmark.run.tensor_files import read_tensors
 from selfmark.sampling import evenly_spaced
 
 Precision = Literal["float32", "float16", "int8"]
@@ -74,8 +77,12 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
     require_package("onnx", INSTALL)
     if output is None and is_packaged(run):
         raise InputError(f"the detector '{run}' is part of selfmark: choose an output folder with --output")
+    if output is not None:
+        require_own_output(output, run)
     detector = Detector.load(run)
     _check_exportable(detector, precisions)
+    if output is not None:
+        _require_same_model(detector, output)
     sample = _load_sample(run, detector.card) if "int8" in precisions else torch.empty(0)
     folder = output if output is not None else model_folder(run)
     write: dict[Precision, Callable[[Path], Path]] = {
@@ -142,6 +149,32 @@ def _check_exportable(detector: Detector, precisions: Sequence[Precision]) -> No
     require_exportable(detector.psi.encoder)
     if "int8" in precisions and not find_head_convs(detector.psi):
         raise InputError("this detector has no head whose layers could run in 8 bits: leave out --int8")
+
+
+def _require_same_model(detector: Detector, folder: Path) -> None:
+    """Raise if an export to a folder would replace the files of another model.
+
+    Weights are compared rather than descriptions, because renaming landmarks does not make another model.
+    Weights without a description may come from an export that was killed.
+    """
+    weights = folder / "weights.safetensors"
+    exported = (weights, folder / "model.json", *(folder / name for name in FILES.values()))
+    existing = [path for path in exported if os.path.lexists(path)]
+    if existing and not _has_weights(weights, detector):
+        raise InputError(
+            f"{existing[0]} belongs to another model than the one to export: choose another folder with -o, "
+            "or remove it"
+        )
+
+
+def _has_weights(path: Path, detector: Detector) -> bool:
+    """Return True if a file has the weights of a detector."""
+    weights = select_stored_weights(detector.psi)
+    try:
+        stored, _ = read_tensors(path, weights)
+    except InputError:
+        return False
+    return all(torch.equal(stored[name], tensor.cpu()) for name, tensor in weights.items())
 
 
 def _load_sample(run: Path, card: ModelCard) -> torch.Tensor:

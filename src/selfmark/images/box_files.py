@@ -145,8 +145,8 @@ def _require_yolo_row(words: Sequence[str], where: str) -> None:
     if len(words) < 5 or (len(words) > _MAX_YOLO_WORDS and not is_pose):
         raise InputError(
             f"{where}: a row must be 'class cx cy w h', optionally followed by confidence and track, or by "
-            f"x, y, v of keypoints, but this one has {describe_count(len(words), 'word')}; polygons and rotated "
-            "boxes cannot be used"
+            f"x, y, v of keypoints, but this one has {describe_count(len(words), 'word')}; polygons and "
+            "rotated boxes cannot be used"
         )
     if len(words) == _MAX_YOLO_WORDS and not 0 <= numbers[4] <= 1:
         raise InputError(f"{where}: the confidence must be 0 to 1, not {words[5]}")

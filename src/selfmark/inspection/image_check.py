@@ -24,6 +24,7 @@ from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.guarded_files import remove_file
+from selfmark.run.output_folder import require_own_output
 from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
@@ -73,8 +74,9 @@ def check_images(
         on_progress: Called with the progress of each step.
 
     Raises:
-        InputError: The images cannot be used.
+        InputError: The images cannot be used, or the output is in a run.
     """
+    require_own_output(output)
     device = select_device(options.device)
     tracking = check_request(inputs, options, device)
     notes: list[str] = []

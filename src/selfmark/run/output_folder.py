@@ -1,0 +1,92 @@
+"""Check that the results of a command do not replace files of another run or model.
+
+Commands check their output before they compute anything. A run may replace results in its own folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from selfmark.errors import InputError
+from selfmark.run.files import read_json
+from selfmark.run.guarded_files import COMPARISON_FILE, VIEWS_FILE
+
+_OTHER_FOLDER = "choose another folder with -o"
+# What a folder is, by the file that marks it.
+_KINDS = {
+    "run.json": "another run",
+    VIEWS_FILE: "another run with views",
+    COMPARISON_FILE: "another comparison",
+}
+
+
+def require_own_output(output: Path, source: Path | None = None, advice: str = _OTHER_FOLDER) -> None:
+    """Raise if an output is, or lies in, the folder of another run.
+
+    Args:
+        output: Output folder or file, which need not exist.
+        source: Run folder or model folder whose results are written; None if they belong to no run.
+        advice: What to do instead, for the message.
+
+    Raises:
+        InputError: The output lies in another run, in a run with views, or in a comparison.
+    """
+    own = Path(os.path.realpath(source)) if source is not None and source.exists() else None
+    path = Path(os.path.realpath(output))
+    for folder in (path, *path.parents):
+        kind = _find_kind(folder)
+        if kind is None:
+            continue
+        if own is None or not _is_own(folder, own):
+            place = "is" if folder == path else f"lies in {folder}, which is"
+            raise InputError(f"the output {output} {place} {kind}, whose files it could replace: {advice}")
+        return
+
+
+def _find_kind(folder: Path) -> str | None:
+    """Return what a folder is if it is one of `_KINDS`, otherwise None."""
+    return next((kind for marker, kind in _KINDS.items() if os.path.lexists(folder / marker)), None)
+
+
+def _is_own(folder: Path, own: Path) -> bool:
+    """Return True if a run `own`, or a model folder of a run, may write into a folder of one of `_KINDS`.
+
+    That is the run itself, the run that the model folder lies in, each view of a run with views, and the
+    folder of several runs that the run lies in.
+    """
+    if folder == own:
+        return True
+    if folder in own.parents:
+        return _find_kind(folder) != _KINDS["run.json"] or _find_kind(own) is None
+    return own in folder.parents and _find_kind(own) == _KINDS[VIEWS_FILE]
+
+
+def require_same_model(
+    path: Path, model: str, run: Path, advice: str = _OTHER_FOLDER, *, allow_earlier: bool = False
+) -> None:
+    """Raise if a file of results was not written by selfmark, or was made with another model.
+
+    Args:
+        path: JSON file with the fields "model" and "run", which need not exist.
+        model: Fingerprint of the model that is about to write results.
+        run: Folder of this model. It may have had another model before, for example before `refine`.
+        advice: What to do instead, for the message.
+        allow_earlier: Whether results of an earlier model of the same run may be replaced.
+    """
+    if not path.exists():
+        return
+    try:
+        record = dict(read_json(path))
+    except (InputError, TypeError, ValueError):
+        record = {}
+    if "selfmark" not in record:
+        raise InputError(f"{path} was not written by selfmark and would be replaced: {advice}")
+    source = record.get("run", "unknown")
+    is_earlier = source == str(run)
+    if record.get("model") in (None, model) or (is_earlier and allow_earlier):
+        return
+    what = (
+        f"an earlier model of {run}, which has changed since" if is_earlier else f"another model ({source})"
+    )
+    raise InputError(f"{path.parent} has results of {what}: {advice}")

@@ -1,0 +1,223 @@
+"""No command replaces files of another run, of another model, or files that selfmark did not write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfmark import evaluate
+from selfmark.detector import Detector
+from selfmark.errors import InputError
+from selfmark.export import onnx_export
+from selfmark.run.output_folder import require_own_output, require_same_model
+from tests.conftest import selfmark
+from tests.paper.datasets import face_miniatures
+
+
+@pytest.fixture
+def other(quick_run: Path, tmp_path: Path) -> Path:
+    """Another run: a copy of the finished run with other weights."""
+    folder = tmp_path / "other"
+    shutil.copytree(quick_run, folder)
+    _change_weights(folder / "model")
+    return folder
+
+
+def _change_weights(folder: Path) -> None:
+    detector = Detector.load(folder)
+    with torch.no_grad():
+        next(iter(detector.psi.parameters())).mul_(2)
+    detector.save(folder)
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _require_refusal(
+    folder: Path, capsys: pytest.CaptureFixture[str], message: str, *command: object
+) -> None:
+    """Assert that a command is refused in one line with exit code 2 and changes nothing in the folder."""
+    before = _read_files(folder)
+    capsys.readouterr()
+    assert selfmark(*command) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert message in error
+    assert "choose another" in error
+    assert _read_files(folder) == before
+
+
+@pytest.mark.parametrize("inside", ["", "model", "new/folder"])
+@pytest.mark.parametrize(
+    "command", ["predict", "evaluate", "export", "check", "datasets", "reproduce", "save"]
+)
+def test_no_command_writes_into_another_run(
+    command: str,
+    inside: str,
+    quick_run: Path,
+    other: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was computed before the output was checked")
+
+    monkeypatch.setattr(Detector, "locate", fail)
+    root = face_miniatures.make_celeba(tmp_path / "celeba")
+    output = other / inside
+    arguments: dict[str, tuple[object, ...]] = {
+        "predict": ("predict", quick_run, photos, "-o", output, "--overwrite"),
+        "evaluate": ("evaluate", quick_run, photos, "-o", output),
+        "export": ("export", quick_run, "--onnx", "-o", output),
+        "check": ("check", photos, "-o", output, "--preset=tiny", "--device=cpu"),
+        "datasets": ("datasets", "write", "celeba", root, "-o", output),
+        "reproduce": ("reproduce", "all", "--data", root, "-o", output),
+        "save": ("models", "save", quick_run, output / "weights.safetensors"),
+    }
+    _require_refusal(other, capsys, f"{other}", *arguments[command])
+
+
+def test_the_python_function_refuses_too(quick_run: Path, other: Path, photos: Path) -> None:
+    before = _read_files(other)
+    with pytest.raises(InputError, match="is another run, whose files it could replace: choose another"):
+        evaluate(quick_run, photos, output=other)
+    assert _read_files(other) == before
+
+
+def test_metrics_of_another_model_are_kept(
+    quick_run: Path, other: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert selfmark("evaluate", quick_run, photos, "-o", out, "--device=cpu") == 0
+    written = (out / "metrics.json").stat().st_ino
+    assert selfmark("evaluate", quick_run, photos, "-o", out, "--device=cpu") == 0
+    assert (out / "metrics.json").stat().st_ino != written
+    assert selfmark("evaluate", quick_run, photos, "-o", out, "--device=cpu", "--set=flip=never") == 0
+    message = f"{out} has results of another model ({quick_run})"
+    _require_refusal(out, capsys, message, "evaluate", other, photos, "-o", out)
+
+
+@pytest.mark.parametrize(("command", "file"), [("evaluate", "metrics.json"), ("predict", "predictions.json")])
+@pytest.mark.parametrize("content", ["mine", "[]", '{"accuracy": 0.9}'])
+def test_files_of_other_programs_are_kept(
+    command: str,
+    file: str,
+    content: str,
+    quick_run: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / file).write_text(content)
+    message = f"{tmp_path / file} was not written by selfmark"
+    _require_refusal(tmp_path, capsys, message, command, quick_run, photos, "-o", tmp_path)
+
+
+@pytest.fixture
+def no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write only the detector, because building the graph needs optional packages."""
+    monkeypatch.setattr(onnx_export, "require_package", lambda *_: None)
+    monkeypatch.setattr(onnx_export, "write_float32", lambda detector, path: path)
+
+
+def _export(run: Path, output: Path) -> int:
+    return selfmark("export", run, "--onnx", "-o", output)
+
+
+@pytest.mark.usefixtures("no_graph")
+def test_exports_of_another_model_are_kept(
+    quick_run: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert _export(quick_run, out) == 0
+    assert _export(quick_run, out) == 0
+    (out / "model.json").unlink()  # as an export that was killed leaves the folder
+    assert _export(quick_run, out) == 0
+    message = f"{out / 'weights.safetensors'} belongs to another model"
+    _require_refusal(out, capsys, message, "export", other, "--onnx", "-o", out)
+    assert _export(other, tmp_path / "new") == 0
+    assert _export(other, other / "exported") == 0
+
+
+@pytest.mark.usefixtures("no_graph")
+@pytest.mark.parametrize("name", ["model.json", "model.onnx", "weights.safetensors"])
+def test_exports_keep_files_of_other_programs(
+    name: str, quick_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("{}")
+    message = f"{tmp_path / name} belongs to another model"
+    _require_refusal(tmp_path, capsys, message, "export", quick_run, "--onnx", "-o", tmp_path)
+
+
+def _make_run(folder: Path, marker: str = "run.json") -> Path:
+    folder.mkdir(parents=True)
+    (folder / marker).write_text("{}")
+    return folder
+
+
+ALLOWED: dict[str, Callable[[Path], tuple[Path, Path | None]]] = {
+    "no run": lambda root: (root / "new" / "folder", None),
+    "beside the run": lambda root: (root / "out", _make_run(root / "run")),
+    "the run": lambda root: (root / "run", _make_run(root / "run")),
+    "in the run": lambda root: (root / "run" / "a" / "b", _make_run(root / "run")),
+    "the run of a model folder": lambda root: (root / "run", _make_run(root / "run" / "model", "model.json")),
+    "a view": lambda root: (_make_run(root / "run" / "top") / "out", _mark(root / "run", "views.json")),
+}
+
+
+def _mark(folder: Path, marker: str) -> Path:
+    (folder / marker).write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_own_folders_are_allowed(case: str, tmp_path: Path) -> None:
+    output, own = ALLOWED[case](tmp_path)
+    require_own_output(output, own)
+
+
+def test_folders_of_several_runs_belong_to_each_run(tmp_path: Path) -> None:
+    for marker in ("views.json", "comparison.json"):
+        first, second = _make_run(tmp_path / marker / "a"), _make_run(tmp_path / marker / "b")
+        _mark(tmp_path / marker, marker)
+        require_own_output(tmp_path / marker / "out", first)
+        with pytest.raises(InputError, match=f"lies in {second}, which is another run,"):
+            require_own_output(second / "out", first)
+        with pytest.raises(InputError, match="which is another"):
+            require_own_output(tmp_path / marker / "out")
+
+
+def test_links_and_nested_runs_are_no_way_into_a_run(tmp_path: Path) -> None:
+    outer = _make_run(tmp_path / "outer")
+    inner = _make_run(outer / "inner")
+    (tmp_path / "link").symlink_to(outer)
+    for output, own in (
+        (tmp_path / "link" / "x", None),
+        (outer, inner),
+        (inner, outer),
+        (outer, Path("demo")),
+    ):
+        with pytest.raises(InputError, match="whose files it could replace"):
+            require_own_output(output, own)
+
+
+def test_the_packaged_detector_owns_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is not a path, even if the current folder is a run."""
+    monkeypatch.chdir(_make_run(tmp_path / "run"))
+    with pytest.raises(InputError, match=r"lies in .*run, which is another run"):
+        require_own_output(Path("predictions"), Path("demo"))
+
+
+def test_earlier_metrics_can_be_compared(tmp_path: Path) -> None:
+    """Versions that did not record the model wrote files that may be replaced."""
+    (tmp_path / "metrics.json").write_text(json.dumps({"selfmark": "0.1"}))
+    require_same_model(tmp_path / "metrics.json", "a", tmp_path)
+    require_same_model(tmp_path / "missing.json", "a", tmp_path)

@@ -64,6 +64,7 @@ from selfmark.images.store import load_store
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 from selfmark.run.files import write_json
+from selfmark.run.process_tuning import tune_process
 
 SEED = 0
 # Network pixels, one heatmap cell. A landmark that moved farther is at a different peak of the heatmap.
@@ -95,6 +96,7 @@ def main() -> None:
         "--visibility", type=int, default=1, help="use annotated points with at least this COCO visibility"
     )
     arguments = parser.parse_args()
+    tune_process()  # as in `selfmark predict`
     torch.set_num_threads(arguments.threads)
     if arguments.accuracy is not None:
         name, run = arguments.accuracy

@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,12 @@ def _run(source: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure the checkout whose package is in `source`, in a new process."""
     words = [sys.executable, __file__, "--measure", "--baseline", str(arguments.baseline)]
     words += ["--steps", str(arguments.steps), "--threads", str(arguments.threads)]
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(arguments.threads)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(source),
+        "OMP_NUM_THREADS": str(arguments.threads),
+        "GOMP_SPINCOUNT": "10000",  # as in commands of both checkouts
+    }
     result = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
     measured: dict[str, Any] = json.loads(result.stdout)
     return measured
@@ -92,8 +98,13 @@ def _summarize(stage: str, turns: dict[str, list[dict[str, Any]]]) -> dict[str, 
 def measure(num_steps: int, threads: int) -> dict[str, Any]:
     """Train both stages with the imported selfmark; return CPU and wall-clock seconds per step, and digests.
 
-    The first three steps of a stage are not measured.
+    The first three steps of a stage are not measured. The process is set up as by the commands of that
+    checkout.
     """
+    if find_spec("selfmark.run.process_tuning"):  # older checkouts have no such module
+        from selfmark.run.process_tuning import tune_process
+
+        tune_process()
     import torch
 
     from selfmark.config import preset

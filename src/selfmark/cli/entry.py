@@ -5,7 +5,6 @@ Commands import the rest of the package when they run, so `selfmark --help` does
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from typing import Annotated, Any, NoReturn
@@ -34,6 +33,7 @@ from selfmark.cli.reproduce import reproduce
 from selfmark.cli.watch import watch
 from selfmark.cli.weights import weights
 from selfmark.errors import InputError, TrainingError, describe_os_error, shorten_message
+from selfmark.run.process_tuning import tune_process
 
 app = typer.Typer(
     help="Discover the landmarks of an object category from unlabeled images.",
@@ -63,10 +63,7 @@ app.add_typer(datasets_app, name="datasets")
 
 def main() -> None:
     """Run the command in `sys.argv`; exit with 2 after bad input and with 1 after a failed training."""
-    # OpenMP threads spin while they wait for work. Long spinning makes a busy machine several times slower;
-    # no spinning makes an idle machine slower. This number of spins is a compromise, measured on two cores.
-    # Set the variable before torch is imported, because it is read at that time.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    tune_process()  # before a command imports torch
     signal.signal(signal.SIGTERM, _raise_interrupt)
     print_warnings_as_notes()
     try:

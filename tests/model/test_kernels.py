@@ -18,6 +18,7 @@ from selfmark.config import Config, Network, override, preset
 from selfmark.detector import Detector
 from selfmark.images.feed import PixelFeed
 from selfmark.model.card import ModelCard
+from selfmark.model.cpu_backend import CpuNetworkOps
 from selfmark.model.heatmaps import PeakMethod, draw_gaussians, find_peaks, to_cells, to_pixels
 from selfmark.model.network import Phi, Psi, prepare_network
 from selfmark.model.plain_backend import PlainNetworkOps
@@ -55,10 +56,12 @@ def test_kernels_match_torch_on_the_gpu(name: str, monkeypatch: pytest.MonkeyPat
     check("cuda")
 
 
-def test_networks_on_the_cpu_use_the_plain_backend() -> None:
+def test_networks_on_the_cpu_use_the_backend_of_the_cpu() -> None:
     phi = Phi(preset("tiny").network)
-    prepare_network(phi, torch.device("cpu"))
+    prepare_network(phi, torch.device("cpu"), override(preset("tiny"), {"runtime.precision": "bf16"}).runtime)
     assert type(phi.backend.layers) is PlainNetworkOps
+    prepare_network(phi, torch.device("cpu"))
+    assert type(phi.backend.layers) is CpuNetworkOps
     with phi.backend.execution.forward_context(phi):
         assert not torch.is_autocast_enabled("cpu")
 

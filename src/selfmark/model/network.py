@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from selfmark.config import STRIDE, Network, Runtime
 from selfmark.config.memory import estimate_feature_bytes
 from selfmark.model.backend import Backend
+from selfmark.model.cpu_backend import create_cpu_backend
 from selfmark.model.plain_backend import PLAIN_BACKEND, create_plain_backend
 from selfmark.run.devices import uses_bf16
 
@@ -255,6 +256,8 @@ def prepare_network(network: Phi | Psi, device: torch.device, runtime: Runtime =
         from selfmark.model.fused_backend import create_fused_backend  # needs Triton
 
         network.backend = create_fused_backend()
+    elif device.type == "cpu" and not uses_bf16(runtime, device):
+        network.backend = create_cpu_backend()
     else:
         network.backend = create_plain_backend(uses_bf16(runtime, device))
 

@@ -132,6 +132,17 @@ def test_features_of_an_image_do_not_depend_on_the_batch(lite0: EfficientNetLite
     torch.testing.assert_close(torch.cat([lite0(row[None]) for row in images]), together)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("blocks", [(4, 10, 14), (1, 4, 10), (2, 3), (6,)])
+def test_batches_do_not_change_the_maps(lite0: EfficientNetLiteEncoder, blocks: tuple[int, ...]) -> None:
+    images = random_images(7, 64)
+    together, in_batches = lite0.network(images, blocks), lite0.network(images, blocks, 2, 3)
+    assert len(together) == len(in_batches) == len(blocks)
+    for expected, found in zip(together, in_batches, strict=True):
+        # torch chooses another kernel for another number of images.
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
 def test_features_computed_without_gradients_follow_the_weights() -> None:
     encoder, images = build_encoder(LITE0), random_images(2, 64)
     for _ in range(2):  # the second pass must not reuse kernels that were folded from earlier weights

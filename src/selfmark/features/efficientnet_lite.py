@@ -13,7 +13,7 @@ pixels. With `image_size=None`, the package gives the same results as this modul
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -26,6 +26,9 @@ from selfmark.run.devices import pad_batch
 _EPSILON = 1e-3  # epsilon of all batch norms, as in the published networks
 _STEM = 32  # channels after the first convolution
 _CPU_BATCH = 4  # images at a time on a CPU; the maps of more images exceed its cache, which doubles the time
+# Images at a time on a CPU in the blocks with small maps. Their maps fit into the cache, and each pass reads
+# and reorders their weights, which are larger than the maps of an image.
+_CPU_LATE_BATCH = 16
 _GPU_BATCH = 64  # images at a time on a GPU; a smaller batch is padded, see `pad_batch`
 
 
@@ -156,6 +159,15 @@ class FoldedNetwork(NamedTuple):
     stem: FoldedConv
     blocks: tuple[FoldedBlock, ...]
 
+    def apply_blocks(self, x: Tensor, first: int, wanted: Sequence[int]) -> list[Tensor]:
+        """Apply the blocks from `first` on to maps; return the maps of the wanted blocks, ascending."""
+        maps = []
+        for number in range(first, max(wanted) + 1):
+            x = self.blocks[number](x)
+            if number in wanted:
+                maps.append(x)
+        return maps
+
     def cast(self, dtype: torch.dtype) -> FoldedNetwork:
         """Return the same network with all weights in another precision."""
         return FoldedNetwork(self.stem.cast(dtype), tuple(block.cast(dtype) for block in self.blocks))
@@ -224,32 +236,35 @@ class EfficientNetLite(nn.Module):
         # precision and state of the weights, and the network that was folded from them
         self._folded: tuple[torch.dtype, tuple[tuple[int, int], ...], FoldedNetwork] | None = None
 
-    def forward(self, images: Tensor, blocks: tuple[int, ...], batch: int = 0) -> list[Tensor]:
+    def forward(
+        self, images: Tensor, blocks: tuple[int, ...], batch: int = 0, late_batch: int = 0
+    ) -> list[Tensor]:
         """Return the feature maps of some blocks.
 
         Args:
             images: [B, 3, H, W] in 0..1.
             blocks: indices of the blocks, ascending.
             batch: maximum number of images at a time; 0 for all.
+            late_batch: the same for the blocks after `_DETAIL_STAGE`, whose maps are smaller.
 
         Returns:
             One map [B, C, h, w] per block.
         """
         folded = self._fold_norms()
+        last_early = self.last_blocks[_DETAIL_STAGE]
+        early = sorted({last_early, *(number for number in blocks if number < last_early)})
+        late = [number for number in blocks if number > last_early]
 
-        def compute(rows: Tensor) -> list[Tensor]:
-            x = folded.stem((rows * 255 - 127) / 128)
-            maps = []
-            for number, block in enumerate(folded.blocks[: max(blocks) + 1]):
-                x = block(x)
-                if number in blocks:
-                    maps.append(x)
-            return maps
+        def compute_early(rows: Tensor) -> list[Tensor]:
+            return folded.apply_blocks(folded.stem((rows * 255 - 127) / 128), 0, early)
 
-        if batch == 0 or len(images) <= batch:
-            return compute(images)
-        parts = [compute(rows) for rows in torch.split(images, batch)]
-        return [torch.cat(maps) for maps in zip(*parts, strict=True)]
+        def compute_late(rows: Tensor) -> list[Tensor]:
+            return folded.apply_blocks(rows, last_early + 1, late)
+
+        maps = _compute_in_batches(compute_early, images, batch)
+        if late:
+            maps += _compute_in_batches(compute_late, maps[-1], late_batch)
+        return [values for number, values in zip(early + late, maps, strict=True) if number in blocks]
 
     def _fold_norms(self) -> FoldedNetwork:
         """Fold all batch norms into the current weights.
@@ -338,11 +353,19 @@ class EfficientNetLiteEncoder(Encoder):
         if torch.is_grad_enabled() or (self.training and not is_cpu):
             maps = self.network(images, self.blocks)  # all training steps have the same number of images
         elif is_cpu:
-            maps = self.network(images, self.blocks, _CPU_BATCH)
+            maps = self.network(images, self.blocks, _CPU_BATCH, _CPU_LATE_BATCH)
         else:
-            padded = self.network(pad_batch(images, _GPU_BATCH), self.blocks, _GPU_BATCH)
+            padded = self.network(pad_batch(images, _GPU_BATCH), self.blocks, _GPU_BATCH, _GPU_BATCH)
             maps = [values[: len(images)] for values in padded]
         return maps, maps[1:]
+
+
+def _compute_in_batches(compute: Callable[[Tensor], list[Tensor]], rows: Tensor, batch: int) -> list[Tensor]:
+    """Apply a function to at most `batch` rows at a time (0 for all) and join each of its results."""
+    if batch == 0 or len(rows) <= batch:
+        return compute(rows)
+    parts = [compute(part) for part in torch.split(rows, batch)]
+    return [torch.cat(maps) for maps in zip(*parts, strict=True)]
 
 
 def _autocast_dtype(weight: Tensor) -> torch.dtype:

@@ -13,7 +13,7 @@ from selfmark.config import Config, preset
 from selfmark.demo.scene import generate_scene
 from selfmark.images.feed import PixelFeed
 from selfmark.inspection import step_timing
-from selfmark.model.cpu_norm import NormReLU, norm_relu
+from selfmark.model.cpu_norm import NormReLU, normalize_relu
 from selfmark.model.network import Psi, prepare_network
 from selfmark.model.plain_backend import create_plain_backend
 from selfmark.train.engine import Phase, run_phase
@@ -45,7 +45,7 @@ def test_norm_and_relu_agree_with_torch(shape: tuple[int, ...], groups: int) -> 
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     x, grad = (2 * make_maps(*shape) + 1).requires_grad_(), make_maps(*shape)
-    expected, found = F.relu(norm(x)), norm_relu(norm, x)
+    expected, found = F.relu(norm(x)), normalize_relu(norm, x)
     assert torch.equal(found, expected)
     assert found.is_contiguous(memory_format=torch.channels_last)
     pairs = zip(differentiate(found, x, norm, grad), differentiate(expected, x, norm, grad), strict=True)

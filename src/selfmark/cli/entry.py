@@ -5,6 +5,7 @@ Commands import the rest of the package when they run, so `selfmark --help` does
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Annotated, Any, NoReturn

@@ -23,7 +23,7 @@ _CELLS_PER_LOOP = 16
 _Gradients = tuple[Tensor, Tensor, Tensor]  # of the input, the weight and the bias
 
 
-def norm_relu(norm: nn.GroupNorm, x: Tensor) -> Tensor:
+def normalize_relu(norm: nn.GroupNorm, x: Tensor) -> Tensor:
     """Return relu(norm(x)) of float32 maps [B, C, H, W] on a CPU."""
     if x.shape[2] * x.shape[3] < _MIN_CELLS or not x.is_contiguous(memory_format=torch.channels_last):
         return F.relu(norm(x), inplace=True)

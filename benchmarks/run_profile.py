@@ -48,6 +48,7 @@ _BY_EVENT = {  # name of an event: part of the run that it ends
     "agreement": "describing and clustering keypoints",
     "preview": "previews",
     "checkpoint": "steps",
+    "movement": "steps",  # measured between two steps
     "verdict": "checks and report",
     "verification": "previews",  # logged after the last preview, before the second training starts
     "agreement_of_runs": "checks and report",
@@ -94,7 +95,7 @@ def _find_part(event: dict[str, Any], previous: dict[str, Any]) -> str:
     """Return the part of the run that an event ends."""
     name = event["event"]
     if name == "train":
-        is_first = previous["event"] != "train" and previous["event"] != "checkpoint"
+        is_first = previous["event"] not in ("train", "movement", "checkpoint")
         return "first steps of each phase" if is_first else "steps"
     if name == "agreement" and event["stage"] == "student":
         return "features and zero-shot landmarks"  # the comparison with the zero-shot landmarks

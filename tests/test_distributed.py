@@ -406,6 +406,22 @@ def test_too_little_memory_in_one_process_ends_both_with_advice(runs: dict[int, 
     assert "runtime.predict_batch=2" in results[1][1].replace("\n", "")
 
 
+def test_processes_skip_the_same_iterations_of_stage_2(photos: Path, tmp_path: Path) -> None:
+    values = SHARED | {
+        "stage2.iterations": 12,
+        "schedule.stop_when_still": True,
+        "schedule.still_movement": 100,
+        "schedule.measure_every": 0.1,
+    }
+    run = _discover(photos, tmp_path / "run", 2, values=values)
+    # Measurements after 1, 2 and 3 iterations; the final part begins at 9, with the drop of the rate.
+    measured = [event for event in run.events() if event["event"] == "movement"]
+    assert [(event["iteration"], event["skipped"]) for event in measured] == [(2, 0), (3, 6)]
+    trained = [e["iteration"] for e in run.events() if e["event"] == "train" and e["stage"] == "stage 2"]
+    assert trained == [1, 2, 3, 10, 11, 12]
+    assert (run.path / "report" / "index.html").exists()
+
+
 def test_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:
     result = subprocess.run(
         _build_torchrun_command(tmp_path / "nowhere", tmp_path / "run"),

@@ -220,6 +220,51 @@ def test_features_of_an_onnx_model_are_stored_with_the_detector(photos: Path, tm
     np.testing.assert_array_equal(loaded(photos).xy, detector(photos).xy)
 
 
+# Both rounds stand still after three measurements, at 2, 3 and 4 of 10 iterations; the final part has 3.
+STANDING_STILL = QUICK_FEATURES | {
+    "student.iterations": 10,
+    "schedule.stop_when_still": True,
+    "schedule.still_movement": 100,
+    "schedule.measure_every": 0.1,
+    "schedule.final_fraction": 0.3,
+    "schedule.held_out_images": 2,
+    "schedule.held_out_fraction": 0.5,
+}
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+def test_rounds_end_early_if_landmarks_stand_still_also_after_an_interruption(
+    photos: Path, tmp_path: Path
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    _discover(photos, whole, STANDING_STILL)
+    events = _read_events(whole, "movement")
+    assert [(event["round"], event["iteration"], event["skipped"]) for event in events] == [
+        *[(1, 2, 0), (1, 3, 4)],
+        *[(2, 2, 0), (2, 3, 4)],
+    ]
+    last = [event for event in _read_events(whole, "train") if event["round"] == 2][-1]
+    assert last["iteration"] == last["stop"] == 10
+
+    def is_measured(event: Event) -> bool:
+        return event["event"] == "movement" and event["round"] == 2
+
+    with pytest.raises(KeyboardInterrupt):
+        _discover(photos, stopped, STANDING_STILL, listener=_interrupt_when(is_measured))
+    discover(output=stopped, resume=True, device="cpu")
+    _assert_same_result(whole, stopped)
+    assert _read_events(stopped, "movement")[-1]["skipped"] == 4
+
+
+@pytest.mark.usefixtures("without_report", "equally_noisy")
+def test_a_set_that_is_too_small_to_hold_images_out_has_a_fixed_schedule(
+    photos: Path, tmp_path: Path
+) -> None:
+    settings = STANDING_STILL | {"schedule.held_out_fraction": 0.05, "student.rounds": 1}
+    _discover(photos, tmp_path / "run", settings)
+    assert _read_events(tmp_path / "run", "movement") == []
+
+
 @pytest.mark.usefixtures("without_report", "equally_noisy")
 def test_another_seed_gives_another_result(trained: Path, photos: Path, tmp_path: Path) -> None:
     """The tests of interrupted runs check that the same seed gives the same result."""

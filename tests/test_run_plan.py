@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from selfmark.config import Config
+from selfmark.config import PRESETS, Config
 from selfmark.errors import InputError
 from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.tracking.regions import Regions
@@ -67,3 +67,12 @@ def test_a_fixed_schedule_and_iterations_of_the_user_are_kept() -> None:
 def test_methods_of_other_papers_have_a_fixed_schedule() -> None:
     few, many = (resolve("fast", num_images, method="zhang2018")[0] for num_images in (60, 3_000))
     assert few == many
+
+
+def test_no_preset_skips_iterations_unless_the_user_asks_for_it() -> None:
+    for name, settings in PRESETS.items():
+        assert not settings.schedule.stop_when_still, name
+    config, why = resolve("tiny", 60, schedule__stop_when_still=True)
+    assert config.schedule.stop_when_still
+    assert "rounds may end early" in why
+    assert "early" not in resolve("paper", 60)[1]

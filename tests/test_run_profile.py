@@ -51,3 +51,9 @@ def test_student_rounds_are_compared_with_the_zero_shot_landmarks(
     ]
     expected = {"features and zero-shot landmarks": 1, "describing and clustering keypoints": 1}
     assert _profile(tmp_path, monkeypatch, events) == expected
+
+
+def test_measurements_between_steps_count_as_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [{"event": name} for name in ("preview", "train", "movement", "train", "checkpoint", "train")]
+    expected = {"first steps of each phase": 1, "steps": 4}
+    assert _profile(tmp_path, monkeypatch, events) == expected

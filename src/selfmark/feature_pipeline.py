@@ -82,6 +82,7 @@ from selfmark.pipeline_steps import (
     derive_seed,
     discard_if_unusable,
     do_nothing,
+    hold_out_images,
     keep_edits,
     report_out_of_memory,
     seed_weights,
@@ -432,8 +433,10 @@ def _train_rounds(
         phase = Phase(name, number, 0, student.iterations, (), student.warmup_fraction)
         if state.iteration < phase.stop:
             seed = derive_seed(config, stage)
-            task = build_regression_task(psi, feed, table, settings, generator, seed, run.group)
-            train_phase(run, stage, state, phase, task, (settings.batch_setting, settings.batch))
+            used, standstill = hold_out_images(run, stage, phase, psi, feed, table)
+            task = build_regression_task(psi, feed, used, settings, generator, seed, run.group)
+            batch_setting = (settings.batch_setting, settings.batch)
+            train_phase(run, stage, state, phase, task, batch_setting, standstill)
         found = FoundLandmarks(
             **run.load_or_compute_tensors(stage, feed.device, partial(_find_landmarks, run, psi, feed))
         )

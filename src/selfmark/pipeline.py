@@ -56,6 +56,7 @@ from selfmark.pipeline_steps import (
     create_generator,
     derive_seed,
     discard_if_unusable,
+    hold_out_images,
     keep_edits,
     load_training_images,
     report_out_of_memory,
@@ -79,6 +80,7 @@ from selfmark.train.objectives import (
 )
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
+from selfmark.train.standstill import Standstill
 from selfmark.train.starting_weights import start_phi
 from selfmark.wording import choose_form, describe_count
 
@@ -462,7 +464,8 @@ def train_psi(run: Run, phi: Phi, feed: PixelFeed, table: LandmarkTable) -> Psi:
     """Train Psi, which starts from Phi, by heatmap regression on the landmarks of Stage 1 (Sec. 3.6)."""
     psi, state = start_psi(run, phi, run.config.K)
     phase = plan_stage2_phase(run.config, 0, 0, run.config.stage2.iterations)
-    train_on_landmarks(run, psi, state, phase, feed, table)
+    used, standstill = hold_out_images(run, "stage2", phase, psi, feed, table)
+    train_on_landmarks(run, psi, state, phase, feed, used, standstill)
     return psi
 
 
@@ -490,7 +493,13 @@ def plan_stage2_phase(config: Config, number: int, start: int, stop: int) -> Pha
 
 
 def train_on_landmarks(
-    run: Run, psi: Psi, state: TrainState, phase: Phase, feed: PixelFeed, table: LandmarkTable
+    run: Run,
+    psi: Psi,
+    state: TrainState,
+    phase: Phase,
+    feed: PixelFeed,
+    table: LandmarkTable,
+    standstill: Standstill | None = None,
 ) -> None:
     """Train Psi for one phase on a table of landmarks; do nothing if the phase is already complete."""
     if state.iteration >= phase.stop:
@@ -498,7 +507,8 @@ def train_on_landmarks(
     seed = derive_seed(run.config, "stage 2 images")
     settings = RegressionSettings.of_stage2(run.config)
     task = build_regression_task(psi, feed, table, settings, state.generator, seed, run.group)
-    train_phase(run, "stage2", state, phase, task, (settings.batch_setting, settings.batch))
+    batch_setting = (settings.batch_setting, settings.batch)
+    train_phase(run, "stage2", state, phase, task, batch_setting, standstill)
 
 
 def _build_table(

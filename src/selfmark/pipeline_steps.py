@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -16,17 +17,23 @@ from selfmark.config import Config
 from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
+from selfmark.images.feed import PixelFeed
 from selfmark.images.flow import has_nearby_frames
 from selfmark.images.shared_reading import load_shared_store
 from selfmark.images.store import ImageStore
 from selfmark.images.survey import describe_survey, survey_images
 from selfmark.model.card import ModelCard, read_card
+from selfmark.model.feature_network import FeaturePsi
+from selfmark.model.heatmaps import heat_centroids
 from selfmark.model.landmark_network import LandmarkNetwork, select_stored_weights
+from selfmark.model.network import Psi
 from selfmark.run.folder import Run
 from selfmark.run.interrupts import defer_interrupts
 from selfmark.run.tensor_files import read_tensors
 from selfmark.train.checkpoints import save_checkpoint
 from selfmark.train.engine import Phase, TrainingTask, TrainState, run_phase
+from selfmark.train.objectives import LandmarkTable
+from selfmark.train.standstill import Standstill
 from selfmark.wording import choose_form, describe_count
 
 # Fields of the model card that people edit on the naming page.
@@ -150,7 +157,13 @@ def discard_if_unusable(run: Run, is_new: bool) -> Iterator[None]:
 
 
 def train_phase(
-    run: Run, stage: str, state: TrainState, phase: Phase, task: TrainingTask, batch_setting: tuple[str, int]
+    run: Run,
+    stage: str,
+    state: TrainState,
+    phase: Phase,
+    task: TrainingTask,
+    batch_setting: tuple[str, int],
+    standstill: Standstill | None = None,
 ) -> None:
     """Run one phase of the training, with log entries, checkpoints and deferred interrupts.
 
@@ -161,6 +174,7 @@ def train_phase(
         phase: iterations and learning rate.
         task: loss and batches.
         batch_setting: dotted name and value of the batch size, for the advice if GPU memory is too small.
+        standstill: when to skip iterations because the landmarks stand still; None to skip none.
     """
 
     def on_log(phase: Phase, iteration: int, means: dict[str, float], seconds: float) -> None:
@@ -184,7 +198,63 @@ def train_phase(
             on_log,
             lambda: run.write_checkpoint(stage, state.iteration, partial(save_checkpoint, state)),
             stop_requested,
+            standstill,
         )
+
+
+def hold_out_images(
+    run: Run, stage: str, phase: Phase, psi: Psi | FeaturePsi, feed: PixelFeed, table: LandmarkTable
+) -> tuple[LandmarkTable, Standstill | None]:
+    """Hold out images of a phase that may end early because the landmarks of these images stand still.
+
+    Args:
+        run: the run.
+        stage: name of the checkpoints; it decides which images are held out.
+        phase: the phase.
+        psi: the network that the phase trains.
+        feed: the training images.
+        table: labels of the training images.
+
+    Returns:
+        The labels without the held-out images, and when to measure. If `schedule.stop_when_still` is not set
+        or there are too few images, all labels and None.
+    """
+    settings, length = run.config.schedule, phase.stop - phase.start
+    count = min(settings.held_out_images, int(settings.held_out_fraction * len(table.usable)))
+    if not settings.stop_when_still or count == 0:
+        return table, None
+    table, rows = table.hold_out(count, derive_seed(run.config, f"{stage} held-out images"))
+    (pixels,) = feed.batches([rows])
+
+    @torch.no_grad()
+    def locate() -> torch.Tensor:
+        psi.eval()
+        maps: torch.Tensor = psi(pixels.float() / 255)
+        psi.train()
+        return 100 * heat_centroids(maps).cells / maps.shape[-1]
+
+    def on_measured(iteration: int, percent: float, following: int) -> None:
+        run.log(
+            "movement",
+            stage=phase.stage,
+            round=phase.round,
+            iteration=iteration,
+            percent=round(percent, 4),
+            following=following,
+            skipped=following - iteration,
+        )
+
+    interval = max(1, round(settings.measure_every * length))
+    standstill = Standstill(
+        first=phase.start + max(interval, math.ceil(phase.warmup_fraction * length)),
+        interval=interval,
+        final_start=phase.final_start(settings.final_fraction),
+        limit=settings.still_movement,
+        patience=settings.patience,
+        locate=locate,
+        on_measured=on_measured,
+    )
+    return table, standstill
 
 
 @contextmanager

@@ -174,6 +174,8 @@ def _fit_schedule(
     """Fit the iterations of self-training to the number of images; keep those that the user has set."""
     if config.method != "self-training":
         return config, why
+    if config.schedule.stop_when_still:
+        why += "; rounds may end early"
     given = {name: settings[name] for name in schedule_settings(config) if name in settings}
     fitted = override(fit_schedule(config, num_images), given)
     if fitted == config:

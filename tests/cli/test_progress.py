@@ -57,6 +57,19 @@ def test_lines_name_stage_round_and_loss_in_plain_words() -> None:
     ]
 
 
+def test_a_line_says_that_iterations_are_skipped() -> None:
+    out = make_console()
+    with ProgressDisplay(out) as display:
+        display(PLAN | {"student": 30, "student_rounds": 3})
+        display(make_train_event("student", 2, 4, 0, 10))
+        movement = {"event": "movement", "stage": "student", "round": 2, "percent": 0.5}
+        display(movement | {"iteration": 3, "skipped": 0})
+        display(movement | {"iteration": 4, "skipped": 3})
+    assert read_output(out).splitlines()[1:] == [
+        "learning landmarks, round 2 of 3: landmarks stand still, so 3 iterations are skipped"
+    ]
+
+
 def test_the_first_line_mentions_an_automatic_number_of_landmarks() -> None:
     out = make_console()
     with ProgressDisplay(out) as display:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from selfmark.run.folder import Run
 from tests.fuzz.fuzzing import describe_machine
 from tests.reliability.runs import (
     PHASES,
+    TINY,
     TINY_FEATURES,
     Moment,
     assert_same_result,
@@ -89,6 +91,28 @@ def test_a_killed_run_with_features_gives_the_same_result(photos: Path, tmp_path
     assert start_or_resume(photos, output, None, TINY_FEATURES) == 0
     assert_same_result(uninterrupted, output)
     assert not list(output.glob("*.f16"))
+
+
+def test_a_killed_run_whose_landmarks_stand_still_gives_the_same_result(photos: Path, tmp_path: Path) -> None:
+    settings = TINY | {
+        "stage2.iterations": 12,
+        "schedule.stop_when_still": True,
+        "schedule.still_movement": 100,
+        "schedule.measure_every": 0.1,
+    }
+    uninterrupted = tmp_path / "uninterrupted"
+    changes = count_changes(photos, uninterrupted, settings)
+    skipped = [event["skipped"] for event in Run.open(uninterrupted).events() if event["event"] == "movement"]
+    assert skipped == [0, 6]
+    # In the checkpoint after the first measurement, between the second one and its checkpoint, in that
+    # checkpoint, and in the final part.
+    for before_end in (88, 82, 76, 68):
+        moment = Moment(change=changes - before_end)
+        killed = tmp_path / f"killed-{before_end}"
+        assert start_or_resume(photos, killed, moment, settings) == -signal.SIGKILL, before_end
+        assert find_last_phase(killed) == "stage 2"
+        assert start_or_resume(photos, killed, None, settings) == 0
+        assert_same_result(uninterrupted, killed)
 
 
 @pytest.mark.slow

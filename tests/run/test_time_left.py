@@ -67,6 +67,14 @@ def test_stages_that_end_early_take_no_more_time() -> None:
     assert _compute_time_left(ESTIMATE, FEATURES, {"event": "done"}) == 0
 
 
+def test_skipped_iterations_do_not_change_the_pace() -> None:
+    first = _make_train_event("student", 1, 2, 0, 10, 20.0), _make_train_event("student", 1, 4, 0, 10, 28.0)
+    skip = {"event": "movement", "stage": "student", "round": 1, "iteration": 4, "skipped": 3}
+    # Two iterations take 8 s before the skip, and one takes 4 s after it, so the pace is 4 s.
+    after = _make_train_event("student", 1, 8, 0, 10, 32.0), _make_train_event("student", 1, 9, 0, 10, 36.0)
+    assert _compute_time_left(ESTIMATE, FEATURES, *first, skip, *after) == 11 * 4 + 7
+
+
 def test_rounds_on_keypoints_replace_the_planned_rounds() -> None:
     steps = (
         _make_train_event("keypoints", 1, 5, 0, 10, 30.0),

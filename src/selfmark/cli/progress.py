@@ -196,6 +196,14 @@ class ProgressDisplay:
     def _on_landmark_count(self, event: Event) -> None:
         self.console.print_line(event["why"])
 
+    def _on_movement(self, event: Event) -> None:
+        if event["skipped"]:
+            name = describe_stage(event["stage"], event["round"], self.rounds, self.student_rounds)
+            self.console.print_line(
+                f"{name}: landmarks stand still, so {describe_count(event['skipped'], 'iteration')} "
+                f"{choose_form(event['skipped'], 'is', 'are')} skipped"
+            )
+
     def _on_train(self, event: Event) -> None:
         checkpoint = _CHECKPOINTS.get(event["stage"], f"{event['stage']}-{event['round']}")
         self._count_iterations(checkpoint, event["iteration"])

@@ -1,4 +1,4 @@
-"""Settings of schedules whose length follows the number of images."""
+"""Settings of schedules whose length follows the number of images, or the landmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from selfmark.config.limits import above, between
 
 @dataclass(frozen=True)
 class Schedule:
-    """Iterations that depend on the number of images, in runs with the method `self-training`."""
+    """Iterations that depend on the number of images or on the landmarks, with the method `self-training`.
+
+    The settings from `schedule.stop_when_still` on are for the rounds of runs with features, and for Stage 2.
+    """
 
     # How strongly the iterations grow with the number of images. The iterations are multiplied by a factor:
     # the number of images divided by `schedule.reference_images`, raised to the power of this value. With 0,
@@ -19,6 +22,25 @@ class Schedule:
     reference_images: int = between(1, 10_000_000, 3_000)
     min_factor: float = above(0, 1, 0.4)  # Smallest factor, which applies to very few images.
     max_factor: float = between(1, 100, 2.0)  # Largest factor, which applies to very many images.
+    # Whether a round of a run with features, or Stage 2, goes on to its final part when the landmarks of
+    # held-out images stand still. The iterations in between are skipped.
+    stop_when_still: bool = False
+    # Landmarks stand still if their mean movement between two measurements is less than this value, in
+    # percent of the image's side.
+    still_movement: float = between(0, 100, 2.0)
+    patience: int = between(
+        1, 1_000, 2
+    )  # Number of measurements in a row in which landmarks must stand still.
+    # Time between two measurements, as a fraction of the iterations of a round or of Stage 2.
+    measure_every: float = above(0, 1, 0.05)
+    # Fraction of the iterations of a round that form its final part, which is never skipped. The final part
+    # of Stage 2 begins when its learning rate falls for the first time.
+    final_fraction: float = above(0, 1, 0.25)
+    # Number of images that are held out of a round or of Stage 2. Each round holds out other images.
+    held_out_images: int = between(1, 128, 8)
+    # Largest fraction of the images that may be held out. If this fraction is less than one image, nothing is
+    # held out, and no iterations are skipped.
+    held_out_fraction: float = above(0, 0.5, 0.1)
 
     def factor(self, num_images: int) -> float:
         """Return the factor on the iterations for a number of images.

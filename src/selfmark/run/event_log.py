@@ -46,6 +46,13 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "seconds": is_number,
         "loss": lambda loss: is_dict_of(is_none_or(is_number))(loss) and "total" in loss,
     },
+    "movement": {
+        "stage": is_text,
+        "round": is_count,
+        "iteration": is_count,
+        "percent": is_none_or(is_number),
+        "skipped": is_count,
+    },
     "recovery": {"round": is_count},
     "landmark_count": {"K": is_count, "why": is_text},
     "merge": {"iteration": is_count, "before": is_count, "after": is_count},

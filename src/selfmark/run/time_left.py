@@ -18,6 +18,11 @@ _ENDED_STAGES = {
 _PLANNED_STAGES = {"keypoints": "student"}  # from names in events to names in the plan, where they differ
 
 
+def _planned_stage(stage: str) -> str:
+    """Return the name in the plan of an event's stage."""
+    return _PLANNED_STAGES.get(stage, stage)
+
+
 @dataclass
 class TimeLeft:
     """Estimates the remaining seconds of a run; call it with every event.
@@ -46,6 +51,9 @@ class TimeLeft:
             self._planned = dict(event.get("stages", {}))
         elif kind == "train":
             self._count_iterations(event)
+        elif kind == "movement" and event["skipped"]:
+            # The pace is measured again from the next event, because iterations were skipped.
+            self._first_events.pop((_planned_stage(event["stage"]), event["round"]), None)
         elif kind == "agreement" and not event["is_kept"]:
             for stage in _ENDED_STAGES.get(event["stage"], ()):
                 self._done[stage] = self._planned.get(stage, 0)
@@ -69,7 +77,7 @@ class TimeLeft:
 
     def _count_iterations(self, event: Mapping[str, Any]) -> None:
         """Count the iterations done, and measure the pace of the event's stage."""
-        stage, number = _PLANNED_STAGES.get(event["stage"], event["stage"]), event["round"]
+        stage, number = _planned_stage(event["stage"]), event["round"]
         if stage not in self._planned:
             return
         length = event["stop"] - event["start"]

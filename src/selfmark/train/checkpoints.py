@@ -9,6 +9,7 @@ from torch import Tensor
 from selfmark.errors import InputError
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 from selfmark.train.engine import TrainState
+from selfmark.train.standstill import Movements
 
 _OLD_PREFIX = "optimiser."  # prefix of the optimizer state in checkpoints of selfmark 0.1
 
@@ -19,6 +20,7 @@ def save_checkpoint(state: TrainState, path: Path, previous: Path | None = None)
     tensors |= {f"network.{name}": value for name, value in state.network.state_dict().items()}
     moments = state.optimizer.state_tensors(state.network)
     tensors |= {f"optimizer.{name}": value for name, value in moments.items()}
+    tensors |= {f"movements.{name}": value for name, value in state.movements.to_tensors().items()}
     write_tensors(tensors, {"iteration": str(state.iteration)}, path, previous)
 
 
@@ -38,6 +40,8 @@ def load_checkpoint(state: TrainState, path: Path) -> int:
         state.optimizer.update_copies()
         state.generator.set_state(tensors["generator"])
         state.iteration = int(metadata["iteration"])
+        movements = _strip_prefix("movements.", tensors)
+        state.movements = Movements.from_tensors(movements, state.generator.device)
     except (KeyError, ValueError, RuntimeError, TypeError, OverflowError) as error:
         raise InputError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
     return state.iteration

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from selfmark.model.plain_backend import PLAIN_BACKEND
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train.cuda_graph import CapturedStep
 from selfmark.train.optimizer import FlatAdamW, FlatOptimizer, FlatRMSprop
+from selfmark.train.standstill import Movements, Standstill
 
 
 @dataclass
@@ -37,6 +38,7 @@ class TrainState:
     group: ProcessGroup  # the processes that train together
     capture: bool  # whether to capture steps as a CUDA graph
     iteration: int = 0
+    movements: Movements = field(default_factory=Movements)  # of landmarks, if the phase may end early
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,17 @@ class Phase:
             height = done / warmup if done < warmup else (1 - done) / (1 - warmup)
             factor *= 0.5 - 0.5 * math.cos(math.pi * height)
         return float(factor)
+
+    def final_start(self, final_fraction: float) -> int:
+        """Return the first iteration of the final part: the first drop, or else a fraction before the end.
+
+        >>> Phase("stage 2", 0, 0, 100, (50, 80)).final_start(0.4)
+        50
+        >>> Phase("round", 1, 0, 100, (), warmup_fraction=0.1).final_start(0.4)
+        60
+        """
+        drops = [drop for drop in self.drops if self.start <= drop < self.stop]
+        return min(drops, default=self.stop - max(1, round(final_fraction * (self.stop - self.start))))
 
 
 Losses = Mapping[str, Tensor]
@@ -171,11 +184,12 @@ def run_phase(
     on_log: OnLog,
     on_checkpoint: Callable[[], None],
     stop_requested: Callable[[], bool] = lambda: False,
+    standstill: Standstill | None = None,
 ) -> None:
     """Train from the current iteration of the state to the end of the phase.
 
-    A checkpoint is written every `runtime.checkpoint_every` iterations and at the end of the phase. If a loss
-    or a weight is not finite, no checkpoint is written.
+    A checkpoint is written every `runtime.checkpoint_every` iterations, after iterations are skipped, and at
+    the end of the phase. If a loss or a weight is not finite, no checkpoint is written.
 
     Args:
         state: network, optimizer and iteration; the training changes them.
@@ -187,6 +201,7 @@ def run_phase(
         on_checkpoint: called when a checkpoint is due.
         stop_requested: called after each iteration; returns True to stop. With several processes, it is
             called only when a line is logged.
+        standstill: when to skip iterations because the landmarks stand still; None to skip none.
 
     Raises:
         KeyboardInterrupt: if `stop_requested` returned True before the end; a checkpoint is written first.
@@ -196,23 +211,31 @@ def run_phase(
     eager_step = _Step(state, task.losses)
     step = CapturedStep(eager_step, state.generator) if state.capture else eager_step
     start_time = time.monotonic()
-    with closing(task.batches(state.iteration, phase.stop)) as batches:
-        for batch in batches:
-            state.optimizer.scale_learning_rate(phase.lr_factor(state.iteration))
-            step(*batch)
-            state.iteration += 1
-            is_log_due = state.iteration % runtime.log_every == 0 or state.iteration == phase.stop
-            if is_log_due:
-                means = eager_step.pop_means()
-                _require_finite_losses(means, state, phase)
-                on_log(phase, state.iteration, means, time.monotonic() - start_time)
-            stop = _agree_to_stop(stop_requested, state.group, is_log_due)
-            is_checkpoint_due = state.iteration % runtime.checkpoint_every == 0 or stop
-            if is_checkpoint_due and state.iteration < phase.stop:
-                _require_finite_state(state, eager_step, phase)
-                on_checkpoint()
-            if stop:
-                break
+    stop = False
+    while state.iteration < phase.stop and not stop:
+        with closing(task.batches(state.iteration, phase.stop)) as batches:
+            for batch in batches:
+                state.optimizer.scale_learning_rate(phase.lr_factor(state.iteration))
+                step(*batch)
+                state.iteration += 1
+                done = following = state.iteration
+                is_measurement_due = standstill is not None and standstill.is_due(done)
+                is_log_due = done % runtime.log_every == 0 or done == phase.stop or is_measurement_due
+                if is_log_due:
+                    means = eager_step.pop_means()
+                    _require_finite_losses(means, state, phase)
+                    on_log(phase, done, means, time.monotonic() - start_time)
+                stop = _agree_to_stop(stop_requested, state.group, is_log_due)
+                if standstill is not None and is_measurement_due:
+                    following = state.iteration = standstill.measure(done, state.movements, state.group)
+                    eager_step.skip_to(following)
+                is_skipping = following > done
+                is_checkpoint_due = done % runtime.checkpoint_every == 0 or is_skipping or stop
+                if is_checkpoint_due and state.iteration < phase.stop:
+                    _require_finite_state(state, eager_step, phase)
+                    on_checkpoint()
+                if is_skipping or stop:
+                    break  # The batches of the iterations after a skip are others.
     state.optimizer.zero_grad()
     if state.iteration == phase.stop:
         _require_finite_state(state, eager_step, phase)
@@ -257,6 +280,10 @@ class _Step:
     def is_finite(self) -> bool:
         """Return True if all loss terms since the last call of `pop_means` were finite."""
         return bool(self._sums.isfinite().all())
+
+    def skip_to(self, iteration: int) -> None:
+        """Continue at this or a later iteration, right after a call of `pop_means`."""
+        self._since = iteration
 
     def pop_means(self) -> dict[str, float]:
         """Return the mean of each loss term over all processes and over the steps since the last call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -253,6 +253,23 @@ class LandmarkTable:
             self.mirrored_xy[:, chosen],
             self.mirrored_present[:, chosen],
         )
+
+    def hold_out(self, count: int, seed: int) -> tuple[LandmarkTable, IntArray]:
+        """Choose images at random that are no longer trained on.
+
+        Args:
+            count: number of images to hold out.
+            seed: decides which images are held out.
+
+        Returns:
+            A table in which these images are not usable, and their row numbers in increasing order.
+        """
+        order = np.random.default_rng(seed).permutation(len(self.usable))
+        held_out, kept = (
+            self.usable[torch.from_numpy(np.sort(rows)).to(self.usable.device)]
+            for rows in (order[:count], order[count:])
+        )
+        return replace(self, usable=kept), held_out.cpu().numpy()
 
 
 def tabulate_landmarks(

@@ -54,12 +54,12 @@ def main() -> None:
 
 @torch.no_grad()
 def measure(encoder: Encoder, batch: int, device: torch.device) -> float:
-    """Return how many images per second `describe_both` describes, after a warm-up."""
+    """Return how many images per second `forward_and_describe` describes, after a warm-up."""
     images = torch.rand(batch, 3, SIZE, SIZE, device=device)
 
     def run_batch() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            encoder.describe_both(images)
+            encoder.forward_and_describe(images)
         if device.type == "cuda":
             torch.cuda.synchronize()
 

@@ -37,7 +37,7 @@ from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
 _CHECKED_IMAGES = 200  # size of the sample that decides `features.orientation` and `features.places`
-_WARM_UP_IMAGES = 64  # images per pass of the default encoder on a GPU
+_FIRST_PASS_IMAGES = 64  # the default encoder describes this many images per pass on a GPU
 _COMPARED_IMAGES = 2_000  # images in which landmarks are compared; more would hardly change the result
 
 
@@ -78,8 +78,8 @@ def load_images_and_encoder(run: Run, device: torch.device) -> tuple[ImageStore,
     """Load the training images of a run and its encoder.
 
     The first passes on a GPU take seconds: CUDA is initialized, libraries are loaded, and cuDNN plans the
-    convolutions. This thread makes them while another thread reads the images. The passes must be in this
-    thread, because cuDNN reuses the plans of convolutions only in the thread that made them.
+    convolutions. This thread makes these passes while another thread reads the images. They must be made in
+    this thread, because cuDNN reuses the plans of convolutions only in the thread that made the plans.
 
     Raises:
         InputError: if images or features cannot be used.
@@ -96,7 +96,7 @@ def load_images_and_encoder(run: Run, device: torch.device) -> tuple[ImageStore,
             reading = executor.submit(read)
             try:
                 encoder = load_encoder(name, device)
-                _warm_up(encoder, run.config, device)
+                _run_first_passes(encoder, run.config, device)
                 store = reading.result()
             except BaseException:  # including KeyboardInterrupt
                 canceled.set()
@@ -106,17 +106,18 @@ def load_images_and_encoder(run: Run, device: torch.device) -> tuple[ImageStore,
 
 
 @torch.no_grad()
-def _warm_up(encoder: Encoder, config: Config, device: torch.device) -> None:
-    """Run passes with the precisions and the number of images that most passes of a run have.
+def _run_first_passes(encoder: Encoder, config: Config, device: torch.device) -> None:
+    """Run the first passes of an encoder, so that later passes are fast.
 
-    ONNX models are left out, because their passes may take long.
+    These passes have the precisions and the number of images that most passes of a run have. ONNX models are
+    left out, because their passes may take long.
     """
     if not encoder.is_trainable:
         return
     bf16 = uses_bf16(config.runtime, device)
-    # If there is an error, for example too little memory, the run meets it again and reports it.
+    # If a pass fails, for example with too little memory, later passes fail as well and report the error.
     with suppress(InputError, RuntimeError):
-        images = torch.zeros(_WARM_UP_IMAGES, 3, config.images.size, config.images.size, device=device)
+        images = torch.zeros(_FIRST_PASS_IMAGES, 3, config.images.size, config.images.size, device=device)
         for is_autocast in sorted({False, bf16}):
             with torch.autocast(device.type, torch.bfloat16, enabled=is_autocast):
                 encoder.describe(images)
@@ -132,7 +133,7 @@ def select_images(run: Run, store: ImageStore, device: torch.device) -> UsedImag
 
 
 def settle_orientation(run: Run, encoder: Encoder, feed: PixelFeed) -> None:
-    """Decide from the images how objects are turned, unless the settings specify it.
+    """Decide from the images which way objects face, unless the settings specify it.
 
     `features.orientation` becomes `upright`, `turned` (all objects can be rotated to a common direction) or
     `any` (there is no common direction). Unless objects are upright, `augment.rotation` changes as well.
@@ -228,7 +229,7 @@ def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _C
         config.features,
         generator,
     )
-    # On GPUs, the results may differ slightly between processes, so all use those of rank 0.
+    # On GPUs, the results may differ slightly between processes, so all processes use the results of rank 0.
     group.broadcast(template)
     group.broadcast(offset)
     agreed = group.broadcast(torch.tensor([consistency], device=device))

@@ -1,8 +1,8 @@
 """Find the labels that discovery with features starts from: zero-shot landmarks and labeled keypoints.
 
 A cell is a square of 8 x 8 pixels with one feature vector. Zero-shot landmarks are clusters of the cells that
-show the object. They exist in every image, but their positions are exact only to the size of a cell.
-Keypoints have exact positions, and the features of their cells tell which part they lie on. Labeling
+show the object. These landmarks exist in every image, but their positions are exact only to the size of a
+cell. Keypoints have exact positions, and the features of their cells tell which part they lie on. Labeling
 keypoints this way is the paper's correspondence recovery (Sec. 3.3) with pretrained features as descriptors.
 """
 
@@ -32,7 +32,7 @@ _LABEL_PREFIX = "keypoints."  # prefix of the names of the keypoint labels in po
 
 
 class FoundLandmarks(NamedTuple):
-    """K landmarks, or candidates, of N images and of their mirror images.
+    """K landmarks, or candidates for landmarks, in N images and in their mirror images.
 
     xy:             [N, K, 2] network pixels
     score:          [N, K]
@@ -53,8 +53,10 @@ class FoundLandmarks(NamedTuple):
 class FeatureLabels(NamedTuple):
     """Candidate landmarks and labels that are found with features alone, before any training.
 
+    There are C candidates, of which K become landmarks later.
+
     centroids: [C, D] features of the candidates, unit vectors
-    zero_shot: the candidates in the used images, see `UsedImages`
+    zero_shot: positions of the candidates in the used images, see `UsedImages`
     keypoints: labeled keypoints of the used images; None if the first round learns zero-shot landmarks
     """
 
@@ -64,7 +66,7 @@ class FeatureLabels(NamedTuple):
 
 
 class _DescribedCells(NamedTuple):
-    """Cells of the images of this process.
+    """Features of the cells in the images of this process.
 
     features:   [N, D, h, w] float16
     mirrored:   [N, D, h, w] features of the same cells in the mirror images
@@ -176,8 +178,8 @@ def _cluster_keypoints(
 def _detect_keypoints(run: Run, images: UsedImages) -> Keypoints:
     """Detect keypoints in this process's images; `image_index` is 0 for its first image.
 
-    Weak keypoints, which Stage 1 would leave out, are used as well: their features still tell which part
-    they lie on.
+    Weak keypoints, which Stage 1 would leave out, are used as well: the features of their cells still tell
+    which part they lie on.
     """
     config, device = run.config, images.feed.device
     if config.keypoints.detector == "file":

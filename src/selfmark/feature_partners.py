@@ -1,9 +1,10 @@
-"""Check the mirror partners of landmarks by their appearance.
+"""Check by their appearance whether landmarks are mirror partners.
 
-If places help to recognize parts, a landmark of the mirror image is found partly by its place. This is right
-for faces: the left eye takes the place of the right eye. But if all animals of a video are seen from the side
-and face right, then in the mirror image, the fore paw takes the place of the hind paw. The two would become
-mirror partners, although a fore paw never looks like a hind paw.
+A place is the position of a part in the image. If places help to recognize parts, a landmark of the mirror
+image is found partly by its place. This is right for faces: the left eye takes the place of the right eye.
+But if all animals of a video are seen from the side and face right, then in the mirror image, the fore paw
+takes the place of the hind paw. The two paws would become mirror partners, although a fore paw never looks
+like a hind paw.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
 _SAMPLE = 40  # images in which the landmarks are compared
-# Pairs with a lower likeness are dropped. Measured: 0.01 to 0.12 for wrong pairs of a mouse seen from the
-# side and from below, 0.51 or more for pairs of faces and of the animals of the demo.
+# Pairs with a lower likeness (see `measure_partner_likeness`) are dropped. We measured a likeness of 0.01 to
+# 0.12 for wrong pairs of a mouse seen from the side and from below, and of 0.51 or more for pairs of faces
+# and of the animals of the demo.
 _MIN_LIKENESS = 0.3
 
 
@@ -69,7 +71,7 @@ def check_partners(
 def _describe_landmarks(
     encoder: Encoder, feed: PixelFeed, rows: Tensor, xy: Tensor, batch: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Describe landmarks in some images, and the same points of the objects in the mirror images.
+    """Describe the landmarks of some images, and the same points of the objects in the mirror images.
 
     Returns:
         Descriptors of the landmarks, and of their mirrored counterparts, [N, K, D] each.

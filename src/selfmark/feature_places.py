@@ -1,7 +1,7 @@
 """Decide whether a part's place in the image helps to recognize the part.
 
-The left and the right eye of a face have similar features. In images of upright faces, their places tell them
-apart. In images of birds that face left or right, the place of a part says little.
+The left and the right eye of a face have similar features. In images of upright faces, the places of the eyes
+tell them apart. In images of birds that face left or right, the place of a part says little.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from selfmark.run.folder import Run
 def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
     """If `features.places` is `auto`, replace it by `used` or `ignored`, whichever suits the images.
 
-    Zero-shot candidates of some images are found twice, with and without places. Each set is then predicted
-    from the other one. Landmarks that jump between similar parts cannot be predicted well. So places are used
-    if the landmarks with places are clearly easier to predict.
+    The candidates for landmarks are found twice in a sample of the images: with and without places. Each of
+    the two sets is then predicted from the other set. Landmarks that jump between similar parts cannot be
+    predicted well. So places are used if the landmarks with places are clearly easier to predict.
 
-    A landmark may also lie halfway between two similar parts in every image, for example between the eyes. It
-    is easy to predict but marks no part. With places, there is a landmark on each of the two parts. So places
-    are also used if landmarks with places spread much further over the object and are hardly harder to
-    predict.
+    A landmark may also lie halfway between two similar parts in every image, for example between the eyes.
+    Such a landmark is easy to predict but marks no part. With places, there is a landmark on each of the two
+    parts. So places are also used if landmarks with places spread much further over the object and are hardly
+    harder to predict.
 
     Args:
         run: the run.
@@ -67,10 +67,10 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
 
 
 def measure_spread(landmarks: Tensor) -> float:
-    """Return the horizontal spread of landmarks [N, K, 2]: the standard deviation of x, in pixels.
+    """Return the horizontal spread of landmarks [N, K, 2] in pixels.
 
-    It is computed in each image; the result is the median over all images. Only x counts, because the similar
-    left and right parts of upright and turned objects lie beside each other.
+    The spread in one image is the standard deviation of x; the result is the median over all images. Only x
+    counts, because the similar left and right parts of upright and turned objects lie beside each other.
 
     >>> xy = [[[-1.0, 5.0], [1.0, 7.0]], [[-3.0, 5.0], [3.0, 5.0]], [[0.0, 0.0], [0.0, 9.0]]]
     >>> measure_spread(torch.tensor(xy))
@@ -81,9 +81,9 @@ def measure_spread(landmarks: Tensor) -> float:
 
 @torch.no_grad()
 def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tuple[Tensor, Tensor]:
-    """Return the zero-shot candidates [N, C, 2] without and with places.
+    """Return the positions of candidates for landmarks, [N, C, 2] each: found without and with places.
 
-    Every process computes them for all images of the sample.
+    Every process computes the positions for all images of the sample.
     """
     config, all_rows = run.config, slice(0, len(sample))
     cells = describe_cells(encoder, sample, all_rows, config, run.path)
@@ -104,7 +104,7 @@ def _find_landmarks_twice(run: Run, encoder: Encoder, sample: PixelFeed) -> tupl
 def _count_candidates(config: Config, num_foreground: int) -> int:
     """Return the number of candidates that the run will find, see `feature_labels`.
 
-    While K is not yet chosen, the middle one of `auto_k.candidates` stands in for it.
+    If K is not yet chosen, use the middle of the numbers that will be tried (setting `auto_k.candidates`).
     """
     tried = config.auto_k.candidates
     planned = replace(config, K=config.K or tried[len(tried) // 2])

@@ -1,4 +1,4 @@
-"""Refer to images: an image file or a video frame, and where the object is in it."""
+"""Define references to images: an image file or a video frame, and the box of the object in the image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_COORDINATE = 1e6  # pixels; larger than any image that can be read
 
 
 def is_possible_box(x: float, y: float, width: float, height: float) -> bool:
-    """Return True if a box is at least 1 pixel wide and high, and no number exceeds what images can have.
+    """Return True if a box is at least 1 pixel wide and high and its numbers are possible in an image.
 
     >>> is_possible_box(0, 0, 64, 48), is_possible_box(0, 0, float("inf"), 48), is_possible_box(0, 0, 0, 48)
     (True, False, False)
@@ -24,7 +24,7 @@ def is_possible_box(x: float, y: float, width: float, height: float) -> bool:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """An object to process: an image file or a video frame, and the box of the object in it.
+    """An object to process: an image file or a video frame, and the box of the object in the image.
 
     path:  the file, as given by the user
     frame: 0-based frame number in a video file; None for image files

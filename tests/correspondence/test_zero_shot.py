@@ -238,7 +238,7 @@ def test_positions_match_those_of_the_detector(orientation: Any) -> None:
     psi = ZeroShotPsi(encoder, centroids, Features(orientation=orientation, rotations=4, sharpness=20.0))
     with torch.no_grad():
         peaks = heat_centroids(psi(images))
-        placed = place_parts(psi.describe_and_place(images)[0], centroids, 20.0)
+        placed = place_parts(psi.compute_features_and_heatmaps(images)[0], centroids, 20.0)
         if orientation == "upright":
             torch.testing.assert_close(place_parts(encoder.describe(images), centroids, 20.0), placed)
     torch.testing.assert_close(placed.xy, 4 * (peaks.cells + 0.5) - 0.5)

@@ -88,7 +88,7 @@ def test_features_are_unit_tokens_of_enlarged_images() -> None:
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     normalized = (enlarged - mean[:, None, None]) / std[:, None, None]
     earlier, last = (F.normalize(values, dim=1) for values in encoder.network(normalized, (3, 4)))
-    head, parts = encoder.describe_both(images)
+    head, parts = encoder.forward_and_describe(images)
     assert (encoder.channels, encoder.part_channels) == (48, 24)
     torch.testing.assert_close(parts, last)
     torch.testing.assert_close(head, torch.cat([earlier, last], 1) / 2**0.5)

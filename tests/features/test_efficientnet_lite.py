@@ -102,7 +102,7 @@ def test_features_have_the_stated_shapes(
     assert encoder.blocks == blocks
     assert (encoder.channels, encoder.part_channels) == (channels, part_channels)
     with torch.no_grad():
-        head, parts = encoder.describe_both(random_images(1, 64))
+        head, parts = encoder.forward_and_describe(random_images(1, 64))
     assert head.shape == (1, channels, 8, 8)
     assert parts.shape == (1, part_channels, 8, 8)
     assert encoder.info.name == name
@@ -118,7 +118,7 @@ def test_features_are_normalized_resized_blocks(lite0: EfficientNetLiteEncoder) 
     parts = [values / values.norm(dim=1, keepdim=True) for values in resized]
     torch.testing.assert_close(lite0(images), torch.cat(parts, 1) / 3**0.5)
     torch.testing.assert_close(lite0.describe(images), torch.cat(parts[1:], 1) / 2**0.5)
-    both = lite0.describe_both(images)
+    both = lite0.forward_and_describe(images)
     assert torch.equal(both[0], lite0(images))
     assert torch.equal(both[1], lite0.describe(images))
 

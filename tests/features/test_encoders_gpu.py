@@ -43,11 +43,11 @@ def compare_features(features: Tensor, expected: Tensor, min_cosine: float) -> N
 def test_a_gpu_gives_the_features_of_the_cpu(encoder: Encoder) -> None:
     images = random_images(3, 64)
     with torch.no_grad():
-        expected = encoder.describe_both(images)
+        expected = encoder.forward_and_describe(images)
         encoder.to("cuda")
-        full_precision = encoder.describe_both(images.cuda())
+        full_precision = encoder.forward_and_describe(images.cuda())
         with torch.autocast("cuda", torch.bfloat16):
-            mixed_precision = encoder.describe_both(images.cuda())
+            mixed_precision = encoder.forward_and_describe(images.cuda())
     for number in range(2):
         compare_features(full_precision[number], expected[number], 0.999)
         compare_features(mixed_precision[number], expected[number], 0.98)
@@ -60,6 +60,6 @@ def test_no_operation_waits_for_the_gpu(encoder: Encoder, has_gradients: bool) -
     images = random_images(2, 64).cuda()
     with forbid_synchronization(), torch.set_grad_enabled(has_gradients):
         with torch.autocast("cuda", torch.bfloat16):
-            head, parts = encoder.describe_both(images)
+            head, parts = encoder.forward_and_describe(images)
         if has_gradients:
             (head[:, 0].sum() + parts[:, 0].sum()).backward()

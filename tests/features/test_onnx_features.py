@@ -50,7 +50,7 @@ def test_features_match_torch(
     images = random_images(5, 64)
     assert encoder.channels == encoder.part_channels == 6
     assert not encoder.is_trainable
-    head, parts = encoder.describe_both(images.requires_grad_())
+    head, parts = encoder.forward_and_describe(images.requires_grad_())
     assert torch.equal(head, parts)
     assert not head.requires_grad
     torch.testing.assert_close(
@@ -82,7 +82,7 @@ def make_flatten_node() -> list[Any]:
         (make_model(["batch", 3, 64]), "is not an ONNX model that ONNX Runtime can read"),
         (
             make_model(["batch", 4, 8, 8], ["batch", 256], make_flatten_node()),
-            r"input of .* is tensor\(float\) with shape \['batch', 4, 8, 8\]; features need",
+            r"input of .* has type tensor\(float\) and shape \['batch', 4, 8, 8\]; features need",
         ),
         (
             make_model(
@@ -92,15 +92,15 @@ def make_flatten_node() -> list[Any]:
                 onnx.TensorProto.UINT8,
                 onnx.TensorProto.UINT8,
             ),
-            r"input of .* is tensor\(uint8\) .* need a model with a float32 input",
+            r"input of .* has type tensor\(uint8\) .* need a model with a float32 input",
         ),
         (
             make_model(["batch", 12], ["batch", 12], make_flatten_node()),
-            r"input of .* with shape \['batch', 12\]",
+            r"input of .* and shape \['batch', 12\]",
         ),
         (
             make_model(IMAGE_SHAPE, ["batch", "features"], make_flatten_node()),
-            r"output of .* is tensor\(float\) with shape \['batch', 'features'\]; features need",
+            r"output of .* has type tensor\(float\) and shape \['batch', 'features'\]; features need",
         ),
         (
             make_model(
@@ -109,7 +109,7 @@ def make_flatten_node() -> list[Any]:
                 [helper.make_node("Cast", ["x0"], ["y0"], to=onnx.TensorProto.DOUBLE)],
                 output_type=onnx.TensorProto.DOUBLE,
             ),
-            r"output of .* is tensor\(double\)",
+            r"output of .* has type tensor\(double\)",
         ),
         (b"no model", "'own.onnx' is not an ONNX model that ONNX Runtime can read: "),
         (b"", "'own.onnx' is not an ONNX model that ONNX Runtime can read: "),
@@ -137,11 +137,11 @@ def test_a_model_that_fails_on_the_image_size_is_reported() -> None:
     [
         (
             helper.make_node("ReduceMean", ["x0"], ["y0"], axes=[0]),
-            r"output of onnx:own.onnx is shape \[1, 3, 64, 64\] for 2 images; features need",
+            r"output of onnx:own.onnx has shape \[1, 3, 64, 64\] for 2 images; features need",
         ),
         (
             helper.make_node("Log", ["x0"], ["y0"]),  # the normalized colors of dark pixels are negative
-            "output of onnx:own.onnx is values that are not finite; features need",
+            "output of onnx:own.onnx has values that are not finite; features need",
         ),
     ],
 )

@@ -179,7 +179,7 @@ def test_advice_fits_the_images(survey: ImageSurvey, monkeypatch: pytest.MonkeyP
     video = replace(survey, images=3_000, videos=1)
     # The survey has every second frame, so --every must be twice the stride.
     assert "--every 20 uses 300 frames" in _advise(replace(video, stride=10))
-    assert "--every 6 reads no more than these" in _advise(video)  # the preset uses 1,000 of 3,000
+    assert "--every 6 reads only that many" in _advise(video)  # the preset uses 1,000 of 3,000
     monkeypatch.setattr(setup_advice, "available_memory", lambda: 3 * 2**30)
     assert "memory" not in _advise(many, memory=2 * 2**30)
     assert "needs about 4.0 GiB, but 3.0 GiB are free" in _advise(many, memory=4 * 2**30)

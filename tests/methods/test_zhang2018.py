@@ -20,7 +20,7 @@ from selfmark.methods.zhang2018 import (
     pool_features,
     reconstruction_loss,
     separation_loss,
-    share_cells,
+    to_cell_distributions,
 )
 from selfmark.methods.zhang2018_decoder import LandmarkDecoder, SeparateLinear, assign_pixels, fill_maps
 from selfmark.model.soft_argmax import mean_positions, to_distributions
@@ -49,7 +49,7 @@ def _compute_losses(network: Zhang2018, images: Tensor) -> dict[str, Tensor]:
 
 def test_cells_are_shared_as_by_the_detector() -> None:
     scores = _draw_random(0, 2, 4, 8, 8)
-    shared = share_cells(scores)
+    shared = to_cell_distributions(scores)
     torch.testing.assert_close(shared[:, :-1], to_distributions(scores, "channels"))
     torch.testing.assert_close(shared.sum(dim=(2, 3)), torch.ones(2, 4))
 
@@ -57,7 +57,7 @@ def test_cells_are_shared_as_by_the_detector() -> None:
 def test_a_landmark_without_any_share_still_has_a_distribution() -> None:
     scores = torch.zeros(1, 2, 4, 4)
     scores[:, 0] = -1e4  # its share of every cell is 0 in float32
-    torch.testing.assert_close(share_cells(scores), torch.full((1, 2, 4, 4), 1 / 16))
+    torch.testing.assert_close(to_cell_distributions(scores), torch.full((1, 2, 4, 4), 1 / 16))
 
 
 def test_concentration_is_the_area_of_a_gaussian_with_the_variance_of_the_cells() -> None:
@@ -110,7 +110,7 @@ def test_equivariance_is_zero_for_landmarks_that_follow_the_warp() -> None:
 
 
 def test_features_are_pooled_with_the_distribution() -> None:
-    features, distributions = _draw_random(0, 2, 5, 3, 3), share_cells(_draw_random(1, 2, 4, 3, 3))
+    features, distributions = _draw_random(0, 2, 5, 3, 3), to_cell_distributions(_draw_random(1, 2, 4, 3, 3))
     pooled = pool_features(features, distributions)
     for image in range(2):
         for landmark in range(4):
@@ -205,7 +205,7 @@ def test_landmarks_match_those_of_the_detector() -> None:
     network, images = _build_network(), torch.rand(2, 3, 64, 64)
     with torch.no_grad():
         features, distributions = network.describe(images)
-        expected_features, maps = network.psi.describe_and_place(images)
+        expected_features, maps = network.psi.compute_features_and_heatmaps(images)
     torch.testing.assert_close(features, expected_features)
     torch.testing.assert_close(
         mean_positions(distributions[:, :-1]), mean_positions(maps.square()), atol=1e-5, rtol=0

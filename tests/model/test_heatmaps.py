@@ -47,12 +47,12 @@ def test_the_target_is_the_maximum_over_valid_points() -> None:
 
 
 def test_a_sigma_of_zero_sets_single_cells() -> None:
-    cells, sigma = heatmaps.target_shape(torch.tensor([[[1.4, 2.6], [5.0, 0.4]]]), 0)
+    cells, sigma = heatmaps.prepare_gaussians(torch.tensor([[[1.4, 2.6], [5.0, 0.4]]]), 0)
     expected = torch.zeros(8, 8)
     expected[3, 1] = expected[0, 5] = 1
     target = heatmaps.draw_target(cells, torch.ones(1, 2, dtype=torch.bool), 8, sigma)
     assert torch.equal(target[0, 0], expected)
-    assert heatmaps.target_shape(cells, 0.75) == (cells, 0.75)
+    assert heatmaps.prepare_gaussians(cells, 0.75) == (cells, 0.75)
 
 
 def _find_naive_peaks(heat: np.ndarray, threshold: float, radius: int) -> set[tuple[int, int]]:

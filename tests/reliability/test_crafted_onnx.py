@@ -179,11 +179,11 @@ def test_conditions_without_loops_are_run() -> None:
         ),
         (
             make_model(output_shape=["batch", 1 << 40, "rows", "columns"], nodes=hide_channels()),
-            "declared with .* 1 to 8192 channels",
+            "has the declared shape .* 1 to 8192 channels",
         ),
-        (make_model(output_shape=UNKNOWN_SHAPE, nodes=slice_maps(0, 1)), r"is shape \[1, 0, 64, 64\]"),
-        (make_model(nodes=slice_maps(0, 2)), r"is shape \[2, 6, 0, 16\] for images of 64 x 64 pixels"),
-        (make_model(nodes=slice_maps(0, 3)), r"is shape \[2, 6, 16, 0\] for images of 64 x 64 pixels"),
+        (make_model(output_shape=UNKNOWN_SHAPE, nodes=slice_maps(0, 1)), r"has shape \[1, 0, 64, 64\]"),
+        (make_model(nodes=slice_maps(0, 2)), r"has shape \[2, 6, 0, 16\] for images of 64 x 64 pixels"),
+        (make_model(nodes=slice_maps(0, 3)), r"has shape \[2, 6, 16, 0\] for images of 64 x 64 pixels"),
         (make_model(["batch", 3, 60000, 60000]), "which is more than 256 MiB; export the model for smaller"),
         (make_model([2_000_000, 3, 64, 64]), "which is more than 256 MiB; export the model for smaller"),
         (
@@ -196,7 +196,7 @@ def test_conditions_without_loops_are_run() -> None:
                     helper.make_node("Tile", ["one", "copies"], ["y0"]),
                 ],
             ),
-            "is declared with .* 200000, .* 1 to 8192 channels",
+            "has the declared shape .* 200000, .* 1 to 8192 channels",
         ),
         (
             make_model(
@@ -206,7 +206,7 @@ def test_conditions_without_loops_are_run() -> None:
                     helper.make_node("Resize", ["maps", "", "scales"], ["y0"], mode="nearest"),
                 ]
             ),
-            r"is shape \[2, 6, 1024, 1024\] .* no more cells than pixels",
+            r"has shape \[2, 6, 1024, 1024\] .* no more cells than pixels",
         ),
         (
             make_model(
@@ -216,7 +216,7 @@ def test_conditions_without_loops_are_run() -> None:
                     helper.make_node("Mul", ["maps", "factor"], ["y0"]),
                 ]
             ),
-            r"is values up to .*e\+3\d; .* at most 1e\+15",
+            r"has values up to .*e\+3\d; .* at most 1e\+15",
         ),
     ],
     ids=[

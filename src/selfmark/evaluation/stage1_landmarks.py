@@ -142,7 +142,7 @@ class ZeroShotStage1:
     @torch.no_grad()
     def find(self, pixels: Tensor) -> Stage1Landmarks:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
-        features, maps = self.network.describe_and_place(pixels.to(self.device).float() / 255)
+        features, maps = self.network.compute_features_and_heatmaps(pixels.to(self.device).float() / 255)
         cells = heat_centroids(maps).cells
         feature_cells = (cells + 0.5) / (CELL // STRIDE) - 0.5  # from cells of heatmaps to cells of features
         sampled = normalize_features(sample_maps(features, feature_cells), self.config.features)
@@ -179,7 +179,7 @@ class OnlyStage:
     @torch.no_grad()
     def find(self, pixels: Tensor) -> Stage1Landmarks:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
-        features, maps = self.network.describe_and_place(pixels.to(self.device).float() / 255)
+        features, maps = self.network.compute_features_and_heatmaps(pixels.to(self.device).float() / 255)
         cells = heat_centroids(maps).cells
         return _build_all_found(cells, sample_descriptors(features, cells), self.centroids)
 

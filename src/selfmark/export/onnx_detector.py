@@ -28,9 +28,9 @@ from selfmark.run.guarded_files import physical_memory, read_bytes
 Floats = npt.NDArray[np.float32]
 RuntimeName = Literal["torch", "onnx", "onnx-int8"]
 
-_REMEDY = "it was changed after the export; write it again with 'selfmark export'"
-_MAX_DISTANCE = 1.0  # of a landmark from the network image, in sides of the image
-_SCORE_TOLERANCE = 1e-3  # scores are limited to 0..1, except for rounding
+_REMEDY = "the file was changed after the export; write it again with 'selfmark export'"
+_MAX_DISTANCE = 1.0  # how far a landmark may lie outside the network image, in sides of this image
+_SCORE_TOLERANCE = 1e-3  # how far rounding may move a score out of the range 0..1
 
 
 def load_detector(folder: str | Path, runtime: str = "torch", device: str = "auto") -> Detector:
@@ -52,13 +52,15 @@ class OnnxDetector(Detector):
     """A detector that runs an exported ONNX graph with ONNX Runtime."""
 
     def __init__(self, detector: Detector, path: Path) -> None:
-        """Use the graph in `path`, which must have been made from `detector`."""
+        """Use the graph in the file `path`. The graph must have been exported from `detector`."""
         super().__init__(detector.psi, detector.card, runtime=detector.runtime)
         self._path = path
         model = _load_model(path)
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         if metadata.get(MODEL) != detector_fingerprint(self):
-            raise InputError(f"{path} was exported from another model: write it again with 'selfmark export'")
+            raise InputError(
+                f"{path} was exported from another model: write the file again with 'selfmark export'"
+            )
         # One core processes an image from start to end. The maps of the image stay in the cache of that core,
         # and no core waits for another. Splitting every operation between the cores is much slower.
         self._session = _open_session(model, path, threads=1)
@@ -106,7 +108,7 @@ class OnnxDetector(Detector):
         if xy.dtype != np.float32 or score.dtype != np.float32:
             raise self._wrong_result(f"values of type {xy.dtype} and {score.dtype}")
         limit = _MAX_DISTANCE * size
-        if not (-limit <= xy.min() and xy.max() <= size + limit):  # also if a value is NaN
+        if not (-limit <= xy.min() and xy.max() <= size + limit):  # the condition is also True for NaN
             raise self._wrong_result(
                 f"landmarks far outside the image, at {xy.min():.4g} to {xy.max():.4g} pixels"
             )
@@ -130,7 +132,7 @@ def _load_model(path: Path) -> Any:
 
 
 def _open_session(model: Any, path: Path, threads: int) -> OnnxSession:
-    """Open the part of an exported graph from the crops to the landmarks in the crops.
+    """Open a session for the part of an exported graph that finds landmarks in crops.
 
     Cropping is left out because other threads do it: they decode and crop the next images while the network
     runs.

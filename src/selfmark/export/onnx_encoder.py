@@ -1,8 +1,8 @@
-"""Build ONNX graphs of networks on an EfficientNet-Lite encoder.
+"""Build ONNX graphs of networks that contain an EfficientNet-Lite encoder.
 
 Each batch norm is folded into the convolution before it. ONNX Runtime also fuses the ReLU6 that follows the
-norm into this convolution. The convolutions use the recorder's dtype; resizing and unit vectors stay in
-float32, as in torch.
+norm into this convolution. The convolutions use the dtype of the `Recorder`. As in torch, maps are resized
+and scaled to unit vectors in float32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 
 
 def add_feature_maps(recorder: Recorder, network: FeaturePsi | ZeroShotPsi, images: Value, size: int) -> Maps:
-    """Add a network on an encoder and return its K heatmaps for images [B, 3, size, size], floats 0..255.
+    """Add a network and return its K heatmaps for images [B, 3, size, size], floats 0..255.
 
     Raises:
         InputError: The encoder cannot be exported.
@@ -59,7 +59,7 @@ def require_exportable(encoder: Encoder) -> EfficientNetLiteEncoder:
 def _add_blocks(recorder: Recorder, encoder: EfficientNetLiteEncoder, images: Maps) -> list[Maps]:
     """Add the stem and the blocks, and return the outputs of the blocks listed in `encoder.blocks`."""
     network = encoder.network
-    centered = (Value(recorder.graph, images.name) - 127.0) / 128.0  # as the encoder expects colors
+    centered = (Value(recorder.graph, images.name) - 127.0) / 128.0  # the range that the encoder expects
     x = Maps(centered.cast(recorder.dtype).name, images.channels, images.side)
     x = _add_layer(recorder, network.stem, x)
     outputs = []
@@ -97,7 +97,7 @@ def _add_layer(recorder: Recorder, layer: NormalizedConv, x: Maps) -> Maps:
 
 
 def _add_join(graph: Graph, maps: list[Maps], side: int) -> Maps:
-    """Add nodes that join maps to float32 unit vectors on one grid, as `encoder.join_maps`."""
+    """Add nodes that join maps to float32 unit vectors on one grid, in the same way as `join_maps`."""
     parts = []
     for item in maps:
         part = Maps(Value(graph, item.name).cast(np.float32).name, item.channels, item.side)
@@ -107,7 +107,7 @@ def _add_join(graph: Graph, maps: list[Maps], side: int) -> Maps:
 
 
 def _add_resize(graph: Graph, maps: Maps, side: int) -> Maps:
-    """Add bilinear enlargement by an integer factor, as torch's `interpolate` with align_corners=False."""
+    """Add bilinear enlargement by an integer factor, like torch's `interpolate(align_corners=False)`."""
     if maps.side == side:
         return maps
     factor = side // maps.side
@@ -135,13 +135,13 @@ def _add_head(recorder: Recorder, network: FeaturePsi, features: Maps) -> Maps:
 
 
 def _add_similarity_heat(graph: Graph, network: ZeroShotPsi, features: Maps) -> Maps:
-    """Add the maps of the similarity to each centroid, as `feature_network.similarity_heat`."""
+    """Add one heatmap per centroid, computed in the same way as in `feature_network.similarity_heat`."""
     channels = network.encoder.part_channels
     weights = to_array(network.centroids[:, :channels])[:, :, None, None]
     product = Value(graph, features.name).apply("Conv", weights, kernel_shape=[1, 1])
     # The similarity of a cell to a centroid is 1 - |f - c|^2 / 2. Both vectors, f and c, consist of image
-    # features and a place (see `append_places`). The image features of a cell are a unit vector. So only
-    # their product with those of the centroid depends on the image; the other terms are constants.
+    # features and a place (see `append_places`). The image features of a cell are a unit vector. So only the
+    # product of the image features of f and c depends on the image; the other terms are constants.
     empty = network.centroids.new_zeros(1, channels, features.side, features.side)
     places = append_places(empty, network.settings)[0, channels:]
     place_distance = (places - network.centroids[:, channels:, None, None]).square().sum(dim=1)

@@ -45,7 +45,7 @@ class Maps:
 
 
 class Recorder:
-    """`NetworkOps` on `Maps`: operations that add nodes to an ONNX graph instead of computing.
+    """Implementation of `NetworkOps` that takes and returns `Maps` and adds nodes to an ONNX graph.
 
     Weights and activations have type `dtype`. There is no `sample_conv`, because Psi does not use it.
     """
@@ -70,7 +70,7 @@ class Recorder:
         joined = self.graph.add("Concat", first.name, second.name, third.name, axis=1)
         skip = x
         if isinstance(block.skip, nn.Sequential):
-            # This norm normalizes the same groups as norm1, so both use `normalized`; scale and shift differ.
+            # This norm normalizes the same groups as norm1, so both norms use `normalized`.
             norm, conv = unpack_skip(block.skip)
             skip = self.conv(conv, self._activate(norm, normalized))
         return Maps(self.graph.add("Add", joined, skip.name), skip.channels, x.side)
@@ -126,7 +126,7 @@ class Recorder:
         return Maps(ungrouped, x.channels, x.side)
 
     def _activate(self, norm: nn.GroupNorm, x: Maps) -> Maps:
-        """Add relu(scale x + shift) with the norm's parameters; after `fold_scales` the scale may be 1."""
+        """Add relu(scale * x + shift) with the norm's parameters; after `fold_scales` the scale may be 1."""
         scale, shift = self.to_dtype(norm.weight), self.to_dtype(norm.bias)
         if (scale == 1).all():
             scaled = self.graph.add("Add", x.name, shift.reshape(-1, 1, 1))
@@ -146,11 +146,11 @@ def add_maps(recorder: Recorder, psi: Psi, images: Value, size: int) -> Maps:
     # `NetworkOps` is declared for tensors, but the recorder takes and returns Maps.
     backend = replace(PLAIN_BACKEND, layers=cast(NetworkOps, recorder))
     border = psi.border if isinstance(psi, SoftArgmaxPsi) else 0
-    given = Maps(images.name, 3, size)
+    network_input = Maps(images.name, 3, size)
     if border:
         pads = integers([0, 0, border, border, 0, 0, border, border])
-        given = Maps(images.apply("Pad", pads, mode="edge").name, 3, size + 2 * border)
-    maps: Maps = psi.head(psi.backbone(given, backend), backend)
+        network_input = Maps(images.apply("Pad", pads, mode="edge").name, 3, size + 2 * border)
+    maps: Maps = psi.head(psi.backbone(network_input, backend), backend)
     if border:
         maps = _crop(recorder.graph, maps, border // STRIDE)
     scores = Maps(Value(recorder.graph, maps.name).cast(np.float32).name, maps.channels, maps.side)
@@ -196,7 +196,7 @@ def _add_distributions(graph: Graph, scores: Maps, softmax: Softmax) -> Maps:
 def add_mirrored_maps(
     graph: Graph, add_network: Callable[[Value], Maps], images: Value, card: ModelCard
 ) -> Maps:
-    """Add the mean of the heatmaps of the images and of their mirror images.
+    """Average the heatmaps of the images with the heatmaps of the mirror images.
 
     The heatmaps of the mirror images are mirrored back, and mirror partners are exchanged. Landmarks without
     a partner keep the heatmaps of the images.
@@ -205,7 +205,7 @@ def add_mirrored_maps(
         graph: Graph to add to.
         add_network: Adds the network for images [B, 3, S, S] and returns its heatmaps.
         images: Network images [B, 3, S, S].
-        card: Mirror partners of the landmarks.
+        card: Model card with the mirror partners of the landmarks.
     """
     mirrored = Value(graph, _mirror(graph, images.name))
     maps = add_network(images.apply("Concat", mirrored, axis=0))
@@ -221,19 +221,19 @@ def add_mirrored_maps(
 
 
 def _mirror(graph: Graph, value: str) -> str:
-    """Add a node that reverses the columns of [B, C, H, W]."""
+    """Add a node that reverses the columns of maps [B, C, H, W]."""
     before_first = np.iinfo(np.int64).min  # with this end, a backward slice includes the first column
     return graph.add("Slice", value, integers([-1]), integers([before_first]), integers([3]), integers([-1]))
 
 
 def add_positions(graph: Graph, maps: Maps, method: PeakMethod) -> tuple[str, str]:
-    """Add nodes that read landmarks from heatmaps, as `heatmaps.read_heatmaps`.
+    """Add nodes that read landmarks from heatmaps, in the same way as `heatmaps.read_heatmaps`.
 
     Returns:
         Names of xy [B, K, 2] in network pixels and of score [B, K].
     """
     cells = _add_centroids(graph, maps) if method == "centroid" else _add_peaks(graph, maps, method)
-    # (cells + 0.5) * STRIDE - 0.5, see heatmaps.to_pixels
+    # The pixel of a cell is (cell + 0.5) * STRIDE - 0.5, see heatmaps.to_pixels.
     xy = graph.add("Add", graph.add("Mul", cells, floats(STRIDE)), floats(0.5 * STRIDE - 0.5))
     score = graph.add("ReduceMax", maps.name, axes=[2, 3], keepdims=0)
     return xy, graph.add("Clip", score, floats(0), floats(1))

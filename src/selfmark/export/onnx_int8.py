@@ -3,8 +3,8 @@
 The value ranges before and after each convolution are measured on sample images. Weights and outputs are
 quantized per channel, inputs per tensor. In an hourglass, the convolutions of the residual blocks are
 quantized; norms, additions and the layers before and after the blocks stay in float32. In a network on an
-encoder, the 3x3 convolutions of the head are quantized; they take more than half of the time. The encoder
-itself stays in float32, because 8-bit features move the landmarks too far.
+encoder, the 3x3 convolutions of the head are quantized, because they take more than half of the time. The
+encoder itself stays in float32, because 8-bit features move the landmarks too far.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Ranges of the values before and after a convolution. Its inputs follow a ReLU, so they are at least 0.
+    """Ranges of the inputs and outputs of a convolution that follows a ReLU, so that its inputs are >= 0.
 
     Attributes:
         max_input: Largest input.
@@ -53,12 +53,12 @@ class ValueRange:
 
     @classmethod
     def measure(cls, inputs: Tensor, outputs: Tensor) -> ValueRange:
-        """Return the range in one batch."""
+        """Return the ranges of one batch of inputs and outputs [B, C, H, W]."""
         low, high = outputs.amin((0, 2, 3)), outputs.amax((0, 2, 3))
         return cls(inputs.amax(), low.clamp_max(0), high.clamp_min(0))
 
     def union(self, other: ValueRange) -> ValueRange:
-        """Return the smallest range that contains both ranges."""
+        """Return the smallest ranges that contain those of this object and of `other`."""
         return ValueRange(
             torch.maximum(self.max_input, other.max_input),
             torch.minimum(self.low, other.low),
@@ -72,8 +72,9 @@ Ranges = dict[nn.Module, ValueRange]
 def fold_scales(psi: Psi) -> None:
     """Move the scale of each norm into the convolution after it, without changing the output of psi.
 
-    relu(s z + t) = s relu(z + t / s) for s > 0, so the norm only has to add its bias. A norm keeps its scale
-    if the smallest scale of its channels is too small or negative, see `_MIN_NORM_RATIO`.
+    A norm multiplies a normalized value z by a scale s and adds a bias t. For s > 0,
+    relu(s z + t) = s relu(z + t / s). The convolution can multiply by s, so the norm only has to add t / s. A
+    norm keeps its scales if the smallest of them is too small or negative, see `_MIN_NORM_RATIO`.
     """
     for norm, conv in [*_norm_conv_pairs(psi), (psi.head.norm, psi.head.last)]:
         _fold(norm, conv)
@@ -90,7 +91,7 @@ def _fold(norm: nn.GroupNorm, conv: nn.Conv2d) -> None:
 
 
 def _norm_conv_pairs(psi: Psi) -> Iterator[tuple[nn.GroupNorm, nn.Conv2d]]:
-    """Yield the convolutions of the blocks, each with the norm before it."""
+    """Yield pairs of a norm and the convolution after it, for all convolutions of the residual blocks."""
     for block in psi.modules():
         if isinstance(block, ResidualBlock):
             yield block.norm1, block.conv1

@@ -1,6 +1,6 @@
-"""Build the metadata of an exported ONNX file, with which the file can be used without other files.
+"""Build the metadata of an exported ONNX file, so that the file can be used without other files.
 
-ONNX stores them as `metadata_props`. All keys begin with `selfmark.`. The model's fingerprint and the
+ONNX stores the metadata as `metadata_props`. All keys begin with `selfmark.`. The model's fingerprint and the
 checksum are plain text; all other values are JSON. The checksum is the last entry and covers all bytes before
 it. When selfmark reads the file, it verifies the checksum.
 """
@@ -46,7 +46,8 @@ def build_metadata(detector: Detector) -> dict[str, str]:
 def append_checksum(content: bytes) -> bytes:
     """Return a serialized ONNX model with its checksum as the last entry of the metadata.
 
-    Serialized messages can be concatenated: the result is read as one model with the entries of both.
+    Serialized messages can be concatenated: the result is read as one model that has the entries of
+    all messages.
     """
     return content + _serialize_checksum(content)
 

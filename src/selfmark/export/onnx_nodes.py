@@ -17,7 +17,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import onnx
 
-# Supported by ONNX Runtime 1.12 and later, and by other runtimes that are still maintained.
+# Version of the operator set. ONNX Runtime supports it since version 1.12, and so do all other runtimes that
+# are still maintained.
 OPSET = 17
 IR_VERSION = 8  # the oldest version of the file format that supports OPSET
 
@@ -63,7 +64,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the graph; arithmetic with it appends nodes and broadcasts as in NumPy."""
+    """A value of the graph. Arithmetic with values appends nodes, and broadcasts as in NumPy."""
 
     graph: Graph
     name: str

@@ -59,7 +59,7 @@ def _add_angles(recorder: Recorder, finder: DirectionFinder, images: Value, size
 
 
 def _add_best_angles(similarity: Value, rotations: int) -> Value:
-    """Add the interpolated angle [B, 1] of the highest similarity, as `features.direction.best_angles`.
+    """Add the interpolated angle [B, 1] of the highest similarity, as in `features.direction.best_angles`.
 
     Args:
         similarity: [B, rotations], one column per rotation.
@@ -82,7 +82,7 @@ def _add_best_angles(similarity: Value, rotations: int) -> Value:
 
 
 def _add_rotation(maps: Value, cosine: Value, sine: Value, side: int, padding: str) -> Value:
-    """Add the rotation of maps [B, C, side, side] around their center, as `images.augment.warp_images`.
+    """Add the rotation of maps [B, C, side, side] around their center, as in `augment.warp_images`.
 
     Args:
         maps: Maps to rotate.

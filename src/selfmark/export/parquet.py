@@ -69,7 +69,7 @@ def _read_back(path: Path) -> None:
 
 
 def _build_metadata(card: ModelCard) -> dict[str, str] | None:
-    """Return the names and `trust_entries` as JSON, with keys as in `onnx_metadata`.
+    """Return the names and `trust_entries` as JSON, with the same keys as in `onnx_metadata`.
 
     Return None if `trust_entries` is empty.
     """
@@ -79,7 +79,12 @@ def _build_metadata(card: ModelCard) -> dict[str, str] | None:
 
 
 def _build_columns(prediction: Prediction, instances: InstanceNumbers) -> dict[str, Any]:
-    """Return the columns of a batch, one row per landmark; `instances` numbers objects over all batches."""
+    """Return the columns of a batch, one row per landmark.
+
+    Args:
+        prediction: The batch.
+        instances: Counter that gives the objects of all batches their instance numbers.
+    """
     refs, _, landmarks = prediction
     numbers = [instances.assign(ref) for ref in refs]
     count = len(landmarks.names)

@@ -1,4 +1,4 @@
-"""Collect predictions into one table per video, as the formats of pose tools need them.
+"""Collect predictions into one table per video, which the formats of pose tools are written from.
 
 Pose tools store the objects of each video together, and all frames of a video have one size. Still images are
 therefore grouped by size, and each group is treated like a video.
@@ -48,7 +48,7 @@ class PoseTable:
 
 
 class InstanceNumbers:
-    """Instance numbers of objects, from 0.
+    """Counter that gives objects their instance numbers, which start at 0.
 
     If tracks are known, each track of a video has one number, so a number is the same animal in every frame.
     Otherwise the objects of each image are numbered in the order given.
@@ -56,11 +56,11 @@ class InstanceNumbers:
 
     def __init__(self) -> None:
         """Start without any objects."""
-        self._instances: dict[Path | None, dict[int, int]] = {}  # number of each track, by source
-        self._counts: Counter[str] = Counter()  # number of objects so far, by image
+        self._instances: dict[Path | None, dict[int, int]] = {}  # for each source: track -> number
+        self._counts: Counter[str] = Counter()  # image name -> number of its objects so far
 
     def assign(self, ref: ImageRef) -> int:
-        """Return the number of the next object; the tracks of all still images are numbered together."""
+        """Return the instance number of an object; the tracks of all still images are numbered together."""
         if ref.track is not None:
             instances = self._instances.setdefault(None if ref.frame is None else ref.path, {})
             return instances.setdefault(ref.track, len(instances))
@@ -69,7 +69,7 @@ class InstanceNumbers:
         return number
 
     def tracks(self, source: Path | None) -> tuple[int, ...]:
-        """Return the track of each instance in a video, or in the still images (None).
+        """Return the track of each instance in the video `source`, or in all still images if that is None.
 
         The result is empty if tracks are unknown.
         """

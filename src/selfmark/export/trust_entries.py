@@ -10,7 +10,7 @@ from selfmark.model.card import SMOOTHING, ModelCard, untrusted_landmarks
 def trust_entries(card: ModelCard) -> dict[str, Any]:
     """Return the entries that describe the landmarks of a file.
 
-    - `trust`: trust of each landmark, in the order of the landmarks; left out if it was not measured.
+    - `trust`: trust of each landmark, in the order of the landmarks; left out if trust was not measured.
     - `verdict`: verdict of the run; left out if there is none.
     - `smoothing`: smoothing method; left out if the landmarks are not smoothed.
     """
@@ -34,7 +34,7 @@ def describe_smoothing(card: ModelCard) -> str:
 
 
 def format_trust(card: ModelCard, landmark: int) -> str:
-    """Return the trust of a landmark as text, with a warning if it is low; empty if it was not measured."""
+    """Return the trust of a landmark as text, with a warning if low; empty if trust was not measured."""
     if not card.trust:
         return ""
     warning = ": do not rely on this landmark" if landmark in untrusted_landmarks(card) else ""

@@ -36,7 +36,7 @@ _READABLE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 @dataclass
 class _LabeledImage:
-    """An image or frame, the name of its files, and its labels, one row per object."""
+    """An image or video frame, the name of its two files without suffix, and its labels, one per object."""
 
     ref: ImageRef
     name: str
@@ -65,7 +65,7 @@ def write_ultralytics(predictions: Iterable[Prediction], card: ModelCard, folder
 
 def _build_data_yaml(card: ModelCard) -> str:
     values = {
-        # Without 'path', Ultralytics looks for images relative to data.yaml, so the folder can be moved.
+        # Without a key 'path', image paths are relative to data.yaml, so that the folder can be moved.
         "train": "train/images",
         "val": "val/images",
         "names": {0: "object"},

@@ -1,7 +1,7 @@
 """Compute the features of all cells of all images once, and keep them in half precision.
 
 A cell is a square of 8 pixels. The features are kept in device memory if they fit there, otherwise in host
-memory. If they are too large for both, they are kept in a file of the run folder.
+memory. If they fit into neither, they are kept in a file of the run folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from selfmark.run.devices import measure_free_memory, uses_bf16
 from selfmark.run.guarded_files import allocate, create_file, remove_file
 
 _FILES = "features-*.f16"  # pattern of the feature files in the run folder
-_PLACE_UNIT = 0.2  # unit of cell positions, as a fraction of the image's side: about the radius of an object
+# Unit of places, as a fraction of the image's side: about the radius of an object.
+_PLACE_UNIT = 0.2
 
 
 @torch.no_grad()
@@ -66,7 +67,7 @@ def describe_cells(
 
 
 def append_places(features: Tensor, settings: Features) -> Tensor:
-    """Append the position of each cell in the image, its place, to its features if the settings ask for it.
+    """Append the place of each cell, which is its position in the image, to the features of the cell.
 
     The left and the right eye have similar features, but are at different places. Two cells that are a fifth
     of the image apart get an additional squared distance of `place_weight`.
@@ -92,17 +93,17 @@ def append_places(features: Tensor, settings: Features) -> Tensor:
 
 def described_channels(encoder: Encoder, settings: Features) -> int:
     """Return the number of channels of the cells that `describe_cells` returns."""
-    return encoder.part_channels + num_places(settings)
+    return encoder.part_channels + num_place_channels(settings)
 
 
-def num_places(settings: Features) -> int:
+def num_place_channels(settings: Features) -> int:
     """Return the number of channels that `append_places` appends."""
     return 2 if settings.used_place_weight else 0
 
 
 def normalize_features(vectors: Tensor, settings: Features) -> Tensor:
     """Scale the features of vectors [..., D] to unit length; appended places stay as they are."""
-    num_features = vectors.shape[-1] - num_places(settings)
+    num_features = vectors.shape[-1] - num_place_channels(settings)
     features, places = vectors[..., :num_features], vectors[..., num_features:]
     return torch.cat([F.normalize(features, dim=-1), places], dim=-1)
 

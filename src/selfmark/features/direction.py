@@ -28,7 +28,7 @@ class DirectionTemplate(NamedTuple):
     template:    [D, g, g] mean of the features after the mean over all images and rotations was subtracted;
                  scaled to unit length
     offset:      angle in radians that is added to all rotations. It makes the common direction vertical, so
-                 that mirroring an image that was turned does not change the direction
+                 that mirroring a turned image does not change the direction of its object
     consistency: how well the directions of images and of their mirror images agree, from 0 (unrelated) to 1
     """
 
@@ -83,7 +83,7 @@ def template_shape(encoder: Encoder, size: int, settings: Features) -> tuple[int
 
 
 def rotate_mask(mask: Tensor, settings: Features, grid: int) -> Tensor:
-    """Return how much of each cell of the rotated copies belongs to the object.
+    """Rotate the mask of the object; return the fraction of each cell that belongs to the object.
 
     Args:
         mask: [N, h, w] bool, cells of the object.
@@ -121,8 +121,8 @@ def fit_template(
     for start in starts[: settings.direction_starts].tolist():
         template, chosen = centered[start, 0], torch.full_like(rows, -1)
         for _ in range(settings.iterations):
-            before, chosen = chosen, (centered @ template).argmax(dim=1)
-            if torch.equal(before, chosen):
+            previous, chosen = chosen, (centered @ template).argmax(dim=1)
+            if torch.equal(previous, chosen):
                 break
             template = F.normalize(centered[rows, chosen].mean(dim=0), dim=0)
         similarity = (centered @ template).amax(dim=1).mean()

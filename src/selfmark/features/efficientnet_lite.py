@@ -6,8 +6,8 @@ the seventh stage are omitted: no features use them, and without them a saved mo
 Padding follows TensorFlow's "SAME" rule for the actual size of the input, as in the network that was trained.
 The package `efficientnet_lite_pytorch` instead computes the padding for a fixed image size: 224 pixels for
 lite0, 240 for lite1 and 260 for lite2. Here, the side of an image is a multiple of 32. For such images, both
-paddings agree for lite0. They differ for lite1 and lite2, some of whose maps have odd sides at 240 and 260
-pixels. With `image_size=None`, the package gives the same results as this module.
+paddings agree for lite0. For lite1 and lite2 they differ, because some of the maps of an image of 240 or 260
+pixels have odd sides. With `image_size=None`, the package gives the same results as this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _GPU_BATCH = 64  # images at a time on a GPU; a smaller batch is padded, see `pa
 
 
 class _Stage(NamedTuple):
-    """Sequence of blocks with the same number of output channels; the stride is that of the first block."""
+    """Sequence of blocks with the same number of output channels.
+
+    The first block has the stride `stride`, and all other blocks have the stride 1.
+    """
 
     repeats: int
     kernel: int
@@ -42,7 +45,7 @@ class _Stage(NamedTuple):
     channels: int
 
 
-_STAGES = (
+_STAGES = (  # repeats, kernel, stride, expansion, channels
     _Stage(1, 3, 1, 1, 16),
     _Stage(2, 3, 2, 6, 24),
     _Stage(2, 5, 2, 6, 40),
@@ -72,7 +75,7 @@ class SamePaddedConv(nn.Conv2d):
     def fold(self, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
         """Return weight and bias of a convolution that includes a batch norm with fixed statistics.
 
-        The norm is applied to the weights of the convolution instead of its result. This saves a pass over
+        The norm is applied to the weights instead of the result of the convolution. This saves a pass over
         the maps, and gradients still reach both layers.
         """
         assert norm.running_mean is not None
@@ -136,7 +139,7 @@ class FoldedConv(NamedTuple):
 
 
 class FoldedBlock(NamedTuple):
-    """Block whose convolutions include their batch norms; `has_skip` adds the input to the result."""
+    """Block whose convolutions include their batch norms. If `has_skip`, the input is added to the result."""
 
     layers: tuple[FoldedConv, ...]
     has_skip: bool
@@ -233,7 +236,7 @@ class EfficientNetLite(nn.Module):
             self.last_blocks.append(len(blocks) - 1)
             self.stage_channels.append(outputs)
         self._blocks = nn.ModuleList(blocks)
-        # precision and state of the weights, and the network that was folded from them
+        # What `_fold_norms` built last: precision and state of the weights, and the folded network.
         self._folded: tuple[torch.dtype, tuple[tuple[int, int], ...], FoldedNetwork] | None = None
 
     def forward(
@@ -269,8 +272,8 @@ class EfficientNetLite(nn.Module):
     def _fold_norms(self) -> FoldedNetwork:
         """Fold all batch norms into the current weights.
 
-        In evaluation mode without gradients, they are folded again only after a weight or the precision of
-        autocast changed. On a CPU, folding takes an eighth as long as computing the features of one image.
+        In evaluation mode without gradients, the norms are folded again only after a weight or the precision
+        of autocast changed. On a CPU, folding takes an eighth as long as computing the features of one image.
         An optimizer may change weights but not their address and version, so `train` discards the folded
         network. Without gradients, the weights are also cast here, because autocast would cast them again in
         every pass.
@@ -347,7 +350,7 @@ class EfficientNetLiteEncoder(Encoder):
         self.eval()
 
     def compute_maps(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the maps of three blocks, and those of the last two, for images [B, 3, S, S] in 0..1."""
+        """Return the maps of three blocks, and the maps of the last two of them, for images in 0..1."""
         images = images.contiguous(memory_format=torch.channels_last)
         is_cpu = images.device.type == "cpu"
         if torch.is_grad_enabled() or (self.training and not is_cpu):
@@ -369,7 +372,7 @@ def _compute_in_batches(compute: Callable[[Tensor], list[Tensor]], rows: Tensor,
 
 
 def _autocast_dtype(weight: Tensor) -> torch.dtype:
-    """Return the precision of convolutions with this weight: that of autocast if it is on."""
+    """Return the precision of convolutions with this weight: the precision of autocast if that is on."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 

@@ -36,8 +36,8 @@ class Encoder(nn.Module, ABC):
 
     Attributes:
         info: name, license and training data.
-        channels: channels C of `forward`.
-        part_channels: channels D of `describe`.
+        channels: number C of channels that `forward` returns.
+        part_channels: number D of channels that `describe` returns.
         is_trainable: whether gradients reach the weights.
         size_multiple: the sides of the images must be multiples of this many pixels.
     """
@@ -81,7 +81,7 @@ class Encoder(nn.Module, ABC):
         _, part_maps = self.compute_maps(images)
         return join_maps(part_maps, grid_shape(images))
 
-    def describe_both(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_and_describe(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the results of `forward` and `describe`; the network runs only once."""
         self.check_size(images)
         head_maps, part_maps = self.compute_maps(images)

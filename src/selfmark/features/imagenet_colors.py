@@ -1,4 +1,4 @@
-"""Normalize colors as networks trained on ImageNet expect."""
+"""Normalize colors in the way that networks trained on ImageNet expect."""
 
 from __future__ import annotations
 

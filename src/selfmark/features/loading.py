@@ -16,7 +16,7 @@ from selfmark.features.onnx_features import PREFIX, OnnxEncoder, read_onnx_model
 from selfmark.features.packaged_weights import load_packaged_weights
 
 EFFICIENTNETS = {f"efficientnet-{variant}": variant for variant in SCALES}
-"""Names of features, with the variant of EfficientNet-Lite that computes them."""
+"""Mapping from the name of features to the variant of EfficientNet-Lite that computes them."""
 
 FEATURES = (*EFFICIENTNETS, *SHAPES)
 """Names of pretrained features; `onnx:FILE` is also accepted."""
@@ -53,7 +53,7 @@ def check_features(name: str) -> None:
     """Raise an InputError unless these features exist and their weights are installed.
 
     Args:
-        name: one of FEATURES, onnx:FILE, or none.
+        name: one of FEATURES, onnx:FILE, or "none".
     """
     if name != "none":
         load_encoder(name)

@@ -4,8 +4,8 @@ The model has one float32 input [B, 3, H, W] and one float32 output [B, D, h, w]
 normalized with the mean and the standard deviation of ImageNet's colors. Dimensions may be fixed or dynamic.
 If H and W are fixed, images are resized. If B is fixed, images are divided into batches of this size.
 
-A model may come from a stranger, as a part of a detector: its graph, its declared shapes and every result are
-checked, see also `onnx_session`.
+A model may come from a stranger, as a part of a detector. Therefore its graph, its declared shapes and every
+result are checked, see also `onnx_session`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PREFIX = "onnx:"
 _PROBE_SIZE = 256  # pixels; side of the image with which the channels of the output are counted
 _FLOAT = "tensor(float)"
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
-_MAX_CHANNELS = 8192  # D; large published models have 1,536, and several of their layers may be joined
-_MAX_INPUT_BYTES = 256 << 20  # of the images of one pass, for example 85 images of 512 x 512 pixels
+_MAX_CHANNELS = 8192  # limit of D; large models have 1,536 channels per layer, and users may join layers
+_MAX_INPUT_BYTES = 256 << 20  # bytes of one pass, for example 85 images of 512 x 512 pixels
 _MAX_VALUE = 1e15  # larger values overflow when the vectors are normalized in float32
 _LIMITS = f"1 to {_MAX_CHANNELS} channels, and no more cells than pixels"
 
@@ -153,16 +153,16 @@ class OnnxEncoder(Encoder):
         shape: list[Any] = inputs[0].shape
         if inputs[0].type != _FLOAT or len(shape) != 4 or _fixed_size(shape[1]) not in (3, None):
             raise InputError(
-                f"the input of {self.info.name} is {inputs[0].type} with shape {shape}; features need a "
+                f"the input of {self.info.name} has type {inputs[0].type} and shape {shape}; features need a "
                 "model with a float32 input [B, 3, H, W]"
             )
         # The declared shape of the output is empty if it is unknown. `_check_output` then checks the results.
         if outputs[0].type != _FLOAT or len(outputs[0].shape) not in (0, 4):
-            raise self._wrong_output(f"{outputs[0].type} with shape {outputs[0].shape}")
+            raise self._wrong_output(f"type {outputs[0].type} and shape {outputs[0].shape}")
         return shape
 
     def _check_input_size(self, shape: list[Any]) -> None:
-        """Raise an InputError if a batch of the fixed dimensions of the input is too large."""
+        """Raise an InputError if the smallest batch that the fixed dimensions allow is too large."""
         batch, height, width = (_fixed_size(shape[axis]) or 1 for axis in (0, 2, 3))
         if 3 * 4 * batch * height * width > _MAX_INPUT_BYTES:
             raise InputError(
@@ -171,14 +171,14 @@ class OnnxEncoder(Encoder):
             )
 
     def _count_channels(self) -> int:
-        """Return D from the declared shape of the output, or if it is dynamic, from a run on one image.
+        """Return D from the declared shape of the output, or if D is dynamic, from a run on one image.
 
-        A declared number may be wrong: every result is compared with it.
+        The declared D may be wrong, so every result is compared with it.
         """
         shape = self._session.outputs[0].shape
         if len(shape) == 4 and (declared := _fixed_size(shape[1])):
             if declared > _MAX_CHANNELS:
-                raise self._wrong_output(f"declared with shape {shape}", _LIMITS)
+                raise self._wrong_output(f"the declared shape {shape}", _LIMITS)
             return declared
         height, width = (fixed or _PROBE_SIZE for fixed in self._size)
         values = self._try_run(torch.zeros(1, 3, height, width), (height, width))
@@ -187,7 +187,7 @@ class OnnxEncoder(Encoder):
 
     def _wrong_output(self, found: str, limits: str = "") -> InputError:
         return InputError(
-            f"the output of {self.info.name} is {found}; features need a model with one float32 output "
+            f"the output of {self.info.name} has {found}; features need a model with one float32 output "
             f"[B, D, h, w] of finite values{limits and f', {limits}'}"
         )
 

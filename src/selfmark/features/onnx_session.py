@@ -28,13 +28,13 @@ MAX_MEMORY = max(4 << 30, (256 << 20) * (os.cpu_count() or 1))
 """Bytes that all sessions of this process may allocate on the CPU, without the weights.
 
 An image of 192 x 192 pixels takes our own networks less than 30 MB, and every core processes one image at a
-time. A pass of large models of others, with 64 images of 256 x 256 pixels, takes up to 3 GB.
+time. A pass of a large published model over 64 images of 256 x 256 pixels takes up to 3 GB.
 """
 
-# Operators of ONNX, and of ONNX Runtime in files that it has optimized. Those of other domains do not compute
-# features: decision trees, tables of strings, training.
+# Domains of the operators of ONNX, and of the operators of ONNX Runtime that its optimized files contain. The
+# operators of other domains do not compute features: decision trees, tables of strings, training.
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
-# Operators that allocate memory elsewhere, in proportion to an attribute: `MAX_MEMORY` does not cover it.
+# Operators that allocate memory in proportion to an attribute. `MAX_MEMORY` does not cover this memory.
 _UNLIMITED_OPERATORS = ("RoiAlign",)
 _MAX_NAME = 60  # characters of an operator's name in messages
 
@@ -45,7 +45,7 @@ def parse_model(content: bytes) -> onnx.ModelProto:
     """Parse a serialized ONNX model.
 
     Raises:
-        ValueError: if it is not an ONNX model.
+        ValueError: if the content is not an ONNX model.
         InputError: if the package onnx is not installed.
     """
     package: Any = require_package("onnx", INSTALL)
@@ -59,8 +59,9 @@ def parse_model(content: bytes) -> onnx.ModelProto:
 def check_graph(model: onnx.ModelProto, source: str, remedy: str) -> None:
     """Raise unless the graph can be run safely.
 
-    It must not contain loops (any operator but If with a graph inside), functions, external data, sparse
-    tensors or strings, whose memory is not limited by `MAX_MEMORY`.
+    It must not contain loops, functions, weights in other files, sparse tensors, strings, any of
+    `_UNLIMITED_OPERATORS`, or operators of domains that are not in `_DOMAINS`. Every operator that contains a
+    graph counts as a loop, except If.
 
     Args:
         model: the model.
@@ -68,7 +69,7 @@ def check_graph(model: onnx.ModelProto, source: str, remedy: str) -> None:
         remedy: what the user can do, for the message.
 
     Raises:
-        InputError: if it contains one of these.
+        InputError: if the graph contains one of these.
     """
     problem = next(_find_problems(model), None)
     if problem is not None:
@@ -76,7 +77,7 @@ def check_graph(model: onnx.ModelProto, source: str, remedy: str) -> None:
 
 
 def _find_problems(model: onnx.ModelProto) -> Iterator[str]:
-    for function in model.functions:  # Nested functions can make a small file as large as one likes.
+    for function in model.functions:  # Nested functions can expand a small file to a graph of any size.
         yield f"the function '{function.name:.{_MAX_NAME}}'"
     yield from _find_graph_problems(model.graph)
 
@@ -124,13 +125,13 @@ def _find_tensor_problems(tensor: onnx.TensorProto) -> Iterator[str]:
 class OnnxSession:
     """A model in ONNX Runtime, which may allocate at most `MAX_MEMORY` bytes on the CPU.
 
-    Messages of ONNX Runtime are not printed: its errors are also raised, and names of nodes in its messages
+    Messages of ONNX Runtime are not printed: its errors are raised anyway, and names of nodes in its messages
     could contain codes that control the terminal.
 
     Args:
         content: serialized model that `check_graph` accepts.
         threads: number of threads of one operator.
-        providers: names of execution providers, best first. If the first ones fail, the last one is used.
+        providers: names of execution providers, best first. If they fail together, the last is used alone.
 
     Raises:
         ValueError: if ONNX Runtime cannot read the model; the message is one line.
@@ -145,7 +146,7 @@ class OnnxSession:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = _ONLY_FATAL
-        # The format that was checked, not the one of ONNX Runtime itself.
+        # Read the format that was checked, not ONNX Runtime's own format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         options.add_session_config_entry("session.use_env_allocators", "1")  # see `_limit_memory`
         # The size of the file already limits the memory of the weights.
@@ -182,7 +183,7 @@ class OnnxSession:
         return outputs
 
 
-_ONLY_FATAL = 4  # level of severity of messages
+_ONLY_FATAL = 4  # severity level: only messages about fatal errors are printed
 
 
 def _create_session(runtime: Any, content: bytes, options: Any, providers: list[str]) -> Any:

@@ -17,10 +17,10 @@ from selfmark.features.encoder import Encoder
 from selfmark.images.augment import warp_images
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-_RIDGE = 1.0  # L2 penalty of the classifier, per training example; its inputs have unit variance
+_RIDGE = 1.0  # L2 penalty of the classifier, per training example; all inputs have unit variance
 
 Describe = Callable[[Tensor], Tensor]
-"""Maps images [B, 3, S, S] in 0..1 to features [B, D, S/8, S/8]."""
+"""Function that maps images [B, 3, S, S] in 0..1 to features [B, D, S/8, S/8]."""
 
 
 def average_rotations(describe: Describe, images: Tensor, rotations: int) -> Tensor:

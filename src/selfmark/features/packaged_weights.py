@@ -79,7 +79,7 @@ def _load_state(path: Path, sha256: str, size: int, modified: int) -> dict[str, 
 
 
 def find_state_file(package: str) -> Path | None:
-    """Return the file models/*.pth of a package, without importing it; None if it is not installed."""
+    """Find the file models/*.pth of a package without importing the package; None if it is not found."""
     spec = importlib.util.find_spec(package)
     locations = spec.submodule_search_locations if spec else None
     files = [file for folder in locations or () for file in sorted(Path(folder, "models").glob("*.pth"))]

@@ -74,7 +74,7 @@ def points_inside(xy: Tensor, size: int) -> Tensor:
 def invert_affine(matrix: Tensor) -> Tensor:
     """Invert affine matrices [B, 2, 3]."""
     a, b, c, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 0], matrix[:, 1, 1]
-    # Written out, because torch.linalg.inv cannot be captured in a CUDA graph.
+    # The inverse is written out, because torch.linalg.inv cannot be captured in a CUDA graph.
     linear = torch.stack([d, -b, -c, a], dim=-1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
     return torch.cat([linear, -linear @ matrix[:, :, 2:]], dim=-1)
 
@@ -104,7 +104,7 @@ class ColorChanges:
 
     color:       [B, 3, 3], matrix that multiplies RGB
     contrast:    [B], factor on the difference from the image's mean
-    brightness:  [B], factor on the mean
+    brightness:  [B], factor on the image's mean
     taps:        [B, 5], one-dimensional blur kernel; 0, 0, 1, 0, 0 leaves the image as it is
     noise_sigma: [B], standard deviation of the added noise
     """

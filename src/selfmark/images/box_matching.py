@@ -24,7 +24,7 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
 
     Args:
         refs: images and video frames without boxes.
-        file: box file, as for `read_boxes`; boxes of other images are ignored.
+        file: a file that `read_boxes` can read; boxes of other images are ignored.
         on_note: called with a sentence if images are left out.
 
     Raises:
@@ -82,7 +82,7 @@ def _describe(file_box: FileBox) -> str:
 
 
 class _Matcher:
-    """Finds the image or frame of a box.
+    """Callable that finds the image or video frame to which a box belongs.
 
     Paths are compared from their end, because files are often moved to another folder.
     """
@@ -116,7 +116,7 @@ class _Matcher:
             return next(iter(self._is_video)), file_box.frame
         if not file_box.is_fractional:  # The box is from a table or a COCO file, which may name folders.
             return self._best_match(file_box, self._by_name[PurePath(file_box.image).name]), file_box.frame
-        # YOLO files have the name of the image, or of the video followed by the frame number, counted from 1.
+        # A YOLO file is named after the image, or after the video and the frame number, which starts at 1.
         numbered = re.fullmatch(r"(.+)_(\d+)", file_box.image)
         if file_box.image not in self._by_stem and numbered and int(numbered[2]) > 0:
             videos = [path for path in self._by_stem.get(numbered[1], []) if self._is_video[path]]
@@ -169,7 +169,7 @@ def _to_pixels(file_box: FileBox, path: Path) -> Box:
 def _read_size(path: Path) -> tuple[int, int]:
     """Return width and height of an image or video frame, in pixels.
 
-    They are those after the rotation that the file asks for (EXIF in images).
+    If the file asks for a rotation (EXIF in images), the size is that of the rotated image.
     """
     try:
         return read_image_size(path)

@@ -26,10 +26,11 @@ SNAP = 1e-3  # pixels; an edge this close to a pixel boundary counts as on it, t
 def compute_crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Images) -> Floats:
     """Compute the region that each image is cropped to (Sec. 4.1 of the paper).
 
-    Without a box, the region is the smallest square around the whole image. With a box, it is a square around
-    the center of the box. With the rule "loose", the square is as wide as the longer side of the box, plus a
-    margin (a fraction of this length) at both ends. With the rule "body", it is c*H wide for a box of height
-    H, where c is `body_scale`. The paper writes this width as 200*s with s = c*H/200.
+    Without a box, the region is the smallest square around the whole image. With a box, the region is a
+    square around the center of the box. With the rule "loose", the square is as wide as the longer side of
+    the box, plus a margin (a fraction of this length) at both ends. With the rule "body", the square is c*H
+    wide for a box of height H, where c is `body_scale`. The paper writes this width as 200*s, with
+    s = c*H/200.
 
     With the aspect "stretched", regions need not be squares: without a box, the region is the image itself,
     and the rule "loose" adds margins to the box. The rule "body" does not change.
@@ -65,7 +66,7 @@ def compute_crop_regions(sizes: npt.ArrayLike, boxes: npt.ArrayLike, images: Ima
 
 
 def region_sides(regions: npt.ArrayLike) -> Floats:
-    """Return the side [N] of regions [N, 4]; for a region that is no square, the square root of its area."""
+    """Return the side [N] of regions [N, 4]; for a region that is not square, the square root of its area."""
     rectangles = np.asarray(regions, dtype=np.float64)
     sides: Floats = np.sqrt(rectangles[:, 2] * rectangles[:, 3])
     return sides
@@ -134,11 +135,11 @@ def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
     window = image[y_slice, x_slice]
     if (rows, columns) != window.shape[:2]:
         window = np.asarray(cv2.resize(window, (columns, rows), interpolation=cv2.INTER_AREA), dtype=np.uint8)
-    # What remains is a shift with a scale of about 1, or an enlargement. OpenCV's warpAffine is not used for
-    # it, because some versions round positions to 1/32 of a source pixel.
-    numbers = _SCRATCH.array("window", window.shape)
-    numbers[:] = window
-    in_rows = _interpolate(numbers, y_positions, "rows")
+    # What remains is a shift with a scale of about 1, or an enlargement. OpenCV's warpAffine is not used,
+    # because some versions round positions to 1/32 of a source pixel.
+    float_window = _SCRATCH.array("window", window.shape)
+    float_window[:] = window
+    in_rows = _interpolate(float_window, y_positions, "rows")
     transposed = _SCRATCH.array("transposed", (in_rows.shape[1], in_rows.shape[0], 3))
     cv2.transpose(in_rows, transposed)
     sampled = _interpolate(transposed, x_positions, "columns")
@@ -147,7 +148,7 @@ def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
 
 
 class _Scratch(threading.local):
-    """Arrays of one thread that are used again for each crop.
+    """Arrays that one thread reuses for each crop.
 
     For new arrays, the system would have to provide new pages of memory for each crop, which takes longer
     than the interpolation.
@@ -203,9 +204,9 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
 
 
 def _interpolate(values: npt.NDArray[np.float32], positions: Floats, name: str) -> npt.NDArray[np.float32]:
-    """Interpolate [A, B, 3] linearly at fractional positions along the first axis; its ends are repeated.
+    """Interpolate values [A, B, 3] linearly at fractional positions along the first axis.
 
-    The result is a scratch array `name`.
+    Positions before the first or after the last value get that value. The result is a scratch array `name`.
     """
     last = len(values) - 1
     positions = np.clip(positions, 0, last)
@@ -214,7 +215,7 @@ def _interpolate(values: npt.NDArray[np.float32], positions: Floats, name: str) 
     # With mode="clip", indices beyond the end mean the last row, and `out` is written without a copy.
     below = values.take(lower, axis=0, out=_SCRATCH.array(f"{name} below", shape), mode="clip")
     above = values.take(lower + 1, axis=0, out=_SCRATCH.array(name, shape), mode="clip")
-    # below + weight * (above - below)
+    # Compute below + weight * (above - below) without new arrays.
     above -= below
     above *= (positions - lower).astype(np.float32)[:, None, None]
     above += below

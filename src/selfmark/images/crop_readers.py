@@ -29,7 +29,7 @@ class CropJob:
     """Some references, and how to get their crops.
 
     positions: indices of the references
-    work:      a still image, or a function that returns the outcomes of the references
+    work:      a still image, or a function that returns the crops of the references (see `Outcome`)
     """
 
     positions: list[int]
@@ -42,13 +42,13 @@ Results = tuple[list[int], list[Outcome]]
 def run_crop_jobs(jobs: Iterable[CropJob], num_stills: int, images: Images) -> Iterator[Results]:
     """Run jobs, a limited number at a time, and yield their results in the order of the jobs.
 
-    The first images are read in threads. The time that the caller waits for them predicts how long it would
-    wait for the remaining images. If this is much longer than starting processes takes, the remaining still
-    images are read in processes.
+    The first images are read in threads. The time that the caller waits for these images predicts the time
+    that it would wait for the remaining images. If the predicted time is much longer than starting processes
+    takes, the remaining still images are read in processes.
 
     Args:
         jobs: the jobs.
-        num_stills: number of still images among them.
+        num_stills: number of still images among the jobs.
         images: settings of the crops.
     """
     waited, num_done = 0.0, 0
@@ -89,15 +89,15 @@ def run_crop_jobs(jobs: Iterable[CropJob], num_stills: int, images: Images) -> I
 class _Readers:
     """Threads that read images.
 
-    Once `consider_processes` has decided so, a second pool of threads reads the still images. Each of its
-    threads starts a process of its own and waits for the crops that the process returns.
+    If `consider_processes` decides to use processes, a second pool of threads reads the remaining still
+    images. Each of its threads starts a process of its own and waits for the crops that the process returns.
     """
 
     def __init__(self, images: Images) -> None:
         self._images = images
         self._pool = ThreadPoolExecutor(THREADS)
         self._process_pool: ThreadPoolExecutor | None = None
-        self._thread_local = threading.local()  # the process of each thread, or that it has failed
+        self._thread_local = threading.local()  # each thread's process, and whether it has failed
         self._started: list[ReadingProcess] = []
         self.max_pending = PREFETCH
 
@@ -126,17 +126,17 @@ class _Readers:
         ]
 
     def _read_in_process(self, jobs: list[CropJob]) -> list[list[Outcome]]:
-        """Read in this thread's process; read here if it has ended or there are too many references."""
+        """Read in this thread's process; read in the thread if that is impossible."""
         stills = [job.work for job in jobs if isinstance(job.work, StillImage)]
-        if sum(len(still.refs) for still in stills) > CAPACITY:
+        if sum(len(still.refs) for still in stills) > CAPACITY:  # The shared memory is too small.
             return self._read_here(jobs)
         try:
-            return self._process_of_thread().read(stills)
+            return self._get_thread_process().read(stills)
         except (EOFError, OSError):  # For example, the system has too little memory for another process.
             self._thread_local.has_failed = True
             return self._read_here(jobs)
 
-    def _process_of_thread(self) -> ReadingProcess:
+    def _get_thread_process(self) -> ReadingProcess:
         if getattr(self._thread_local, "has_failed", False):
             raise EOFError
         if not hasattr(self._thread_local, "process"):
@@ -154,6 +154,6 @@ class _Readers:
 
 
 def _count_cores() -> int:
-    """Return the number of cores that this process may use; with torchrun, its part of them."""
+    """Return the number of cores that this process may use; with torchrun, processes share them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores // max(1, read_count("LOCAL_WORLD_SIZE", 1))

@@ -21,11 +21,11 @@ Thumbnails = npt.NDArray[np.float32]  # [N, side, side], gray levels
 
 THUMBNAIL_SIDE = 32  # pixels
 _FREQUENCIES = 3  # lowest frequencies of each axis; candidates are searched by these 3 x 3 numbers
-_NEIGHBORS = 8  # nearest neighbors of each image, including itself; earlier images among them are compared
+_NEIGHBORS = 8  # number of nearest neighbors, including the image itself; it is compared with earlier ones
 # Two thumbnails are almost the same up to these differences in gray levels. Copies with another compression
 # or size differ by less, and an object in another pose differs by more in at least one pixel.
-_MAX_MEAN_DIFFERENCE = 4.0  # root mean square
-_MAX_PIXEL_DIFFERENCE = 24.0
+_MAX_MEAN_DIFFERENCE = 4.0  # root mean square over all pixels
+_MAX_PIXEL_DIFFERENCE = 24.0  # in any pixel
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class PixelFeed:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether the images are in the memory of the training device."""
+        """Return True if the images are in the memory of the training device."""
         return self.pixels.device.type == self.device.type
 
     def batches(self, batch_rows: Iterable[Rows]) -> Iterator[Tensor]:
@@ -51,7 +51,7 @@ class PixelFeed:
         return self._prefetch(batch_rows)
 
     def sequential_batches(self, batch: int, rows: slice | None = None) -> Iterator[Tensor]:
-        """Yield all images, or those of a slice, in order, `batch` at a time."""
+        """Yield all images, or the images of a slice, in order and in batches of `batch` images."""
         first, stop, _ = (rows or slice(None)).indices(len(self))
         return self.batches(np.arange(start, min(start + batch, stop)) for start in range(first, stop, batch))
 

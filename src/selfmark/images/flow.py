@@ -41,7 +41,7 @@ class PropagatedPoints:
 def has_nearby_frames(
     video: npt.NDArray[np.int64], frame: npt.NDArray[np.int64], track: npt.NDArray[np.int64]
 ) -> bool:
-    """Return True if any object occurs in more than one frame; arguments as in `sample_nearby_frames`."""
+    """Return True if any object occurs in several frames; see `sample_nearby_frames` for the arguments."""
     frames = np.unique(np.stack([video, track, frame], axis=1)[video >= 0], axis=0)
     return len(frames) > len(np.unique(frames[:, :2], axis=0))
 
@@ -85,7 +85,7 @@ def sample_nearby_frames(
         first = np.minimum(first, np.maximum(index - 1, 0))
         last = np.searchsorted(frames, frames + settings.max_frame_gap, side="right") - 1
         last = np.maximum(last, np.minimum(index + 1, len(frames) - 1))
-        # Draw from first..last without the frame itself: draws at or above its own position move up by 1.
+        # Draw from first..last without the frame itself: draws at or above the frame's position move up by 1.
         count = (last - first)[position]
         drawn = first[position][:, None] + rng.integers(
             count[:, None], size=(len(members), settings.neighbors)

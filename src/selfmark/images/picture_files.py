@@ -25,8 +25,8 @@ def image_format(path: Path) -> str:
 def encode_image(image: Image.Image, pillow_format: str, quality: int) -> bytes:
     """Return the content of an image file.
 
-    Write these bytes to a file instead of letting Pillow write it: if the disk is full, Pillow may write only
-    a part of the image and report no error.
+    Write these bytes to a file instead of letting Pillow write the file: if the disk is full, Pillow may
+    write only a part of the image and report no error.
 
     Args:
         image: the image.

@@ -1,4 +1,4 @@
-"""Decode and crop still images in a process of its own, for the main process.
+"""Decode and crop still images for the main process, in a separate process.
 
 In one process, only one thread at a time can run Python code, which limits how fast its threads read images.
 Further processes are therefore started. `subprocess` starts them, because `multiprocessing` would import the
@@ -41,7 +41,7 @@ _EXIT_SECONDS = 5.0  # time that a process gets to finish its image
 
 @dataclass(frozen=True)
 class StillImage:
-    """A file, and the references to it."""
+    """An image file, and the references to objects in it."""
 
     path: Path
     refs: Sequence[ImageRef]
@@ -54,7 +54,7 @@ class ReadingProcess:
         """Start the process; it is ready after about half a second.
 
         Raises:
-            OSError: if it cannot be started.
+            OSError: if the process cannot be started.
         """
         self._images = images
         self._memory = os.memfd_create("selfmark-crops")
@@ -169,5 +169,5 @@ def _answer(
 
 
 def _map_crops(descriptor: int, shape: tuple[int, int, int, int]) -> Pixels:
-    """Return an array of shared memory."""
+    """Return the shared memory as an array of crops with this shape."""
     return np.frombuffer(mmap.mmap(descriptor, int(np.prod(shape))), np.uint8).reshape(shape)

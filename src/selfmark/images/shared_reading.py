@@ -1,4 +1,4 @@
-"""Decode a video once for several views, although each view is loaded as a set of images of its own.
+"""Decode a video once for several views, although each view is loaded as a separate set of images.
 
 The first view that is loaded decodes the video and crops every frame to all views. The crops of the other
 views stay in memory until these views are loaded. The crops are the same as if each view were read alone.

@@ -19,8 +19,8 @@ def split_images(
 
     Args:
         refs: the images.
-        fraction: fraction of the images in the second part; their number is rounded up for each video and
-            for the still images.
+        fraction: fraction of the images in the second part. The number of images is rounded up for each
+            video and for the still images.
         max_images: the fraction is lowered if the second part would have more images than this.
         seed: seed of the draw.
 

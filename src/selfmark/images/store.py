@@ -198,7 +198,7 @@ def _iterate_crops(
 
 
 def _group_by_file(refs: Sequence[ImageRef]) -> dict[tuple[Path, bool], list[int]]:
-    """Return the indices of the references to each file, and whether it is a video."""
+    """Return a mapping from (file, whether it is a video) to the indices of the references to this file."""
     files: dict[tuple[Path, bool], list[int]] = {}
     for position, ref in enumerate(refs):
         files.setdefault((ref.path, ref.frame is not None), []).append(position)
@@ -246,7 +246,7 @@ def _fail_all(count: int, reason: str) -> list[Outcome]:
 
 
 def _restore_order(results: Iterable[tuple[list[int], list[Outcome]]]) -> Iterator[Outcome]:
-    """Yield outcomes in the order of the references, each as soon as all earlier ones are available."""
+    """Yield outcomes in the order of the references, each as soon as all earlier outcomes are available."""
     waiting: dict[int, Outcome] = {}
     position = 0
     for positions, outcomes in results:
@@ -267,8 +267,8 @@ def _assemble(
     Args:
         kept: references and crops.
         skipped: images that could not be used.
-        videos: number of each video.
-        pixels: [N, 3, S, S], is filled with the crops.
+        videos: mapping from the name of each video to its number.
+        pixels: [N, 3, S, S] tensor that this function fills with the crops.
     """
     refs = tuple(ref for ref, _ in kept)
     source_frames = [ref.source_frame for ref in refs]
@@ -293,7 +293,7 @@ def _assemble(
 def allocate_pixels(
     shape: tuple[int, ...], store_gigabytes: float, scratch: Path | None, name: str = "images.u8"
 ) -> torch.Tensor:
-    """Allocate a uint8 tensor in memory, or in a memory-mapped file if it exceeds `store_gigabytes`.
+    """Allocate a uint8 tensor in memory, or in a memory-mapped file if the tensor exceeds `store_gigabytes`.
 
     Args:
         shape: shape of the tensor.

@@ -17,7 +17,7 @@ _BORDER = 1.0  # pixels; a box this close to the border of its image counts as r
 _MIN_SIDE = 0.5  # fraction of the network's input; smaller crops show few details
 _MAX_ALIKE = 0.2  # a stride is suitable if at most this fraction of successive frames look alike
 _STRIDES = (1, 2, 3, 5, 10, 20, 30, 50, 100)  # values of `--every` to try, in this order
-_MIN_FRAMES = 200  # frames that a stride must leave
+_MIN_FRAMES = 200  # least number of frames that a stride must leave
 _MAX_PAIRS = 2_000  # pairs of successive frames that are compared
 
 
@@ -25,7 +25,7 @@ _MAX_PAIRS = 2_000  # pairs of successive frames that are compared
 class ImageSurvey:
     """Properties of the N images of a run, each cropped to an object.
 
-    images:     N
+    images:     number N of images
     files:      number of files that the images come from
     videos:     number of these files that are videos
     skipped:    number of images that could not be read
@@ -33,7 +33,7 @@ class ImageSurvey:
     sizes:      widths and heights of the smallest and the largest original, pixels
     crop_sides: longer side of the smallest and of the largest crop, pixels of the original
     is_square:  whether all crops are squares; other crops are stretched
-    stretched:  width and height of the crops, pixels, if they are all the same and not square; else empty
+    stretched:  width and height of the crops, pixels, if all have one size that is not square; else empty
     network_side: side of the network's input, pixels
     small:      number of crops that are much smaller than the network's input
     copies:     number of still images with the same pixels as an earlier one
@@ -67,7 +67,7 @@ def survey_images(store: ImageStore) -> ImageSurvey:
     """Compute the survey of all images of a store."""
     thumbnails = make_thumbnails(store.pixels)
     duplicates = find_duplicates(store.pixels, thumbnails)
-    is_still = store.video < 0  # Video frames are left out, because successive ones always look alike.
+    is_still = store.video < 0  # Video frames are left out, because successive frames always look alike.
     repeated = np.flatnonzero(is_still & ((duplicates.exact >= 0) | (duplicates.near >= 0)))
     first_copy: tuple[str, ...] = ()
     if len(repeated):
@@ -103,8 +103,9 @@ def survey_images(store: ImageStore) -> ImageSurvey:
 def choose_stride(thumbnails: Thumbnails, store: ImageStore) -> int:
     """Return the smallest n for which every n-th frame of the videos rarely looks like the one before.
 
-    Only strides that leave at least `_MIN_FRAMES` frames are tried. If all of them are too small, the result
-    is the largest. The result is 1 if most images are not video frames, or if no stride can be tried.
+    Only strides that leave at least `_MIN_FRAMES` frames are tried. If frames look alike at all of these
+    strides, the result is the largest of them. The result is 1 if most images are not video frames, or if no
+    stride can be tried.
 
     Args:
         thumbnails: [N, side, side] of the images.
@@ -191,7 +192,7 @@ def _describe_repeated(copies: int, near: int) -> str:
 
 
 def _stretched_size(regions: npt.NDArray[np.float64]) -> tuple[float, ...]:
-    """Return the width and height of regions [N, 4] if all have the same and are not square; else empty."""
+    """Return the width and height of regions [N, 4] if all have one size that is not square; else empty."""
     width, height = (round(float(side), 1) for side in regions[0, 2:])
     is_same = np.allclose(regions[:, 2:], regions[0, 2:])
     return (width, height) if is_same and width != height else ()

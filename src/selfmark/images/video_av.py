@@ -23,7 +23,7 @@ from selfmark.images.decode import Pixels
 from selfmark.images.video_container import check_frame_count, require_plausible_frame_size, require_video
 
 _MIN_SEEK = 50  # frames; a key frame at most this far ahead is reached by decoding instead of seeking
-_WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times only
+_WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times instead of display times
 _SEEKABLE = ("mov", "matroska")  # containers in which seeking is reliable
 
 
@@ -33,7 +33,7 @@ class _Index:
 
     frames: expected number of frames
     times:  [stored] int64, ascending display times in stream units; empty if the container stores none, or if
-            any is unknown or repeated
+            any time is unknown or repeated
     keys:   [keys] int64, numbers of the key frames, ascending; empty if `times` is empty
     rate:   average number of frames per second; 0 if unknown
     unit:   length of one unit of time, seconds
@@ -49,7 +49,7 @@ class _Index:
 
 
 def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np.float64]]:
-    """Return the fields of `video.VideoInfo`; the count includes frames missing at the end of the file."""
+    """Return the fields of `video.VideoInfo`; the number of frames includes those missing at the end."""
     index = _load_index(path)
     # Decode a frame to get the upright size, because the header does not say how frames are rotated. The
     # first frames may be damaged, so up to 1,000 frames are tried.
@@ -81,8 +81,8 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
         can_seek = len(index.times) > 0 and any(name in container.format.name for name in _SEEKABLE)
         current = -1  # number of the frame decoded last
         turn: _Turn | None = None
-        # Each pass of this loop seeks to the key frame before the target, if that is far ahead, and decodes
-        # frames from there until the next target is far ahead again.
+        # Each pass of this loop seeks to the key frame before the target, if the target is far ahead, and
+        # decodes frames from there until the next target is far ahead again.
         while target is not None:
             start = _key_frame_before(index, target) if can_seek else 0
             has_jumped = start > current + _MIN_SEEK  # True until the frame after the jump is decoded
@@ -214,7 +214,7 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
                 keys.append(packet.pts)
         rate = float(stream.average_rate or stream.guessed_rate or 0)
         unit = float(stream.time_base or 0)
-        if "mov" in container.format.name:  # its header has an exact table of all frames
+        if "mov" in container.format.name:  # the header of MP4 and MOV has an exact table of all frames
             expected = stream.frames - discarded
         else:
             expected = len(times) + _estimate_missing(container, stream, times)
@@ -241,7 +241,8 @@ def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) 
     length = (stream.frames if container.format.name == "avi" else 0) or stream.duration
     if length is not None:
         seconds = (length + (stream.start_time or 0) - last) * float(stream.time_base)
-    elif len(container.streams) == 1 and container.duration is not None:  # another stream could be longer
+    # The duration of the container is that of its longest stream.
+    elif len(container.streams) == 1 and container.duration is not None:
         seconds = (container.duration + container.start_time) / 1e6 - last * float(stream.time_base)
     else:
         return 0

@@ -1,4 +1,4 @@
-"""Check what a video file is before a library opens it, and what its header claims before it is decoded."""
+"""Check the type of a video file before a library opens it, and the claims of its header before decoding."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from selfmark.wording import describe_count
 
 MEASURED_SECONDS = 5.0  # time to spend on measuring training steps
 _SAMPLE_IMAGES = 32  # number of images to measure with
-_PASSES_PER_CHECKED_IMAGE = 4  # the checks at the end of a run also use deformed and mirrored copies
+_PASSES_PER_CHECKED_IMAGE = 4  # passes over the image and its deformed and mirrored copies
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class RunEstimate:
     """Estimated duration and memory of a run.
 
     Attributes:
-        seconds_per_iteration: Seconds per training iteration of each stage, by its name in
-            `stage_iterations`.
+        seconds_per_iteration: Mapping from the name of each stage in `stage_iterations` to the seconds per
+            training iteration.
         training: Seconds of all training iterations.
         other: Seconds before and between the training iterations: reading images, and passes over all images.
         after: Seconds of the checks at the end and, if enabled, of the verification.
@@ -54,9 +54,9 @@ class RunEstimate:
 
 
 def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device) -> RunEstimate:
-    """Estimate a run from the time that reading, forward passes and training steps take on a few images.
+    """Estimate the duration and memory of a run from measurements on a few images.
 
-    Training steps are measured for about `MEASURED_SECONDS`.
+    Reading, forward passes and training steps are measured, the training steps for `MEASURED_SECONDS`.
 
     Args:
         refs: Images of the run.
@@ -73,13 +73,13 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
     sample = list(refs[:_SAMPLE_IMAGES])
     start = time.monotonic()
     store = load_store(sample, config.images, float("inf"), None)
-    read_seconds = (time.monotonic() - start) / len(sample)  # per image
+    read_seconds = (time.monotonic() - start) / len(sample)  # seconds per image
     if len(store) < 2:
         raise InputError(f"only {len(store)} of the first {len(sample)} images can be read")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     encoder = load_encoder(config.features.name, device) if config.uses_features else None
-    pass_seconds = measure_pass(config, store.pixels, encoder, device)  # per image
+    pass_seconds = measure_pass(config, store.pixels, encoder, device)  # seconds per image
     per_iteration = measure_steps(config, store, device, MEASURED_SECONDS)
     device_bytes = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
     if device.type == "cuda":

@@ -25,7 +25,7 @@ FREE_GPU = (
 
 @dataclass(frozen=True)
 class InputFindings:
-    """Properties that were measured on some images. Both are None if there are too few images.
+    """Properties that were measured on some images. Both properties are None if there are too few images.
 
     Attributes:
         upright_accuracy: Accuracy of telling images from upside-down copies; 0.5 is chance, 1 is perfect (see
@@ -116,7 +116,7 @@ def _advise_frames(survey: ImageSurvey, every: int, config: Config) -> str:
         stride = -(-survey.images // max_images)
         return (
             f"frames: the preset {config.preset} trains on {max_images} images at most; "
-            f"--every {every * stride} reads no more than these"
+            f"--every {every * stride} reads only that many"
         )
     return ""
 

@@ -1,7 +1,7 @@
 """Measure how long training steps and network passes take on this machine, with the networks of a run.
 
 The steps are real training steps on a few of the images. Only the labels are random, because the duration of
-a step does not depend on them.
+a step does not depend on the labels.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def measure_steps(
         store: A few images of the run, at least two.
         device: Device to compute on.
         seconds: Time to spend on all networks together. At least two steps of each network are run, even if
-            they take longer.
+            these steps take longer.
 
     Returns:
-        Seconds per iteration of each stage, by the names of `stage_iterations`.
+        Mapping from the name of each stage in `stage_iterations` to the seconds per training iteration.
     """
     stages = stage_iterations(config)
     builders: dict[str, Callable[[], Task]] = {}
@@ -81,6 +81,7 @@ def measure_steps(
         num_landmarks = config.M
     if "student" in stages:
         builders["student"] = lambda: _build_student(config, feed, num_landmarks, generator, True)
+        # After the rounds with a frozen encoder, steps also train the encoder, which takes longer.
         if config.student.encoder_lr > 0 and config.student.frozen_rounds < config.student.rounds:
             builders["unfrozen"] = lambda: _build_student(config, feed, num_landmarks, generator, False)
     if "round" in stages:
@@ -144,7 +145,7 @@ def _combine_stages(measured: dict[str, float], config: Config) -> dict[str, flo
 def _time_steps(state: TrainState, task: TrainingTask, config: Config, seconds: float) -> float:
     """Return the seconds per iteration, not counting the first `_FIRST_STEPS` steps.
 
-    If `seconds` is too short for as many further steps, return the duration of the last of the first steps.
+    If the remaining time is too short for another `_FIRST_STEPS` steps, return the duration of the last step.
     """
     times: list[tuple[int, float]] = []  # iteration, and seconds since the start of the phase
 

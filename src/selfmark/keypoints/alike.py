@@ -85,7 +85,7 @@ class Alike(nn.Module):
         coarsest = self.block4(F.max_pool2d(eighth, 4))
 
         def upsample(features: torch.Tensor) -> torch.Tensor:
-            # The rest of selfmark resizes without aligned corners, but these weights were trained with them.
+            # The rest of selfmark resizes without aligned corners. These weights were trained with them.
             return F.interpolate(features, rgb.shape[-2:], mode="bilinear", align_corners=True)
 
         stacked = torch.cat(
@@ -106,8 +106,8 @@ def create_alike(
 ) -> LearnedDetector:
     """Create the tiny (t) or normal (n) detector with its published weights.
 
-    It selects the points with the highest scores and ignores `settings.threshold`, because its score is not a
-    probability.
+    The detector selects the points with the highest scores. It ignores `settings.threshold`, because its
+    scores are not probabilities.
     """
     return LearnedDetector(
         name=name,

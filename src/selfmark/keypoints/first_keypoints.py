@@ -33,7 +33,7 @@ def detect_first_keypoints(
             dropped, because they are in the padding or outside the object's box.
         settings: detector, its image size and its thresholds.
         device: device of the computation and of the result.
-        batch: maximum number of images per call of the detector; there are fewer if they are large.
+        batch: maximum number of images per call of the detector; large images come in smaller batches.
         on_progress: called with the number of images done and their total, in this process.
         group: the processes that share the images; each gets the keypoints of all images.
     """

@@ -16,7 +16,7 @@ from selfmark.keypoints.memory_limit import limit_images
 from selfmark.keypoints.peaks import find_strongest_peaks
 from selfmark.points import Keypoints, concatenate_keypoints
 
-IMAGES_PER_PASS = 16  # maximum; there are fewer if the images are large
+IMAGES_PER_PASS = 16  # maximum; fewer if the images are large
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -53,7 +53,7 @@ class LearnedDetector:
     threshold:  minimum score; -inf if the score is not a probability
     nms_radius: radius of the non-maximum suppression, in pixels
     max_points: maximum number of points per image
-    pixel_bytes: memory that the network takes per image pixel, measured; the default is that of R2D2 and
+    pixel_bytes: memory that the network takes per image pixel, measured; the default holds for R2D2 and
                 ALIKE, which compute a descriptor for every pixel
     """
 

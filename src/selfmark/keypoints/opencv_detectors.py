@@ -26,10 +26,10 @@ from selfmark.keypoints.anms import suppress_non_maxima
 from selfmark.keypoints.memory_limit import limit_images
 from selfmark.points import FloatArray, Keypoints
 
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 THREADS = min(16, os.cpu_count() or 1)
-_PIXEL_BYTES = 240  # memory of SIFT per image pixel, measured; it doubles the size of the image first
+_PIXEL_BYTES = 240  # memory that SIFT takes per image pixel, measured; SIFT doubles the size first
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class OpenCVDetector:
             torch.from_numpy(xy), image_index, torch.from_numpy(score), torch.from_numpy(descriptor)
         ).to(self.device)
 
-    def _detect_one(self, rgb: Bytes) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _detect_one(self, rgb: ByteArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return xy [P, 2], score [P] and descriptor [P, length] of one image [H, W, 3], strongest first."""
         gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
         points, raw = self.make().detectAndCompute(gray, None)
@@ -135,7 +135,7 @@ def create_sift(settings: FirstKeypoints, device: torch.device) -> OpenCVDetecto
 
 
 def create_orb(settings: FirstKeypoints, device: torch.device) -> OpenCVDetector:
-    """Create ORB with 1/4 of OpenCV's FAST threshold and half its border."""
+    """Create ORB with 1/4 of OpenCV's FAST threshold and half of OpenCV's border."""
 
     def make() -> cv2.Feature2D:
         # Crops fit the object closely; OpenCV's border of 31 pixels would exclude paws and wing tips.

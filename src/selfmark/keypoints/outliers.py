@@ -31,7 +31,7 @@ def remove_outliers(
         points: the points of all images.
         settings: fraction to drop, and settings of `compute_outlier_scores`.
         generator: source of the random numbers, in the same state in every process.
-        group: the processes that share the computation; each has all points.
+        group: the processes that share the computation; each process has all points.
     """
     if points.descriptor is None:
         return points
@@ -59,7 +59,7 @@ def compute_outlier_scores(
         neighbors: number of nearest neighbors; fewer if the sample is smaller.
         sample: maximum size of the random sample of descriptors in which neighbors are searched.
         generator: source of the random numbers, in the same state in every process.
-        group: the processes that share the computation; each has all descriptors.
+        group: the processes that share the computation; each process has all descriptors.
     """
     count = len(descriptor)
     unit = F.normalize(descriptor.float(), dim=1)
@@ -83,7 +83,7 @@ def compute_outlier_scores(
             drawn_rows = torch.nonzero(own_column >= 0)[:, 0]
             similarity[drawn_rows, own_column[drawn_rows]] = -torch.inf
             closest = similarity.topk(num_neighbors, dim=1).values
-            # The median is the mean of the two middle values, which are one if `num_neighbors` is odd.
+            # The median is the mean of the two middle values, which are the same if `num_neighbors` is odd.
             middle = torch.stack((closest[:, (num_neighbors - 1) // 2], closest[:, num_neighbors // 2]))
             # For unit vectors |a - b|^2 = 2 - 2 a.b, which rounding can make negative.
             medians.append((2 - 2 * middle).clamp(min=0).sqrt().mean(dim=0))

@@ -4,8 +4,8 @@
     photos/cat-01.jpg,120.5,88,0.9
 
 The column `score` is optional. Coordinates are pixels of the original image, with pixel centers at integers.
-The column `image` contains the path of an image or the end of its path, such as the file name. It must match
-exactly one image.
+The column `image` contains the path of an image or the end of its path, such as the file name. Each value
+must match exactly one image.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, fl
     if len(row) != columns:
         raise InputError(f"{where}: expected {columns} values, found {len(row)}")
     try:
-        x, y, score = (float(text) for text in [*row[1:], "1"][:3])  # without a column, the score is 1
+        x, y, score = (float(text) for text in [*row[1:], "1"][:3])  # without a column `score`, use 1
     except ValueError as error:
         raise InputError(f"{where}: expected numbers, found '{','.join(row[1:])}'") from error
     if not all(map(math.isfinite, (x, y, score))):

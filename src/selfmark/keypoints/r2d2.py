@@ -51,7 +51,7 @@ class R2D2(nn.Module):
                 layers.append(nn.ReLU(inplace=True))
             inputs = outputs
         self.ops = nn.Sequential(*layers[:-1])
-        self.clf = nn.Conv2d(inputs, 2, kernel_size=1)  # reliability: unreliable, reliable
+        self.clf = nn.Conv2d(inputs, 2, kernel_size=1)  # reliability: channels "unreliable" and "reliable"
         self.sal = nn.Conv2d(inputs, 1, kernel_size=1)  # repeatability
 
     def forward(self, rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,10 +67,10 @@ class R2D2(nn.Module):
 
 
 def create_r2d2(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
-    """Create the detector with its published weights; it runs at one scale, without an image pyramid.
+    """Create the detector with its published weights.
 
-    It selects the points with the highest scores and ignores `settings.threshold`, because its score is not a
-    probability but a product of two confidences.
+    The detector runs at one scale, without an image pyramid. It selects the points with the highest scores
+    and ignores `settings.threshold`, because a score is not a probability but a product of two confidences.
     """
     return LearnedDetector(
         name="r2d2",

@@ -19,7 +19,7 @@ WEIGHTS = resources.files("selfmark.keypoints") / "selfmark.safetensors"
 
 
 def create_selfmark_detector(settings: FirstKeypoints, device: torch.device) -> LearnedDetector:
-    """Create the detector with the packaged weights or those of `settings.weights`.
+    """Create the detector with the weights in `settings.weights`, or by default with the packaged weights.
 
     `settings.threshold` is a probability, as for SuperPoint.
     """

@@ -1,10 +1,10 @@
-"""Control the access to a local page: only a browser that has the token may use it.
+"""Control the access to a local page: only a browser that has the token may use the page.
 
 - The socket is bound to 127.0.0.1, so other machines cannot connect (see `page_server`).
 - The `Host` header must be the address of this server. This stops DNS rebinding: another site
   can make its host name resolve to 127.0.0.1, but its requests still have that host name.
-- Every request needs the token. The first request has the token in its address. The response moves it into a
-  cookie that scripts cannot read and that browsers do not send with requests of other sites.
+- Every request needs the token. The first request has the token in its address. The response moves the
+  token into a cookie that scripts cannot read and that browsers do not send with requests of other sites.
 - A request that changes something must have a header that other sites cannot add, and must come from the page
   of this server.
 - The size of requests, the number of their parameters and the time that they take are limited (see also

@@ -52,10 +52,14 @@ class PageServer(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             # asyncio has set the length of the queue to the number of connections that it accepts at once.
+            # More connections must be able to wait.
             listener.listen(_MAX_WAITING)
 
     def _report_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Report an error of the event loop; if no connection can be accepted, in one line and only once."""
+        """Report an error of the event loop.
+
+        If no connection can be accepted, the report is one line and appears only once.
+        """
         if "socket.accept() out of system resource" not in context["message"]:
             loop.default_exception_handler(context)
         elif not self._has_warned:
@@ -72,7 +76,7 @@ def build_page_server(
     """Build the server of a page.
 
     Args:
-        build_app: returns the application for a token; only requests with this token reach it.
+        build_app: builds the application for a token. Only requests with this token reach the application.
         command: command that serves the page, for messages, e.g. `selfmark name`.
         listener: socket from `open_socket`.
 

@@ -21,9 +21,8 @@ MAX_CONNECTIONS = 64
 MAX_ACCEPTED = 8
 """Maximum number of connections that are accepted at once, before other events are processed.
 
-The number is small for two reasons. During a burst, few connections are open in addition to
-`MAX_CONNECTIONS`. And the request of a new connection is read before many others are accepted, which could
-cause the connection to be closed.
+A larger number would have two drawbacks. A burst could open many more connections than `MAX_CONNECTIONS`. And
+many connections could be accepted, and so cause a new connection to be closed, before its request is read.
 """
 
 
@@ -74,7 +73,7 @@ class TimedProtocol(H11Protocol):
         return self.cycle is not None, self._idle_since
 
     def _abort(self) -> None:
-        # asyncio closes the connection later. Until then, a burst of new ones must not choose it again.
+        # asyncio closes the connection later. Until then, new connections must not choose it again.
         self.connections.discard(self)
         self.transport.abort()
 

@@ -1,1 +1,1 @@
-"""Map discovered landmarks to the user's own points, learned from a few annotated images."""
+"""Learn from a few annotated images how to map discovered landmarks to the user's own points."""

@@ -94,7 +94,7 @@ def _fit_mapping(
     normalizer: str,
     skeleton: Sequence[tuple[int, int]],
 ) -> LearnedMapping:
-    """Fit the map with the best options and describe it.
+    """Select the best options, fit the map, and return it with its names, errors and other properties.
 
     Args:
         detector: Detector that predicted the landmarks.

@@ -21,7 +21,7 @@ from selfmark.mapping.point_map import (
 )
 from selfmark.points import FloatArray
 
-RIDGES = (0.1, 0.05, 0.2, 0.025, 0.4)  # the first is the default
+RIDGES = (0.1, 0.05, 0.2, 0.025, 0.4)  # values of `FitOptions.ridge` to try; the first is the default
 MIN_IMAGES_TO_SELECT = 8  # with fewer images, selecting options makes the map worse
 MAX_FOLDS = 50  # up to this many images, each image is its own fold (leave-one-out)
 
@@ -58,10 +58,10 @@ class SelectedMap:
 
 
 def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPartners | None) -> SelectedMap:
-    """Select the options with the lowest cross-validation error and fit a map to all objects with them.
+    """Select the options with the lowest cross-validation error, and fit a map with them to all objects.
 
-    With fewer than `MIN_IMAGES_TO_SELECT` images, use the default options. With a single image, nothing can
-    be held out and all errors are NaN.
+    With fewer than `MIN_IMAGES_TO_SELECT` images, use the default options: aligned, mirrored if partners are
+    known, and the first of `RIDGES`. With a single image, nothing can be held out and all errors are NaN.
 
     Args:
         examples: N annotated objects.

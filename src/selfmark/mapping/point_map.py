@@ -2,11 +2,11 @@
 
 A few annotated images do not determine such a map. The fit therefore adds a covariance prior, as in
 Gaussian-process regression. The prior says how points of any object move: points that are close together move
-together, and all points follow when the object is translated, rotated, scaled or sheared. It is computed from
-the mean positions alone and has the weight of `PRIOR_IMAGES` additional annotated images. The map is the
-linear regression from landmarks to points under the resulting joint covariance, with a ridge for the noise of
-the landmarks. With one image, the map interpolates between landmarks; with many images, it approaches ridge
-regression.
+together, and all points follow when the object is translated, rotated, scaled or sheared. The prior is
+computed from the mean positions alone and has the weight of `PRIOR_IMAGES` additional annotated images. The
+map is the linear regression from landmarks to points under the resulting joint covariance, with a ridge for
+the noise of the landmarks. With one image, the map interpolates between landmarks; with many images, the map
+approaches ridge regression.
 
 Shapes: N annotated objects, K landmarks, L points. Coordinates are network pixels. If `visible` is False, a
 point is not annotated and its coordinates are ignored.
@@ -178,7 +178,7 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
 
 
 def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[FloatArray, FloatArray]:
-    """Return weights [2 K, L, 2] and constant [L, 2] from landmarks [n, K, 2] and points [n, L, 2].
+    """Return weights [2 K, L, 2] and constant [L, 2], fitted to landmarks [n, K, 2] and points [n, L, 2].
 
     weights = (cov(landmarks, landmarks) + noise)^-1 cov(landmarks, points), where each covariance is the sum
     over the objects plus PRIOR_IMAGES times the prior.
@@ -206,7 +206,8 @@ def _regress(landmarks: FloatArray, points: FloatArray, ridge: float) -> tuple[F
 def _compute_prior_covariance(a: FloatArray, b: FloatArray) -> FloatArray:
     """Return the prior covariance [A, B] of displacements along one axis, at positions [A, 2] and [B, 2].
 
-    It is the sum of an affine motion of the whole object and a smooth bending.
+    The displacements consist of an affine motion of the whole object and a smooth bending, which are
+    independent.
     """
     squared_distance = ((a[:, None] - b[None]) ** 2).sum(axis=2)
     affine = AFFINE_VARIANCE * (1 + a @ b.T)
@@ -218,7 +219,7 @@ def _compute_prior_covariance(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 class _SimilarityTransforms(NamedTuple):
-    """One similarity transform per object, z -> factor z + shift, with points as complex numbers z = x + iy.
+    """One similarity transform per object: z -> factor * z + shift. Points are complex numbers z = x + iy.
 
     Attributes:
         factor: [N, 1] complex; its angle is the rotation, its absolute value the scale.

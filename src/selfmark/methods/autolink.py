@@ -1,4 +1,4 @@
-"""Implement AutoLink: learned edges between landmarks form an edge map, from which a masked image is filled.
+"""Implement AutoLink, which draws learned edges between landmarks and uses them to complete masked images.
 
 He, Wandt and Rhodin: AutoLink: Self-supervised learning of human skeletons and object outlines by linking
 keypoints (NeurIPS 2022).
@@ -24,7 +24,7 @@ from selfmark.train.batch_plan import BatchSlice
 from selfmark.train.engine import Losses
 
 _CHUNK = 2**23  # number of distances from pixels to edges that are computed at a time, to save memory
-_CPU_CHUNK = 2**20  # the same number on a CPU, whose cache is small
+_CPU_CHUNK = 2**20  # this number on a CPU; its cache is small
 _MIN_SQUARED_LENGTH = 1e-8  # minimum for an edge; avoids a division by 0 if two landmarks are equal
 
 
@@ -89,7 +89,7 @@ class AutoLink(TrainedMethod):
 
         Args:
             images: [B, 3, S, S], values in 0..1.
-            visible: [B, 1, S, S], 0 for hidden pixels and 1 for visible ones.
+            visible: [B, 1, S, S], 0 for hidden pixels and 1 for visible pixels.
             edge_map: [B, 1, S, S].
         """
         masked = (2 * images - 1) * visible * self.image_scale  # hidden pixels are gray
@@ -174,23 +174,26 @@ def _find_best_edges(segments: Tensor, weights: Tensor, thickness: float, pixels
     return best
 
 
-def random_patches(grid: int, masked: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
+def random_patches(grid: int, masked_fraction: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
     """Choose visible patches at random: [B, 1, grid, grid], 0 for hidden and 1 for visible patches.
 
     Args:
         grid: number of patches along each axis.
-        masked: probability that a patch is hidden.
-        part: the images of this process; the random numbers of the whole batch are drawn.
+        masked_fraction: probability that a patch is hidden.
+        part: the part of the batch that this process computes. Random numbers are drawn for the whole batch,
+            so that they do not depend on the number of processes.
         generator: source of the random numbers.
     """
     draws = torch.rand((part.total, 1, grid, grid), generator=generator, device=generator.device)
-    return part.take((draws >= masked).float())
+    return part.take((draws >= masked_fraction).float())
 
 
-def mirror_some(images: Tensor, mirrored: float, part: BatchSlice, generator: torch.Generator) -> Tensor:
-    """Mirror each image [B, 3, S, S] with probability `mirrored`; see `random_patches` for `part`."""
+def mirror_some(
+    images: Tensor, mirrored_fraction: float, part: BatchSlice, generator: torch.Generator
+) -> Tensor:
+    """Mirror images [B, 3, S, S] with probability `mirrored_fraction`; see `random_patches` for `part`."""
     draws = part.take(torch.rand((part.total, 1, 1, 1), generator=generator, device=generator.device))
-    return torch.where(draws < mirrored, images.flip(-1), images)
+    return torch.where(draws < mirrored_fraction, images.flip(-1), images)
 
 
 def _resize(images: Tensor, side: int) -> Tensor:

@@ -30,7 +30,7 @@ class RandomChanges:
     Every process draws the changes of the whole batch and uses its part of them.
 
     config:    settings
-    part:      the images of this process
+    part:      the part of the batch that this process computes
     generator: source of the random numbers
     """
 
@@ -55,9 +55,8 @@ class TrainedMethod(nn.Module, ABC):
     """A network with K maps, and everything else that its training needs, such as a decoder.
 
     softmax:          how the maps become distributions
-    uses_frame_pairs: whether the second image of a video frame is a random frame of the same video, which
-                      can be the same frame; otherwise, and for still images, the second image is the first
-                      image itself
+    uses_frame_pairs: whether a video frame is paired with a random frame of the same video, which can be the
+                      same frame; otherwise, and for still images, an image is paired with itself
     """
 
     softmax: ClassVar[Softmax] = "space"

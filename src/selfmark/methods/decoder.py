@@ -47,7 +47,7 @@ class Decoder(nn.Module):
         self.last = nn.Conv2d(channels[-1], outputs, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, inputs, h, w] to [B, outputs, f h, f w], where f = 2 ** (number of blocks - 1)."""
+        """Map [B, inputs, h, w] to [B, outputs, f * h, f * w], where f = 2 ** (number of blocks - 1)."""
         for number, block in enumerate(self.blocks):
             if number:
                 x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)

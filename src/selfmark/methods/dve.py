@@ -62,8 +62,8 @@ class Dve(TrainedMethod):
         matched = cells.view(side, side, 2)[stride // 2 :: stride, stride // 2 :: stride].reshape(-1, 2)
         targets = given.flatten(2).transpose(1, 2)
         exchanged = exchange(source.flatten(2).transpose(1, 2), targets.roll(1, 0), settings.sharpness)
-        places = warps(matched.expand(len(images), -1, -1))
-        loss = matching_loss(exchanged, targets, places, cells, settings.sharpness, settings.power)
+        positions = warps(matched.expand(len(images), -1, -1))
+        loss = matching_loss(exchanged, targets, positions, cells, settings.sharpness, settings.power)
         return {"total": loss}
 
     @torch.no_grad()
@@ -101,26 +101,27 @@ def exchange(source: Tensor, auxiliary: Tensor, sharpness: float) -> Tensor:
 
 
 def matching_loss(
-    source: Tensor, target: Tensor, places: Tensor, cells: Tensor, sharpness: float, power: float
+    source: Tensor, target: Tensor, positions: Tensor, cells: Tensor, sharpness: float, power: float
 ) -> Tensor:
-    """Return the expectation of a power of the distance between the matched and the correct position.
+    """Return the mean of d ** `power`, where d is the distance of the matched from the correct position.
 
-    The probability that a source matches a cell is a softmax of its dot products with the targets. Sources
-    whose correct position is outside the image are ignored.
+    The mean is taken over all cells that a source may match, and over all sources. The probability that a
+    source matches a cell is a softmax of its dot products with the targets. Sources whose correct position is
+    outside the image are ignored.
 
     Args:
         source: [B, P, D] vectors to match.
         target: [B, Q, D] unit vectors, one for each cell.
-        places: [B, P, 2] correct positions of the sources; the image is from -1 to 1.
+        positions: [B, P, 2] correct positions of the sources; the image is from -1 to 1.
         cells: [Q, 2] positions of the cells, in the same unit.
         sharpness: inverse temperature of the softmax over Q.
         power: exponent of the distance.
     """
     probability = (sharpness * (source @ target.transpose(1, 2))).softmax(dim=-1)
     with torch.no_grad():
-        squared = sum((places[..., axis, None] - cells[:, axis]).square() for axis in range(2))
+        squared = sum((positions[..., axis, None] - cells[:, axis]).square() for axis in range(2))
         cost = torch.as_tensor(squared).pow(power / 2)
-        is_inside = (places.abs() <= 1).all(dim=-1)
+        is_inside = (positions.abs() <= 1).all(dim=-1)
     expected = (probability * cost).sum(dim=-1)
     total: Tensor = (expected * is_inside).sum() / is_inside.sum().clamp_min(1)
     return total

@@ -39,7 +39,7 @@ class Equivariance(TrainedMethod):
 
 
 def alignment_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
-    """Return the expected squared distance between landmarks and the mapped landmarks of the warped images.
+    """Return the expected squared distance of landmarks from the landmarks of warped images, mapped back.
 
     The paper sums |u - g(v)|^2 p(u) q(v) over all pairs of cells u and v. Expanding the square leaves only
     moments of p and of q, so that pairs need not be formed.
@@ -47,7 +47,7 @@ def alignment_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
     Args:
         given: [B, K, h, w], distributions p of the given images.
         warped: [B, K, h, w], distributions q of the warped images.
-        warps: maps positions of the warped images to the given ones.
+        warps: maps positions of the warped images to positions of the given images.
     """
     height, width = given.shape[-2:]
     cells = cell_positions(height, width, given.device)

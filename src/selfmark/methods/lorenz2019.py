@@ -1,7 +1,7 @@
 """Implement Lorenz et al. 2019: reconstruct the image from parts, each with a shape and an appearance.
 
 Lorenz, Bereska, Milbich and Ommer: Unsupervised part-based disentangling of object shape and appearance (CVPR
-2019). Positions are in units of half the image side, as in `warps`.
+2019). Positions are in units of half the image side, as in the module `warps`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Lorenz2019(TrainedMethod):
         with torch.no_grad():
             expected = self._perceptual(images)
         maps = zip(self._perceptual(reconstruction), expected, strict=True)
-        return torch.stack([relative_difference(given, target) for given, target in maps]).mean()
+        return torch.stack([relative_difference(predicted, target) for predicted, target in maps]).mean()
 
 
 def part_moments(distributions: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,7 +175,7 @@ def _enlarge(covariances: Tensor, min_variance: float) -> tuple[Tensor, Tensor, 
     """Add `min_variance` to the variances of covariances [..., 2, 2].
 
     Returns:
-        The entries xx, xy and yy of the new matrices, and their determinants, all [...].
+        The entries xx, xy and yy of the new matrices, and their determinants. Each tensor has shape [...].
     """
     xx, xy, yy = covariances[..., 0, 0], covariances[..., 0, 1], covariances[..., 1, 1]
     determinant_before = (xx * yy - xy.square()).clamp(min=0)  # negative only because of rounding
@@ -222,10 +222,10 @@ def pixel_weights(means: Tensor, size: int, radius: float, floor: float) -> Tens
 
 
 def mean_distance(first: Tensor, second: Tensor) -> Tensor:
-    """Return the mean Frobenius norm of the differences of matrices [B, K, 2, 2]."""
+    """Return the mean Frobenius norm of the differences between matrices [B, K, 2, 2]."""
     return ((first - second).square().sum(dim=(2, 3)) + _SMALL).sqrt().mean()
 
 
-def relative_difference(given: Tensor, target: Tensor) -> Tensor:
+def relative_difference(predicted: Tensor, target: Tensor) -> Tensor:
     """Return the mean absolute difference, divided by the mean absolute value of the target."""
-    return (given - target).abs().mean() / (target.abs().mean() + _SMALL)
+    return (predicted - target).abs().mean() / (target.abs().mean() + _SMALL)

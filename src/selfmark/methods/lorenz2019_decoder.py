@@ -1,6 +1,6 @@
 """Build two networks of Lorenz et al. 2019.
 
-One computes the appearance of each part, the other reconstructs the image from the parts.
+`AppearanceNetwork` computes the appearance of each part. `PartDecoder` reconstructs the image from the parts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _HOURGLASS_DEPTH = 2  # levels of the hourglass that computes appearance feature
 DECODER_STRIDES = (32, 16, 8, 4, 2, 1)
 """Image pixels per cell at each resolution of the decoder, from coarse to fine."""
 
-_APPEARANCE_STRIDES = (32, 16, 8)  # where the decoder gets appearances; it gets shapes at all strides
-_WIDTH_DIVISORS = {32: 1, 16: 1, 8: 1, 4: 2, 2: 4, 1: 8}  # stride: divisor of the number of channels
+_APPEARANCE_STRIDES = (32, 16, 8)  # the decoder gets appearances here, and shapes at all strides
+_WIDTH_DIVISORS = {32: 1, 16: 1, 8: 1, 4: 2, 2: 4, 1: 8}  # stride -> divisor of the number of channels
 
 
 class AppearanceNetwork(nn.Module):

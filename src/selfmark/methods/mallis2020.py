@@ -1,8 +1,8 @@
 """Implement the authors' earlier method: Stage 2 merges clusters, and those that remain are landmarks.
 
 Mallis, Sanchez, Bell and Tzimiropoulos: Unsupervised learning of object landmarks via self-training
-correspondence (NeurIPS 2020). Stage 1 is that of `pipeline`, with the settings from `settings_of_method`. Phi
-is the network of Stage 1, and Psi is the network of Stage 2. The steps are:
+correspondence (NeurIPS 2020). Stage 1 is the one in `pipeline`, with the settings from `settings_of_method`.
+Phi is the network of Stage 1, and Psi is the network of Stage 2. The steps are:
 
     no warm-up: the first clusters come from the descriptors of the first keypoints
     rounds:     group keypoints into M clusters (Hungarian assignment), remove points far from their centroid,
@@ -57,7 +57,7 @@ def train_with_merging(run: Run, device: torch.device, is_new: bool) -> tuple[De
     Args:
         run: the run folder, locked.
         device: device to compute on.
-        is_new: whether the run was just created; its folder is then deleted if the images are unusable.
+        is_new: whether the run was just created. If so, its folder is deleted if the images are unusable.
     """
     store, feed, points = prepare_images(run, device, is_new)
     phi = run_stage1(run, store, feed, points)
@@ -159,7 +159,10 @@ def _merge(run: Run, psi: Psi, feed: PixelFeed, labeled: LabeledPoints, iteratio
 
 @torch.no_grad()
 def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
-    """Count the images with a confident prediction of each cluster, and of each pair at the same place."""
+    """Count in how many images each cluster is predicted, and each pair of clusters at the same place.
+
+    Only confident predictions count: those with a score of at least `mallis2020.min_confidence`.
+    """
     settings, batch = run.config.mallis2020, run.config.runtime.predict_batch
     psi.eval()
     num_maps = psi.head.last.out_channels

@@ -1,6 +1,7 @@
 """Compare images by the features of a network trained on ImageNet, for methods that reconstruct images.
 
-The network is VGG16 if the setting `methods.vgg16_weights` names its weights, otherwise EfficientNet-Lite0.
+The network is VGG16 if the setting `methods.vgg16_weights` names a file of weights, otherwise
+EfficientNet-Lite0.
 """
 
 from __future__ import annotations

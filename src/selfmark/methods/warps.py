@@ -47,7 +47,7 @@ def random_warps(settings: Methods, part: BatchSlice, generator: torch.Generator
 
     Args:
         settings: strength of the warps.
-        part: the images of this process; the random numbers of the whole batch are drawn.
+        part: the part of the batch that this process computes. Random numbers are drawn for the whole batch.
         generator: source of the random numbers.
     """
     device, count = generator.device, part.total

@@ -1,7 +1,8 @@
 """Implement Zhang et al. 2018: landmarks are the bottleneck of an autoencoder.
 
 Zhang, Guo, Jin, Luo, He and Lee: Unsupervised discovery of object landmarks as structural representations
-(CVPR 2018). Details that the paper does not specify follow the authors' code; docs/methods.md compares both.
+(CVPR 2018). Details that the paper does not specify follow the authors' code; docs/methods.md compares the
+paper and the code.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ class Zhang2018(TrainedMethod):
             then that of the background.
         """
         features, scores = self.psi.describe_and_score(images)
-        return features.float(), share_cells(scores)
+        return features.float(), to_cell_distributions(scores)
 
 
-def share_cells(scores: Tensor) -> Tensor:
+def to_cell_distributions(scores: Tensor) -> Tensor:
     """Turn scores into distributions over the cells, [B, K + 1, h, w], including the background.
 
     A softmax over the channels distributes each cell over the landmarks and the background. Then each map is
@@ -125,12 +126,12 @@ def separation_loss(positions: Tensor, sigma: float) -> Tensor:
 
 
 def equivariance_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
-    """Sum the squared distances between landmarks and the mapped landmarks of the warped images.
+    """Sum the squared distances of landmarks from the landmarks of the warped images, mapped back.
 
     Args:
         given: [B, K, 2], positions in the given images, in units of half the image side.
         warped: [B, K, 2], positions in the warped images.
-        warps: maps positions of the warped images to the given ones.
+        warps: maps positions of the warped images to positions of the given images.
     """
     return (warps(warped) - given).square().sum(dim=(1, 2)).mean()
 

@@ -67,14 +67,14 @@ class AugmentOps(Protocol):
             matrix: [B, 2, 3] from pixels of the given image to pixels of the augmented image.
             changes: color changes of each image.
             noise: [B, 3, S, S] standard normal noise, scaled by `changes.noise_sigma`.
-            border: how to fill the area outside the given images: repeat their border pixels, or black.
+            border: how to fill the area outside the given images: by repeating their border pixels, or black.
 
         Returns:
             [B, 3, S, S] float32 in 0..1.
         """
 
     def draw_targets(self, cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-        """Draw the target heatmaps [B, 1, size, size] of cells [B, P, 2], see `heatmaps.draw_target`."""
+        """Draw target heatmaps [B, 1, size, size] of points [B, P, 2], in cells; see `draw_target`."""
 
 
 class ExecutionPolicy(Protocol):
@@ -89,7 +89,11 @@ class ExecutionPolicy(Protocol):
         """Return True if a training step can be captured as a CUDA graph."""
 
     def use_weight_copies(self, copies: dict[Tensor, Tensor]) -> None:
-        """From now on, use these copies of the parameters (the keys); the caller keeps them up to date."""
+        """Use copies of the parameters from now on.
+
+        Args:
+            copies: mapping from each parameter to its copy, which the caller keeps up to date.
+        """
 
     def forward_context(self, network: nn.Module) -> AbstractContextManager[None]:
         """Return the context in which to run the forward pass of `network`."""

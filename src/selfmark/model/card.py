@@ -161,7 +161,7 @@ def untrusted_landmarks(card: ModelCard, min_trust: float = MIN_TRUST) -> list[i
 
 
 def landmarks_without_partner(card: ModelCard) -> list[int]:
-    """Return the landmarks without a mirror partner that the detector knows, ascending.
+    """Return the landmarks whose mirror partner the detector does not know, ascending.
 
     There are two kinds. For some landmarks, training found no partner, and the user has neither chosen a
     partner nor confirmed that the landmark is its own partner. For others, training found a partner, but the

@@ -1,4 +1,4 @@
-"""Choose the colors of landmarks: those of the user, or a default palette."""
+"""Choose the colors of landmarks: the colors that the user chose, or a default palette."""
 
 from __future__ import annotations
 

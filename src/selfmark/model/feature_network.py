@@ -37,7 +37,7 @@ class FeaturePsi(nn.Module):
 
     @torch.no_grad()
     def keep_landmarks(self, chosen: Tensor) -> None:
-        """Remove all maps except those with these indices [L]; they become maps 0, 1, ..."""
+        """Remove all maps except those with these indices [L]; the remaining maps become 0, 1, ..."""
         last = self.head[-1]
         assert isinstance(last, nn.Conv2d)
         assert last.bias is not None
@@ -60,8 +60,8 @@ class ZeroShotPsi(nn.Module):
     """Network without training: K heatmaps of the similarity of each cell to K centroids.
 
     A heatmap is highest where the features are most similar to the centroid, and decays exponentially as the
-    similarity decreases. Its center of mass, weighted by squared heat (`heatmaps.heat_centroids`), is
-    therefore a soft-argmax.
+    similarity decreases. The center of mass of its squared heat (`heatmaps.heat_centroids`) is therefore a
+    soft-argmax.
     """
 
     centroids: Tensor
@@ -84,9 +84,9 @@ class ZeroShotPsi(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return heatmaps [B, K, S/4, S/4] of images [B, 3, S, S] in 0..1."""
-        return self.describe_and_place(images)[1]
+        return self.compute_features_and_heatmaps(images)[1]
 
-    def describe_and_place(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_features_and_heatmaps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features [B, D, S/8, S/8] and the heatmaps of images [B, 3, S, S] in 0..1."""
         with self.backend.execution.forward_context(self):
             features = average_rotations(self.encoder.describe, images, self.rotations).float()

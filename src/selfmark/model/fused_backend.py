@@ -129,8 +129,8 @@ class FusedNetworkOps:
             norm, _, conv = module.skip
             norms, convs = [*norms, cast(nn.GroupNorm, norm)], [*convs, cast(nn.Conv2d, conv)]
         weights = [self._copies[conv.weight] for conv in convs]
-        affine: list[Tensor] = [p for norm in norms for p in (norm.weight, norm.bias)]
-        return fused_block(x, module.norm1.num_groups, weights, affine, pooled)
+        norm_parameters: list[Tensor] = [p for norm in norms for p in (norm.weight, norm.bias)]
+        return fused_block(x, module.norm1.num_groups, weights, norm_parameters, pooled)
 
 
 class FusedAugmentOps:

@@ -48,12 +48,12 @@ def draw_gaussians(cells: Tensor, size: int, sigma: float) -> Tensor:
     return profile[..., 1, :, None] * profile[..., 0, None, :]
 
 
-def target_shape(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
-    """Return the cells [..., 2] and the sigma of the target Gaussians.
+def prepare_gaussians(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
+    """Prepare points [..., 2], in cells, and sigma for drawing target Gaussians.
 
-    If sigma is almost 0, cells are rounded and each Gaussian covers a single cell.
+    If sigma is almost 0, the points are rounded, and sigma is set so that each Gaussian covers a single cell.
 
-    >>> cells, sigma = target_shape(torch.tensor([0.4, 1.2]), sigma=0)
+    >>> cells, sigma = prepare_gaussians(torch.tensor([0.4, 1.2]), sigma=0)
     >>> draw_gaussians(cells, 3, sigma).tolist()
     [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
@@ -61,7 +61,7 @@ def target_shape(cells: Tensor, sigma: float) -> tuple[Tensor, float]:
 
 
 def draw_target(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:
-    """Draw Gaussians at all valid points of an image into one map, H in Eq. 2 of the paper.
+    """Draw Gaussians at all valid points of an image into one map (H in Eq. 2 of the paper).
 
     Where Gaussians overlap, the highest value counts.
 
@@ -93,7 +93,7 @@ def local_maxima(score: Tensor, radius: int, threshold: float) -> Tensor:
     """Mark the local maxima of `score` [B, H, W] above `threshold`, [B, H, W] bool.
 
     A local maximum is the highest value within `radius` rows and columns. If several values are equal, the
-    first in reading order (top to bottom, left to right) suppresses the others within `radius`.
+    first in reading order (top to bottom, left to right) suppresses the other equal values within `radius`.
 
     >>> local_maxima(torch.tensor([[[3.0, 1.0, 2.0, 2.0]]]), radius=1, threshold=0.0).tolist()
     [[[True, False, True, False]]]

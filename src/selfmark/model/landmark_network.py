@@ -63,11 +63,11 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
 
 
 def select_stored_weights(network: LandmarkNetwork) -> dict[str, Tensor]:
-    """Return the weights to store: all except those of encoders that come with every installation."""
+    """Return the weights to store: all except the weights that come with every installation of selfmark."""
     weights: dict[str, Tensor] = dict(network.state_dict())
     for prefix, encoder in _find_encoders(network).items():
         if has_installed_weights(encoder):
-            weights = _without(weights, prefix)
+            weights = _exclude_prefix(weights, prefix)
     return weights
 
 
@@ -84,7 +84,7 @@ def read_weights(network: LandmarkNetwork, path: Path) -> LandmarkNetwork:
         is_stored = any(name.startswith(prefix) for name in names)
         if not is_stored and encoder.info.name == DEFAULT_FEATURES:
             encoder.load_state_dict(load_encoder(DEFAULT_FEATURES).state_dict())
-            expected = _without(expected, prefix)
+            expected = _exclude_prefix(expected, prefix)
     tensors, _ = read_tensors(path, expected)
     require_finite(tensors, path)
     if isinstance(network, Psi):
@@ -94,11 +94,11 @@ def read_weights(network: LandmarkNetwork, path: Path) -> LandmarkNetwork:
 
 
 def _find_encoders(network: LandmarkNetwork) -> dict[str, Encoder]:
-    """Return the encoders of a network by the prefix of their weights."""
+    """Return the encoders of a network; the keys are the prefixes of the names of their weights."""
     return {f"{name}.": module for name, module in network.named_modules() if isinstance(module, Encoder)}
 
 
-def _without(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _exclude_prefix(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the weights whose names do not start with the prefix."""
     return {name: value for name, value in weights.items() if not name.startswith(prefix)}
 

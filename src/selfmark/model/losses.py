@@ -1,8 +1,8 @@
 """Compute the losses of Sec. 3.4 and 3.6 of the paper, as pure functions.
 
-If descriptors are unit vectors, squared distances are between 0 and 4, and the margin m = 0.8 corresponds to
-an angle of about 53 degrees. The pairs and their weights depend on the batch, but not on the network; only
-the distances depend on the network.
+If descriptors are unit vectors, squared distances are between 0 and 4, and the margin m = 0.8 of the
+contrastive loss corresponds to an angle of about 53 degrees. The pairs and their weights in the loss depend
+on the batch, but not on the network; only the distances depend on the network.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def negatives_same_image(cells: Tensor, valid: Tensor, random_cells: Tensor, min
         cells: [B, P, 2] keypoints, in cells.
         valid: [B, P] bool, slots that contain a keypoint.
         random_cells: [B, R, 2] random positions, in cells.
-        min_distance: in cells.
+        min_distance: minimum distance of a negative pair, in cells.
     """
     with_random = _are_apart(cells, random_cells, min_distance) & valid[:, :, None]
     with_keypoints = _are_apart(cells, cells, min_distance) & valid[:, :, None] & valid[:, None, :]
@@ -116,7 +116,10 @@ def contrastive_loss(
     negative_weight: Tensor,
     settings: Loss,
 ) -> Tensor:
-    """Compute L_f (Eq. 3): the weighted sum of d^2 over positive and of max(0, m - d^2) over negative pairs.
+    """Compute the contrastive loss L_f (Eq. 3).
+
+    The loss is the weighted sum of d^2 over positive pairs plus the weighted sum of max(0, m - d^2) over
+    negative pairs. Here, m is the margin and d the distance between the descriptors of a pair.
 
     If `settings.hinge` is "distance", a negative pair contributes max(0, m - d)^2, as in the authors' code.
 
@@ -148,7 +151,7 @@ def masked_regression_loss(
     average: Literal["found", "all"] = "found",
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Tensor:
-    """Compute the loss of Stage 2 (Eq. 4): the squared error of the heatmaps of the landmarks present.
+    """Compute the loss of Stage 2 (Eq. 4): the squared error of the heatmaps of landmarks that are present.
 
     The loss is a mean over cells, landmarks and images. Images without landmarks are ignored.
 
@@ -157,7 +160,7 @@ def masked_regression_loss(
         target: [B, K, h, w] target heatmaps.
         present: [B, K] bool, the detected set D_j of each image.
         average: divide the sum over an image's landmarks by the number present ("found") or by K ("all").
-        group: the processes that share the batch; images are counted over all of them, as in `pair_weights`.
+        group: the processes that share the batch. Images are counted over all processes, see `pair_weights`.
     """
     per_map = (maps.float() - target).square().mean(dim=(2, 3)) * present
     num_present = present.sum(dim=1)

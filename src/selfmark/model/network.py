@@ -164,7 +164,7 @@ class Phi(nn.Module):
     def forward_with_mirror(self, images: Tensor) -> tuple[PhiMaps, Tensor]:
         """Return the output for images [B, 3, S, S] and the features of their mirror images (Sec. 3.7).
 
-        Both are computed in one pass.
+        Both results are computed in one pass.
         """
         backend = self.backend
         with backend.execution.forward_context(self):

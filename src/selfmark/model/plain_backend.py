@@ -39,7 +39,7 @@ class PlainNetworkOps:
         return result
 
     def pooled_block(self, block: ResidualBlock, x: Tensor) -> Tensor:
-        """Return the 2x2 average pooling of the residual block."""
+        """Return the 2x2 average pooling of the output of the residual block."""
         return F.avg_pool2d(self.residual_block(block, x), 2)
 
     def identity_and_pool(self, x: Tensor) -> tuple[Tensor, Tensor]:

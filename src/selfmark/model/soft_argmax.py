@@ -37,7 +37,7 @@ class SoftArgmaxPsi(Psi):
         inner = slice(self.border // STRIDE, features.shape[-1] - self.border // STRIDE)
         return features[..., inner, inner], scores[..., inner, inner].float()
 
-    def describe_and_place(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_features_and_heatmaps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of `describe_and_score` and the heatmaps of `forward`."""
         features, scores = self.describe_and_score(images)
         return features, to_distributions(scores, self.softmax).sqrt()
@@ -63,7 +63,7 @@ class EmbeddingPsi(SoftArgmaxPsi):
 
     The map of a landmark is the softmax, over the cells, of the dot products with the landmark's reference.
 
-    references: [K, D], one vector per landmark; its norm is the inverse temperature of the softmax
+    references: [K, D], one vector per landmark; the norm of the vector is the inverse temperature
     """
 
     architecture = "embedding"

@@ -1,5 +1,6 @@
-"""Discover several views of one animal in the same image, such as a mirror image, with a detector for each.
+"""Discover landmarks in several views of one animal in the same image, with one detector for each view.
 
-`view_boxes` defines where the views are. `view_runs` trains a detector for each view. `view_detector`
-combines their predictions into one object with the landmarks of all views.
+A view may show the animal in a mirror. `view_boxes` defines where the views are. `view_runs` trains a
+detector for each view. `view_detector` combines their predictions into one object with the landmarks of all
+views.
 """

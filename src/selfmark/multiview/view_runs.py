@@ -25,7 +25,7 @@ VIEW_SETTINGS: dict[str, Any] = {"images.aspect": "stretched", "images.margin": 
 
 
 def plan_view(view: View, settings: Mapping[str, Any]) -> tuple[Regions, dict[str, Any]]:
-    """Return the region that a run of one view is cropped to, and its settings (dotted names and values)."""
+    """Return the region that a run of one view is cropped to, and the settings of the run by dotted name."""
     return Regions(crop=view.box), {**VIEW_SETTINGS, **settings}
 
 
@@ -50,7 +50,7 @@ def discover_views(
         settings: Mapping from dotted names to the settings of all runs; they override `VIEW_SETTINGS` in new
             runs.
         options: Mapping from names to JSON values: all options of the command. Views that are started later
-            must get the same ones.
+            must get the same options.
         discover: Runs one discovery; called with `inputs`, `output`, `every`, `regions`, `resume` and
             `settings`.
 

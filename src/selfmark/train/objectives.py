@@ -24,7 +24,7 @@ from selfmark.images.feed import PixelFeed, to_device
 from selfmark.model import losses
 from selfmark.model.backend import AugmentOps
 from selfmark.model.feature_network import FeaturePsi
-from selfmark.model.heatmaps import draw_gaussians, target_shape, to_cells
+from selfmark.model.heatmaps import draw_gaussians, prepare_gaussians, to_cells
 from selfmark.model.network import Phi, Psi
 from selfmark.points import Keypoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
@@ -162,7 +162,7 @@ def build_stage1_targets(
         group: the processes that share the batch.
     """
     settings, cells = config.loss, to_cells(batch.xy)
-    target_cells, sigma = target_shape(to_cells(batch.target_xy), config.heatmaps.sigma)
+    target_cells, sigma = prepare_gaussians(to_cells(batch.target_xy), config.heatmaps.sigma)
     target = augmentation.draw_targets(target_cells, batch.target_valid, config.map_size, sigma)
     label_a, label_b = batch.label.chunk(2)
     valid_a, valid_b = batch.valid.chunk(2)

@@ -58,8 +58,8 @@ def _concatenate_add_kernel(
 def concatenate_add(first: Tensor, second: Tensor, third: Tensor, skip: Tensor) -> Tensor:
     """Return cat([first, second, third], 1) + skip, added in float32.
 
-    If `skip` has half the height and width of the other maps, these are average-pooled 2x2 before the
-    addition.
+    If `skip` has half the height and width of the other maps, the other maps are average-pooled 2x2 before
+    the addition.
     """
     out = torch.empty_like(skip)
     pixels, half = skip.numel() // skip.shape[1], first.shape[1]
@@ -150,8 +150,8 @@ class _Block(torch.autograd.Function):
         # One norm per convolution; the norm of the skip connection has the same input as the first norm.
         widths = [v.shape[1] for v in (*inputs, *inputs[: ctx.projected])]
         # `norm.backward` writes the gradients of weight, bias and `conv_bias` of each norm side by side.
-        affine = dout.new_empty((len(dout), 3 * sum(widths)), dtype=torch.float32)
-        parts = affine.split([3 * w for w in widths], dim=1)
+        norm_gradients = dout.new_empty((len(dout), 3 * sum(widths)), dtype=torch.float32)
+        parts = norm_gradients.split([3 * w for w in widths], dim=1)
         dskip, dskip_weights = dout, []
         if ctx.projected:
             projected, ws, gs, bs = saved[18:]
@@ -169,15 +169,15 @@ class _Block(torch.autograd.Function):
             gradient = norm.backward(
                 dactivation, inputs[i], stats[i], gains[i], biases[i], ctx.groups, parts[i], add=residual[i]
             )
-        sums = affine.sum(dim=0).split([w for w in widths for _ in range(3)])
+        sums = norm_gradients.sum(dim=0).split([w for w in widths for _ in range(3)])
         # The convolutions have no bias, so the gradient of `conv_bias`, the third of each norm, is unused.
-        affines = [s for i, s in enumerate(sums) if i % 3 < 2]
-        gradients = [gradient, None, None, *dweights, *affines[:6], *dskip_weights, *affines[6:]]
+        used_sums = [s for i, s in enumerate(sums) if i % 3 < 2]
+        gradients = [gradient, None, None, *dweights, *used_sums[:6], *dskip_weights, *used_sums[6:]]
         return *gradients, *[None] * (15 - len(gradients))
 
 
 def block(
-    x: Tensor, groups: int, weights: list[Tensor], affine: list[Tensor], pooled: bool = False
+    x: Tensor, groups: int, weights: list[Tensor], norm_parameters: list[Tensor], pooled: bool = False
 ) -> Tensor:
     """Return the output of a residual block for a channels-last map [B, C, H, W].
 
@@ -185,7 +185,8 @@ def block(
         x: the input.
         groups: norm groups.
         weights: weights of the three 3x3 convolutions, then of the skip convolution if there is one.
-        affine: weight and bias of each norm, in the same order.
+        norm_parameters: weight and bias of each norm, in the order of the convolutions.
         pooled: whether to average-pool the result 2x2; requires a skip convolution.
     """
-    return _Block.apply(x, groups, pooled, *weights[:3], *affine[:6], *weights[3:], *affine[6:])
+    parameters = (*weights[:3], *norm_parameters[:6], *weights[3:], *norm_parameters[6:])
+    return _Block.apply(x, groups, pooled, *parameters)

@@ -1,7 +1,8 @@
 """Launch Triton kernels, or record their launches to compile them before they are needed.
 
 A kernel that gets tensors of the meta device, which have no data, is not launched. Running a network on the
-meta device therefore tells which kernels it needs, and with which types and sizes, in a fraction of a second.
+meta device therefore tells which kernels the network needs, and with which types and sizes, in a fraction of
+a second.
 """
 
 from __future__ import annotations

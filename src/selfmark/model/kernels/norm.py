@@ -1,8 +1,8 @@
 """Compute GroupNorm followed by ReLU on channels-last maps, as one differentiable operation.
 
 Statistics are float32. A slab is up to 64 channels of one image. Small maps need one launch, with one program
-per slab: it sums the slab and then normalizes it. Large maps need two launches, in which several programs
-share a slab, one per chunk of pixels: the first launch sums the chunks, the second one normalizes.
+per slab: the program sums the slab and then normalizes it. Large maps need two launches, in which several
+programs share a slab, one per chunk of pixels: the first launch sums the chunks, the second one normalizes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from selfmark.model.kernels import norm_kernels
 
-# For one kernel program: maximum number of rows (pixels), of channels and of elements at a time (twice as
-# many elements if the map needs only one launch), and the number of warps.
+# Limits for one kernel program: rows (pixels), channels, and elements at a time. The last value is the number
+# of warps. If the map needs only one launch, the limit of elements is doubled.
 LAUNCH = (1024, 64, 4096, 8)
 EPS = 1e-5  # torch's default
 
@@ -47,7 +47,7 @@ def forward(
 
     The three statistics of a channel are (1) the mean of x + conv_bias over its group, minus the channel's
     `conv_bias`, (2) the inverse standard deviation of its group, and (3) the sum of the channel's normalized
-    values. The backward pass can subtract (1) from x itself.
+    values. So the backward pass can subtract (1) from x without adding `conv_bias`.
     """
     grid, sizes = _launch_sizes(x)
     group, chunks = x.shape[1] // groups, triton.next_power_of_2(grid[1])
@@ -79,15 +79,15 @@ def normalize_again(x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, pool
 
 
 def backward(
-    dy: Tensor, x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, groups: int, affine: Tensor,
+    dy: Tensor, x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, groups: int, gradients: Tensor,
     add: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of x, plus `add`, given the gradient `dy` of the output.
 
     `add` may be a slice of the channels of a map. `dy` and `add` may each have half the height and width of
     x, as the gradient of 2x2 average pooling does; a quarter of each value then goes to each of 2x2 pixels.
-    The gradients of weight, bias and `conv_bias` are written to `affine` [images, 3 * channels]; the caller
-    sums them over the images.
+    The gradients of weight, bias and `conv_bias` are written to `gradients` [images, 3 * channels]. The
+    caller sums them over the images.
     """
     if pixel_stride(dy) != dy.shape[1]:
         raise ValueError("the gradient must be a whole channels-last map, not a slice of its channels")
@@ -96,7 +96,7 @@ def backward(
     width = x.shape[3]
     halved = dy.shape[3] < width
     dx = torch.empty_like(x)
-    partial = affine  # a placeholder, as in `forward`
+    partial = gradients  # a placeholder, as in `forward`
     if grid[1] > 1:
         partial = x.new_empty((grid[2], grid[1], 2, x.shape[1]), dtype=torch.float32)
         norm_kernels.backward_partial[grid](
@@ -104,8 +104,8 @@ def backward(
         )
     # Without `add`, x stands in for it; the kernel does not read it.
     norm_kernels.backward_apply[grid](
-        x, dy, stats, weight, bias, partial, x if add is None else add, dx, affine, **sizes, width=width,
-        add_stride=0 if add is None else pixel_stride(add), affine_stride=affine.stride(0), GROUP=group,
+        x, dy, stats, weight, bias, partial, x if add is None else add, dx, gradients, **sizes, width=width,
+        add_stride=0 if add is None else pixel_stride(add), gradients_stride=gradients.stride(0), GROUP=group,
         CHUNKS=chunks, HALVED=halved, ADD=add is not None,
         ADD_HALVED=add is not None and add.shape[3] < width,
     )  # fmt: skip
@@ -126,11 +126,11 @@ class _NormReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         x, stats, weight, bias = ctx.saved_tensors
-        affine = x.new_empty((x.shape[0], 3 * x.shape[1]), dtype=torch.float32)
+        gradients = x.new_empty((x.shape[0], 3 * x.shape[1]), dtype=torch.float32)
         dx = backward(
-            dy.contiguous(memory_format=torch.channels_last), x, stats, weight, bias, ctx.groups, affine
+            dy.contiguous(memory_format=torch.channels_last), x, stats, weight, bias, ctx.groups, gradients
         )
-        dweight, dbias, dconv_bias = affine.sum(dim=0).view(3, -1)
+        dweight, dbias, dconv_bias = gradients.sum(dim=0).view(3, -1)
         if ctx.conv_bias_dtype is None:
             return dx, None, dweight, dbias, None
         return dx, dconv_bias.to(ctx.conv_bias_dtype), dweight, dbias, None

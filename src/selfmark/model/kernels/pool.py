@@ -18,7 +18,7 @@ def empty_channels_last(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 @Recordable
 @triton.jit
 def _pool_kernel(x, out, pixels, half_width, scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
-    """Write the sum of each 2x2 square times scale; a row is one pixel of `out`, counted over all images."""
+    """Write the sum of each 2x2 square times scale; a row is one pixel of `out`, in any image."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, CHANNELS)[None, :]
     live = (row < pixels)[:, None]

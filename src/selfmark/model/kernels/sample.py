@@ -68,7 +68,7 @@ def _gradient_kernel(
 
 
 class _Sample(torch.autograd.Function):
-    """Differentiable `sample`; there is no gradient of the positions."""
+    """Differentiable `sample`; there is no gradient with respect to the positions."""
 
     @staticmethod
     def forward(ctx, maps, xy):

@@ -20,13 +20,13 @@ def _draw_kernel(cells, valid, out, points, size, scale, BLOCK: tl.constexpr):
     image = tl.program_id(0).to(tl.int64)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     cx, cy = (cell % size).to(tl.float32), (cell // size).to(tl.float32)
-    nearest = tl.full([BLOCK], 1e9, tl.float32)
+    smallest = tl.full([BLOCK], 1e9, tl.float32)
     for point in range(points):
         at = image * points + point
         dx, dy = cx - tl.load(cells + 2 * at), cy - tl.load(cells + 2 * at + 1)
-        distance = tl.where(tl.load(valid + at) != 0, dx * dx + dy * dy, 1e9)
-        nearest = tl.minimum(nearest, distance)
-    tl.store(out + image * size * size + cell, tl.exp(-nearest * scale), mask=cell < size * size)
+        squared_distance = tl.where(tl.load(valid + at) != 0, dx * dx + dy * dy, 1e9)
+        smallest = tl.minimum(smallest, squared_distance)
+    tl.store(out + image * size * size + cell, tl.exp(-smallest * scale), mask=cell < size * size)
 
 
 def draw_target_fused(cells: Tensor, valid: Tensor, size: int, sigma: float) -> Tensor:

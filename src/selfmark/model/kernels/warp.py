@@ -34,7 +34,8 @@ def _warp_kernel(pixels, inverse, color, out, partial, size, BLACK: tl.constexpr
     y = tl.load(matrix + 3) * px + tl.load(matrix + 4) * py + tl.load(matrix + 5)
     weight = tl.full([BLOCK], 1.0, tl.float32)
     if BLACK:
-        # The fraction of the four neighbors' weight that is inside the image is a product over both axes.
+        # This is the sum of the interpolation weights of those neighbors that are inside the image. It is a
+        # product of one factor per axis.
         weight = tl.maximum(tl.minimum(tl.minimum(x + 1, size - x), 1.0), 0.0)
         weight *= tl.maximum(tl.minimum(tl.minimum(y + 1, size - y), 1.0), 0.0)
     x = tl.minimum(tl.maximum(x, 0.0), size - 1.0)
@@ -76,8 +77,8 @@ def _blur_kernel(planes, mean, contrast, brightness, taps, noise, sigma, out, si
     pixel = part * BLOCK + tl.arange(0, BLOCK)
     live = pixel < area
     px, py = pixel % size, pixel // size
-    middle, gain = tl.load(mean + image), tl.load(contrast + image)
-    shift = middle * tl.load(brightness + image) - middle * gain
+    image_mean, gain = tl.load(mean + image), tl.load(contrast + image)
+    shift = image_mean * tl.load(brightness + image) - image_mean * gain
     strength = tl.load(sigma + image)
     center = tl.load(taps + image * 5 + 2)
     for channel in tl.static_range(3):
@@ -110,7 +111,8 @@ def warp_and_mix_colors(
         pixels: [B, 3, S, S] uint8.
         inverse: [B, 2, 3] from pixels of the result to pixels of the given image.
         color: [B, 3, 3], matrix applied to RGB.
-        is_border_black: whether pixels outside the given images are black or repeat their border.
+        is_border_black: whether pixels outside the given images are black; otherwise, they repeat the
+            border pixels.
 
     Returns:
         Images [B, 3, S, S] float32, where 1 is white, and the mean of each, [B].

@@ -31,8 +31,8 @@ class AnnotatedObjects:
             a box.
         mirror: Index of each point's partner in the mirrored image; empty if unknown.
         normalizer: Name of the length that errors are divided by (`evaluation.normalizers`), or empty.
-        fields: Values that describe the objects (pose, species, ...): N values per field name, None where an
-            object has none.
+        fields: Mapping from the name of a field (pose, species, ...) to N values that describe the objects;
+            None where an object has no value.
         source: File or folder the annotations were read from, for messages.
         where: Location of each annotation in its file, for messages; empty if unknown.
         notes: Messages for the user about annotations that were left out.

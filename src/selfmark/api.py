@@ -1,4 +1,4 @@
-"""Define the public functions that wrap other packages: load, evaluate and map a detector."""
+"""Define the public functions that load a detector, evaluate a run, and learn a map to your own points."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def load(folder: str | Path, device: str = "cpu", mapped: bool = False, runtime:
     views = load_view_detector(Path(folder), (), lambda part: load_detector(part, runtime, device))
     if views is not None:
         if mapped:
-            raise InputError(f"{folder} has a run for each view; mapped points belong to one of them")
+            raise InputError(
+                f"{folder} has a run for each view: load the run of one view to get mapped points"
+            )
         return views
     detector = load_detector(folder, runtime, device)
     return MappedDetector(detector, load_mapping(folder, detector)) if mapped else detector
@@ -107,8 +109,8 @@ def map_points(
         device: `auto`, `cpu`, `cuda`, ...
 
     Returns:
-        A detector of your points. Its `mapping.error` is their mean error on held-out images in percent, or
-        None if there is only one annotated image.
+        A detector of your points. `mapping.error` of this detector is the mean error of your points on
+        held-out images, in percent of the normalizer, or None if there is only one annotated image.
 
     Warns:
         UserWarning: for each note about the labels or the map, e.g. about images that could not be used.

@@ -78,8 +78,8 @@ def discover(
 
     Args:
         inputs: folders, glob patterns, image files, text files that list images, COCO files or videos.
-        landmarks: number of landmarks, or its maximum for `mallis2020`; "auto" chooses it from the images,
-            None uses the number of the preset.
+        landmarks: number of landmarks; for `mallis2020`, the maximum number. "auto" chooses the number from
+            the images, None uses the number of the preset.
         output: run folder; None uses `runs/NAME`, named after the first input.
         preset: `paper`, `fast`, `tiny`, or `auto` for the one that suits this machine.
         settings: mapping from dotted names to values that differ from the preset, e.g.
@@ -102,8 +102,8 @@ def discover(
             (`verification.min_images`).
         recipe: settings for a kind of images: `upright`, `any-orientation`, `side-view` or `many-colors`;
             `auto` decides from the images. `settings` override the recipe.
-        start_from: a run folder, or a detector that `selfmark models` lists, whose weights the training
-            starts from; empty for random weights.
+        start_from: detector whose weights the training starts from: a run folder, or a name that
+            `selfmark models` lists. Empty for random weights.
 
     Returns:
         The trained detector, which is also saved in the run folder.
@@ -159,7 +159,7 @@ def _log_estimate(run: Run, device: torch.device) -> None:
     try:
         estimate = estimate_run(run.refs(), run.config, device)
     except (SelfmarkError, torch.OutOfMemoryError):
-        return  # If the run itself meets the same problem, it reports it.
+        return  # If the run itself meets the same problem, the run reports the problem.
     run.log(
         "estimate",
         text=describe_estimate(estimate, device),
@@ -179,7 +179,7 @@ def train_run(
     """Train the detector of a run with the method of its settings; do not check or save it.
 
     Args:
-        run: the run folder, locked.
+        run: the run; its folder must be locked.
         device: device to compute on.
         is_new: whether the run was just created.
         on_preview: called with the landmarks after each step of the training; methods of other papers do not
@@ -260,7 +260,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         group.run_on_leader(check_and_save)
         progress(0, _FINAL_STEPS)
         save_familiarity(detector, store.pixels, run.model_folder, guards, group)
-        # Without the process group, because the leader alone writes the report.
+        # Open the run without the process group, because the leader alone writes the report.
         finished = group.run_on_all(lambda: Run.open(run.path))
         with ExitStack() as meanwhile:
 
@@ -343,7 +343,7 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
 
 
 def _split_inputs(inputs: RunInputs, config: Config) -> tuple[list[ImageRef], list[ImageRef]]:
-    """Return the images to train on and the held-out ones."""
+    """Return the images to train on and the held-out images."""
     return hold_out(locate_objects(*inputs, config.tracking), config)
 
 
@@ -371,7 +371,7 @@ def _require_same_options(run: Run, inputs: RunInputs, options: RunOptions) -> N
         if requested not in (default, value):
             raise InputError(
                 f"{name} cannot change when a run is resumed: {run.path} uses {_describe_option(value)}, not "
-                f"{_describe_option(requested)}; leave it out or start a new run"
+                f"{_describe_option(requested)}; leave out {name}, or start a new run"
             )
 
 
@@ -435,8 +435,8 @@ def _create_run(
     config, why = resolve_config(inputs, options, len(refs), device)
     training, held_out = hold_out(refs, config)
     start = _find_start(options.start_from, config) if options.start_from else None
-    given = [str(item) for item in inputs.inputs]
-    Run.create(path, config, given, training, held_out, start, options_to_json(inputs, options))
+    input_names = [str(item) for item in inputs.inputs]
+    Run.create(path, config, input_names, training, held_out, start, options_to_json(inputs, options))
     run = Run.open(path, listener)
     for note in notes:
         run.log("note", text=note)

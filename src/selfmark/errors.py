@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-_MAX_WORD = 500  # characters of a path or of a value without spaces
-_MAX_MESSAGE = 2_000  # characters
+_MAX_WORD = 500  # maximum length of a word in a message, such as a path, in characters
+_MAX_MESSAGE = 2_000  # maximum length of a message, in characters
 
 
 class SelfmarkError(Exception):
@@ -61,7 +61,7 @@ def require_package(package: str, install: str) -> ModuleType:
 
     Args:
         package: name of the module to import.
-        install: argument of `pip install` that provides it, for the error message.
+        install: argument of `pip install` that provides the package, for the error message.
 
     Raises:
         InputError: if the package is not installed.
@@ -88,10 +88,12 @@ def describe_os_error(error: OSError) -> str:
 
 @contextmanager
 def report_write_errors(target: Path | str, advice: str = "") -> Iterator[None]:
-    """Convert an OSError in the context to a DiskError, which is never stored as the result of a method.
+    """Convert an OSError in the context to a DiskError.
+
+    A comparison stores other errors as the result of a method, but never a DiskError.
 
     Args:
-        target: what is written, a path or "to" and a folder.
+        target: what is written: a path, or the word "to" and a folder.
         advice: what to do, appended to the message.
     """
     try:
@@ -102,9 +104,10 @@ def report_write_errors(target: Path | str, advice: str = "") -> Iterator[None]:
 
 @contextmanager
 def report_path_errors() -> Iterator[None]:
-    """Convert an OSError that names a path to a DiskError, e.g. of a name that is too long.
+    """Convert an OSError that names a path to a DiskError, e.g. if the name of a file is too long.
 
-    It is not a plain InputError: the next attempt may succeed if a disk failed or a file was being replaced.
+    The new error is not a plain InputError, because the next attempt may succeed if a disk failed or a file
+    was being replaced.
     """
     try:
         yield

@@ -114,7 +114,7 @@ INVALID = {
     "infinite": (f"{HEADER}m1/img01.png,1,inf\n", "'nose' has no usable coordinates"),
     "frame numbers": (f"{HEADER}12,1,2\n", "each row must name an image file, not '12'"),
     "twice": (f"{HEADER}a/b.png,1,2\na\\b.png,1,2\n", "'a/b.png' is also labeled in .*line 4"),
-    "other images": (f"{HEADER}elsewhere/cat.png,1,2\n", "'elsewhere/cat.png' is not among the 3 images"),
+    "other images": (f"{HEADER}elsewhere/cat.png,1,2\n", "'elsewhere/cat.png' is not among the given images"),
     "two scorers": (
         f"{HEADER.replace('Ann,Ann', 'Ann,Bob')}a.png,1,2\n",
         "labels of the scorers Ann and Bob",

@@ -202,7 +202,7 @@ INVALID: dict[str, tuple[Any, str]] = {
     ),
     "other images": (
         [_make_task(_make_point("nose", 1, 2), image="b.jpg")],
-        "is not among the 1 image given",
+        "is not among the given images",
     ),
 }
 

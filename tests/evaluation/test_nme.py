@@ -408,7 +408,7 @@ def test_draws_without_a_measurable_point_are_left_out() -> None:
     assert np.isnan(error_by_row.pop(0))
     assert statistics.draws < 40
     assert min(error_by_row.values()) < statistics.mean < max(error_by_row.values())
-    with pytest.raises(InputError, match="3 training images drawn"):
+    with pytest.raises(InputError, match="3 drawn training images"):
         measure_over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
     with pytest.raises(ValueError, match="at least 1"):
         measure_over_draws(measure, 5, 0, 1, np.random.default_rng(0))

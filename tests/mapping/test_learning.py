@@ -246,7 +246,7 @@ def test_labels_of_other_images_are_rejected_without_writing_a_map(run: Path, tm
     other = tmp_path / "other"
     other.mkdir()
     cv2.imwrite(str(other / "different.png"), np.zeros((SIDE, SIDE, 3), np.uint8))
-    with pytest.raises(InputError, match="not among the 1 image given"):
+    with pytest.raises(InputError, match="not among the given images"):
         learn_map(run, labels, [other])
     assert not (run / "model" / "map.json").exists()
 

@@ -52,7 +52,7 @@ def check(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Any setting: NAME=VALUE.")] = None,
     device: Device = "auto",
 ) -> None:
-    """Look at images before training: what the network will see, how long it will take, and advice."""
+    """Look at images before training: what the network will see, how long training will take, and advice."""
     check_inputs(inputs)
 
     from selfmark.images.sources import list_images

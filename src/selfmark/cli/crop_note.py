@@ -33,7 +33,7 @@ def note_missing_crop(run: Path, regions: Regions) -> None:
 def _read_crop(run: Path) -> list[float] | None:
     """Return x, y, width and height of --crop or of the view of a run.
 
-    The result is None if the run used no such part, or if the folder is not a run folder.
+    The result is None if the run used whole images, or if the folder is not a run folder.
     """
     if not (run / "run.json").exists():
         return None

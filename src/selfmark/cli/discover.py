@@ -173,14 +173,14 @@ def discover(
                     open_page({"event": "view"})
                     run(parse_observers(False, logger), output, **options)
 
-                given = {
+                shared_options = {
                     "images": [str(path) for path in inputs or []],
                     "--every": every,
                     "--set": {name: str(value) for name, value in sorted(settings.items())},
                     **{_OPTION_NAMES[name]: str(discover_run.keywords[name]) for name in _OPTION_NAMES},
                 }
                 folders = discover_views(
-                    inputs or [], parsed_views, output, every, resume, settings, given, run_view
+                    inputs or [], parsed_views, output, every, resume, settings, shared_options, run_view
                 )
             for folder in folders:
                 print_result(f"view {folder.name}: detector {folder}, report {folder}/report/index.html")
@@ -202,7 +202,7 @@ def discover(
         print_result(f"report:   {recorder.output}/report/index.html")
 
 
-# Options of a discovery that every view must get, by the names of their arguments.
+# Mapping from arguments of `discover` to options of this command. Every view gets the same values of these.
 _OPTION_NAMES = {
     "landmarks": "-k",
     "preset": "--preset",

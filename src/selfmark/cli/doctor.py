@@ -24,7 +24,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "datasets": (("cdflib", "h5py"), "all data sets of the paper"),
     "reproduce": (("matplotlib", "sklearn"), "figures of the paper"),
 }
-"""Modules that each extra of selfmark installs, and their purpose."""
+"""Mapping from an extra of selfmark to the modules that this extra installs, and their purpose."""
 
 
 def doctor() -> None:

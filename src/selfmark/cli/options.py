@@ -43,7 +43,7 @@ Recipe = Annotated[
 ]
 
 RENAMED_OPTIONS = {"--normaliser": "--normalizer", "--most": "--max-images"}
-"""Mapping from option names of selfmark 0.1, which still work but are not in --help, to current names."""
+"""Mapping from old option names to current ones. The old names still work, but --help does not show them."""
 _VIEW = re.compile(r"[^=/]+=[-+.,\d]+")  # NAME=X,Y,W,H
 
 

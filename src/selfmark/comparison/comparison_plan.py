@@ -48,7 +48,7 @@ class Comparison:
         normalizer: Length that errors are divided by; empty for the default of the labels.
         preset: Preset that decides the size of the network.
         seed: Seed of all methods.
-        settings: Mapping from dotted names to the settings of all methods.
+        settings: Mapping from dotted names to values of settings, for all methods.
     """
 
     images: tuple[str, ...]
@@ -92,7 +92,7 @@ class MethodJob:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return a mapping from dotted names to the settings of the run, without iterations.
+        """Return a mapping from dotted names to values of the run's settings, without numbers of iterations.
 
         The user's settings replace the reduced settings for a CPU.
         """
@@ -131,7 +131,7 @@ def parse_methods(text: str) -> tuple[Method, ...]:
     ('zero-shot', 'autolink')
 
     Raises:
-        InputError: if a method is unknown or is listed twice, or if a text that is not empty names none.
+        InputError: if a method is unknown or listed twice, or if the text is not empty but names no method.
     """
     known: dict[str, Method] = {name: name for name in get_args(Method)}
     names = [name.strip() for name in text.split(",") if name.strip()]

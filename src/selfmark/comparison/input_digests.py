@@ -38,7 +38,7 @@ def require_unchanged(stored: Mapping[str, str], current: Mapping[str, str], out
     """Raise if an input has changed since a comparison was started.
 
     Args:
-        stored: digests when it was started; an input without a digest counts as unchanged.
+        stored: digests at the start of the comparison; an input without a digest counts as unchanged.
         current: digests now.
         output: folder of the comparison.
 

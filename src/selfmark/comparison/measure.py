@@ -1,4 +1,4 @@
-"""Train one method of a comparison and measure its errors, in a separate process."""
+"""Train one method of a comparison and measure its errors; `runner` does this in a separate process."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _TEXTS = ("verdict", "device", "torch")
 
 
 def _is_setting(value: Any) -> bool:
-    """Return True for a value of a setting; the settings themselves check its type and limits."""
+    """Return True if a setting can have this value; `discover` checks later which type the setting needs."""
     return is_number(value) or is_bool(value) or is_text(value)
 
 
@@ -85,6 +85,7 @@ def measure_method(job: MethodJob, listener: Listener | None = None) -> Row:
         DiskError: if the disk is full or cannot be written.
         FolderLocked: if another process works on the run of the method.
         DamagedFile: if weights or another file that the method needs are damaged.
+        UnsafeFile: if a file that the method needs is not safe to read or write.
         InputError: if an earlier attempt cannot be continued.
     """
     if job.result_file.exists():

@@ -90,9 +90,9 @@ def predict_seconds(
 
 
 def _settle_orientation(config: Config, refs: list[ImageRef], device: torch.device) -> Config:
-    """Replace the orientation "auto" by "upright" or "not-upright": Stage 1 runs only for upright objects.
+    """Replace the orientation "auto" by "upright" or "not-upright", because Stage 1 needs upright objects.
 
-    The images and the check are those of the run (see `feature_images`), so the run decides the same.
+    The images and the check are those of the run (see `feature_images`), so the run makes the same decision.
     """
     features = config.features
     if not config.uses_features or features.orientation != "auto":

@@ -31,7 +31,7 @@ from selfmark.run.files import read_json, write_json
 from selfmark.run.guarded_files import COMPARISON_FILE, make_folders
 from selfmark.run.locks import exclusive
 
-# Settings that all methods get from options of their own.
+# Mapping from settings that --set cannot change in a comparison to the options that set them for all methods.
 _OPTIONS = {"seed": "--seed", "K": "-k", "method": "--methods", "preset": "--preset"}
 _ADDED_FIELDS = {"label_images": [], "normalizer": ""}  # missing in comparisons of earlier versions
 OnStart = Callable[[str, str], None]
@@ -53,7 +53,7 @@ def run_comparison(
         comparison: what to compare.
         output: folder of the comparison.
         devices: devices that share the methods.
-        on_start: called with a method and its device when it starts.
+        on_start: called with a method and its device when the method starts.
         on_done: called with the row of a method when it is done.
 
     Returns:
@@ -148,7 +148,11 @@ def describe(comparison: Comparison) -> dict[str, Any]:
 
 
 def _require_same_comparison(comparison: Comparison, output: Path) -> None:
-    """Write comparison.json; raise if the folder contains a comparison with other inputs or settings."""
+    """Write comparison.json if it is missing; otherwise check that it describes this comparison.
+
+    Raises:
+        InputError: if the folder contains another comparison or other files, or if labels or images changed.
+    """
     path = output / COMPARISON_FILE
     described, digests = describe(comparison), digest_inputs(comparison)
     if path.exists():
@@ -172,7 +176,7 @@ def _require_same_comparison(comparison: Comparison, output: Path) -> None:
 
 
 def run_in_process(job: MethodJob, on_start: Callable[[BaseProcess], None] = lambda process: None) -> Row:
-    """Run a job in a new process, so that its memory can be measured and it cannot crash this process.
+    """Run a job in a new process, to measure the job's memory and to survive a crash of the job.
 
     Args:
         job: the job.
@@ -199,7 +203,7 @@ def run_in_process(job: MethodJob, on_start: Callable[[BaseProcess], None] = lam
 
 
 def _work(job: MethodJob, sender: Connection) -> None:
-    """Run a job, and send its row or its exception to the parent process, unless that was killed."""
+    """Run a job, and send its row or its exception to the parent process, unless the parent was killed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         try:
@@ -209,7 +213,10 @@ def _work(job: MethodJob, sender: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process ends or is killed, then save the training and end this process, too."""
+    """Wait until the parent process ends or is killed, then send SIGTERM to this process.
+
+    The handler of SIGTERM saves the training and ends the process.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -14,7 +14,7 @@ Orientation = Literal["auto", "not-upright", "upright", "turned", "any"]
 """How objects are turned in the images.
 
 upright:     all objects are upright
-turned:      objects face any direction; every image is first rotated so that its object faces a common one
+turned:      objects face any direction; the images are first rotated until all objects face the same way
 any:         objects face any direction; images are not rotated, because no common direction can be found
 not-upright: a run decides from the images between turned and any
 auto:        a run decides from the images between upright, turned and any
@@ -23,7 +23,7 @@ auto:        a run decides from the images between upright, turned and any
 
 @dataclass(frozen=True)
 class Features:
-    """Features that recognize parts, in runs with features; `dve` also uses the settings of clusters."""
+    """Features that recognize parts, in runs with features; `dve` also uses the settings of K-means."""
 
     # Pretrained network that computes the features: `efficientnet-lite0`, `efficientnet-lite1`,
     # `efficientnet-lite2`, `dinov2-s`, `dinov2-b`, or `onnx:FILE` for an ONNX model. With `none`, the run

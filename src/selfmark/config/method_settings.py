@@ -53,8 +53,8 @@ class Methods:
     # in half sides of the image.
     warp_some: float = above(0, 1, 0.06)
     # File with the weights of the network VGG16 (.safetensors, with torchvision's layer names). Methods that
-    # reconstruct images compare them by its features. If the name is empty, they use EfficientNet-Lite0
-    # instead.
+    # reconstruct images compare the images by the features of VGG16. If the name is empty, they use
+    # EfficientNet-Lite0 instead.
     vgg16_weights: str = ""
 
 
@@ -257,7 +257,7 @@ _METHOD_SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def settings_of_method(method: str) -> dict[str, Any]:
-    """Return the settings that a method changes in every preset, by dotted name.
+    """Return a mapping from dotted names to values of the settings that a method changes in every preset.
 
     >>> settings_of_method("mallis2020")["correspondence.assignment"]
     'hungarian'

@@ -34,7 +34,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
     Args:
         text: the YAML text.
-        source: where it comes from, for the error message.
+        source: where the text comes from, for the error message.
 
     Raises:
         InputError: if the text is not valid YAML.
@@ -48,7 +48,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def describe_unknown_setting(name: str, known: Iterable[str]) -> str:
-    """Return a message about an unknown setting, which suggests a similar one if there is one."""
+    """Return a message about an unknown setting; the message suggests a similar known setting, if any."""
     suggestion = suggest(name, known)
     return f"unknown setting '{name[:100]}'" + (f".{suggestion}" if suggestion else "; see docs/settings.md")
 
@@ -94,7 +94,7 @@ def convert_fields(
 
 
 def _convert(hint: Any, value: Any, source: str, name: str) -> Any:
-    """Check a value against the type of its field; ints become floats and lists become tuples."""
+    """Check a value against the type of its field; convert ints to floats and lists to tuples as needed."""
 
     def mismatch(expected: str) -> InputError:
         return InputError(f"{source}: '{name}' must be {expected}, not {reprlib.repr(value)}")

@@ -27,7 +27,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def recipe_settings(name: str) -> dict[str, Any]:
-    """Return the settings of a recipe, by dotted name; `auto` changes none, so that the run decides.
+    """Return a mapping from dotted names to values of a recipe's settings.
+
+    The mapping is empty for `auto`, so that the run decides.
 
     >>> recipe_settings("side-view")["flip.partner"]
     'itself'

@@ -1,4 +1,4 @@
-"""Old names of settings, so that run folders and commands of selfmark 0.1 keep working."""
+"""Map old names of settings to current ones, so that old run folders and commands keep working."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def rename_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def original_setting_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace current names in nested settings with those of selfmark 0.1.
+    """Replace current names in nested settings with the old ones.
 
     Fingerprints are computed from the old names, so that renaming a setting does not change a fingerprint.
     """

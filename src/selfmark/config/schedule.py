@@ -1,4 +1,4 @@
-"""The length of a training: the iterations of its stages, and settings for a longer or shorter training."""
+"""Lengthen or shorten a training, and list the iterations of its stages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scale_schedule(config: Config, factor: float) -> Config:
 
 
 def schedule_settings(config: Config) -> dict[str, int]:
-    """Return the settings that `scale_schedule` changes, the numbers of iterations, by dotted name.
+    """Return a mapping from dotted names to values of the settings that `scale_schedule` changes.
 
     >>> schedule_settings(Config())["warmup.iterations"]
     30000
@@ -56,7 +56,7 @@ def schedule_settings(config: Config) -> dict[str, int]:
 
 
 def stage_iterations(config: Config) -> dict[str, int]:
-    """Return the total iterations of each stage of a training, in order; keys are the stages of log events.
+    """Return a mapping from the stages of a training, as log events call them, to their total iterations.
 
     >>> stage_iterations(Config())
     {'warm-up': 30000, 'round': 170000, 'stage 2': 200000}

@@ -1,7 +1,8 @@
-"""All settings with their defaults and limits; settings from the paper (cited in the README) keep its names.
+"""Define all settings with their defaults and limits.
 
-The defaults are the numbers of the paper, where it gives them. Where the paper leaves a choice, the preset
-`paper` follows the authors' program (see `presets` and docs/fidelity.md).
+Settings from the paper (cited in the README) have the paper's names. Where the paper gives a number, this
+number is the default. Where the paper leaves a choice, the preset `paper` follows the authors' program (see
+`presets` and docs/fidelity.md).
 
 Every number declares its limits (see `limits`). The comment behind or above a setting becomes its text on the
 page docs/settings.md.
@@ -344,8 +345,8 @@ class Augment:
 
     # Maximum angle by which an image is rotated in either direction, in degrees.
     rotation: float = between(0, 360, 40.0)
-    # Smallest and largest factor by which the width and the height of an image are multiplied. Both factors
-    # are drawn separately.
+    # Smallest and largest factor by which the width and the height of an image are multiplied. The factors
+    # for width and height are drawn separately.
     scale: tuple[float, float] = between(0.01, 100, (0.8, 1.2))
     # Maximum distance by which an image is shifted along each axis, as a fraction of its side.
     shift: float = between(0, 10, 0.05)
@@ -420,8 +421,8 @@ class Guards:
     # Maximum number of new images that are compared with the usual appearance of the training images.
     compared_images: int = between(1, 10_000, 24)
     # New images are unfamiliar if their features are too far from the mean of the training images. The limit
-    # is this value times the usual squared distance, which 95 % of the training images do not exceed. It is
-    # compared with the median of the new images.
+    # is this value times the usual squared distance, which 95 % of the training images do not exceed. The
+    # limit is compared with the median over the new images.
     max_unfamiliarity: float = above(0, 1_000_000, 1.0)
 
 
@@ -469,7 +470,7 @@ class Evaluation:
     # between the eyes. For objects without eyes, the normalizer replaces the distance between the eyes.
     precision_fraction: float = between(0, 1_000, 0.1)
     # Maximum number of iterations that fill in the landmarks that Stage 1 did not find (singular value
-    # thresholding). They are needed only to measure errors.
+    # thresholding). Filled-in landmarks are needed only to measure errors.
     completion_iterations: int = between(0, 1_000_000, 500)
     num_samples: int = between(1, 1_000_000, 200)  # Maximum number of images for the checks without labels.
     # Number of random deformations of each image in the checks without labels.
@@ -649,7 +650,7 @@ class Config:
 
     @property
     def merges_clusters(self) -> bool:
-        """Whether the number of landmarks is found by merging clusters; K is then its maximum."""
+        """Whether the number of landmarks is found by merging clusters; K is then the maximum number."""
         return self.method == "mallis2020"
 
     @property
@@ -665,8 +666,8 @@ class Config:
         [0, 30, 48, 40, 30]
         """
         settings = self.features
-        most = settings.max_candidates // self.K if self.K else 1
-        return self.K * max(1, min(settings.candidates, most))
+        max_per_landmark = settings.max_candidates // self.K if self.K else 1
+        return self.K * max(1, min(settings.candidates, max_per_landmark))
 
     @property
     def stage1_landmarks(self) -> int:
@@ -691,7 +692,7 @@ def check_model(images: Images, network: Network) -> None:
 
 
 def _check_memory(config: Config) -> None:
-    """Raise if an image or a training batch would take more memory than `memory` allows."""
+    """Raise if an image or a training batch would take more memory than the limits in the module `memory`."""
     channels = ENCODER_CHANNELS if config.uses_features else config.network.channels
     cells, size = config.map_size, config.images.size
     check_image_memory(config.K, size, channels, cells, 1 + config.flip.test)

@@ -19,7 +19,7 @@ Section = TypeVar("Section")
 # Settings that `used_settings` leaves out for runs without features. Methods of other papers use no features,
 # but keep `method`; dve also keeps `features`.
 _ONLY_WITH_FEATURES = ("method", "features", "student")
-# Settings of the methods of other papers.
+# Sections with the settings of the methods of other papers.
 _METHOD_SECTIONS = (
     "methods",
     "mallis2020",
@@ -31,8 +31,8 @@ _METHOD_SECTIONS = (
     "autolink",
 )
 
-# Settings that did not exist when the first digests were published. With their defaults, they change no
-# result, so they must not change a digest either.
+# Settings that did not exist when the first digests of settings were published. With their defaults, these
+# settings change no result, so they must not change a digest either.
 _ADDED_LATER = (
     ("images", "aspect"),
     ("loss", "hinge"),
@@ -81,8 +81,8 @@ def used_settings(config: Config) -> dict[str, Any]:
     - the sections `verification`, `smoothing` and `refinement`;
     - the section `schedule`, because the iterations that follow from it are included;
     - the sections of other methods than the run's own;
-    - `_ONLY_WITH_FEATURES` if the run uses no features, with the exceptions given there;
-    - settings of `_ADDED_LATER` that have their defaults.
+    - the settings in `_ONLY_WITH_FEATURES` if the run uses no features, with the exceptions given there;
+    - the settings in `_ADDED_LATER` that have their defaults.
     """
     values = _omit_later_defaults(to_dict(config))
     unused = {"schedule", "verification", "smoothing", "refinement", *_METHOD_SECTIONS}
@@ -90,7 +90,7 @@ def used_settings(config: Config) -> dict[str, Any]:
         unused -= {"methods", config.method}
     if not config.uses_features:
         unused |= {*_ONLY_WITH_FEATURES}
-        if config.method == "dve":  # It clusters cells with the K-means settings of features.
+        if config.method == "dve":  # The method dve clusters cells with the K-means settings of features.
             unused -= {"features"}
         if config.is_from_another_paper:
             unused -= {"method"}
@@ -122,8 +122,8 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     """Build a config from dictionaries.
 
     Args:
-        values: settings by section; missing ones take the defaults of `Config`, and names of
-            selfmark 0.1 are accepted.
+        values: mapping from sections to their settings. Missing settings take the defaults of `Config`. Old
+            names (see `renamed`) are accepted.
         source: where the values come from, for error messages.
     """
     result: Config = build_dataclass(Config, rename_settings(values), source)
@@ -158,7 +158,8 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
 
     Args:
         config: the config to start from.
-        changes: new values by dotted name; text is parsed as YAML, and names of selfmark 0.1 are accepted.
+        changes: mapping from dotted names to new values. Text is parsed as YAML. Old names (see `renamed`)
+            are accepted.
 
     Raises:
         InputError: if a setting does not exist or cannot have the value.

@@ -36,8 +36,8 @@ def unexplained_fraction(
     error = baseline = 0.0
     inputs = predictors.reshape(len(predictors), -1).astype(np.float64)
     for landmark in range(targets.shape[1]):
-        for fit, test in ((is_even, ~is_even), (~is_even, is_even)):
-            fit_rows, test_rows = fit & present[:, landmark], test & present[:, landmark]
+        for is_fitted, is_tested in ((is_even, ~is_even), (~is_even, is_even)):
+            fit_rows, test_rows = is_fitted & present[:, landmark], is_tested & present[:, landmark]
             if min(fit_rows.sum(), test_rows.sum()) < _MIN_IMAGES:
                 continue
             residual, spread = _fit_and_test(

@@ -40,11 +40,14 @@ def assign_clusters(
 
 
 def cheapest_per_group(group: Tensor, cost: Tensor) -> Tensor:
-    """Mark the member with the lowest cost in each group, [P] bool; if several have it, the first one.
+    """Mark the member with the lowest cost in each group.
 
     Args:
         group: [P] int64, group number of each member.
-        cost: [P].
+        cost: [P] cost of each member.
+
+    Returns:
+        [P] bool. If several members of a group have the lowest cost, only the first of them is marked.
     """
     # The second sort is stable, so members stay sorted by cost within their group.
     order = torch.argsort(cost, stable=True)

@@ -76,7 +76,7 @@ class CentroidMargins(NamedTuple):
 
 @_full_precision()
 def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
-    """Find the nearest of at least two centroids [C, D] for each vector [P, D], and its margin.
+    """Find the nearest of at least two centroids [C, D] for each vector [P, D], and the vector's margin.
 
     >>> margins = centroid_margins(torch.tensor([[0.0], [4.0], [6.0]]), torch.tensor([[0.0], [10.0]]))
     >>> [round(margin, 1) for margin in margins.margin.tolist()]
@@ -122,7 +122,7 @@ def sample_rows(
     Args:
         num_rows: number of rows of this process.
         max_rows: number of rows to sample over all processes; if there are fewer, all are returned.
-        generator: in the same state in every process; the result is on its device.
+        generator: random generator in the same state in every process; the result is on its device.
         group: the processes that the rows are distributed over.
 
     >>> sample_rows(10, 20, torch.Generator()).tolist()
@@ -159,7 +159,7 @@ def kmeans(
         clusters: number of centroids.
         iterations: maximum number of Lloyd iterations per run; a run ends early when it has converged.
         restarts: number of independent runs.
-        generator: on the vectors' device, in the same state in every process.
+        generator: random generator on the vectors' device, in the same state in every process.
         group: the processes that the vectors are distributed over.
     """
     count = sum(group.gather_counts(len(vectors)))
@@ -184,12 +184,12 @@ def _seed(vectors: Tensor, draws: Tensor, group: ProcessGroup) -> Tensor:
     Weights are float64, because the vector that a draw selects must not depend on rounding.
 
     Args:
-        vectors: [P, D].
+        vectors: [P, D] vectors of this process.
         draws: [R, C] uniform random numbers.
         group: the processes that the vectors are distributed over.
 
     Returns:
-        [R, C, D].
+        [R, C, D] seeds of each run.
     """
     restarts, clusters = draws.shape
     seeds = vectors.new_empty(restarts, clusters, vectors.shape[1])

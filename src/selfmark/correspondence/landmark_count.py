@@ -44,7 +44,7 @@ class CountTrial:
     """Result for one K: means over the splits, and the standard error of the score.
 
     detection:  d, the fraction of images in which a landmark is found
-    separation: s, the fraction of the points found that are clearly in one cluster
+    separation: s, the fraction of the found points that are clearly in one cluster
     agreement:  a, the fraction of these clear points to which both halves gave the same landmark, corrected
                 for chance; points of dissolved landmarks count as disagreement
     score:      2h / (K + n) with h = K d s a, see the module docstring
@@ -144,7 +144,7 @@ def find_plateau(trials: Sequence[CountTrial]) -> tuple[int, ...]:
 def score_uncertainty(trials: Sequence[CountTrial]) -> float:
     """Return the standard error of the best score, or the median of all standard errors if that is larger.
 
-    A standard error from a few splits is itself uncertain. The median keeps it from being too small.
+    A standard error from a few splits is itself uncertain. The median keeps the result from being too small.
     """
     best = max(trials, key=lambda trial: trial.score)
     return max(best.error, statistics.median(trial.error for trial in trials))
@@ -214,7 +214,7 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
 
 
 def _draw_half(images: int, blocks: int, generator: torch.Generator) -> Tensor:
-    """Mark a random half of the images, [images] bool, in blocks of consecutive images.
+    """Mark a random half of the images, in blocks of consecutive images; return a mask [images] bool.
 
     Consecutive images are often frames of one video. If each image were drawn separately, most videos would
     be in both halves, and the halves would agree too easily.
@@ -233,7 +233,7 @@ def _compare_halves(
     correspondence: Correspondence,
     generator: torch.Generator,
 ) -> Tensor:
-    """Cluster both halves into K clusters and return detection, separation and agreement, [3]."""
+    """Cluster each half into K clusters and return a tensor [3] with detection, separation and agreement."""
     index = described.points.image_index
     is_found: list[Tensor] = []
     clear_labels: list[Tensor] = []

@@ -2,7 +2,8 @@
 
 A network with one heatmap per cluster predicts the position of every cluster in every image. Two clusters are
 the same landmark if they are predicted at the same place in most of the images in which the rarer of the two
-is predicted confidently.
+is predicted confidently. A prediction is confident if the maximum of its heatmap is at least
+`mallis2020.min_confidence`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PlaceCounts:
-    """Numbers of images in which clusters are predicted, and in which two are predicted at the same place.
+    """Numbers of images in which a cluster is predicted, and in which two clusters are at the same place.
 
     confident: [M] int64, number of images in which the prediction of a cluster is confident
     together:  [M, M] int64, number of images in which two confident predictions are at the same place
@@ -37,7 +38,7 @@ def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tu
 
     Args:
         cells: [B, M, 2] predicted positions, in cells.
-        is_confident: [B, M] bool, whether a prediction counts.
+        is_confident: [B, M] bool, whether a prediction is confident; other predictions are not counted.
         max_distance: predictions closer than this many cells are at the same place.
     """
     difference = cells[:, :, None] - cells[:, None]
@@ -47,11 +48,11 @@ def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tu
 
 
 def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArray:
-    """Return the cluster that each cluster is merged into, [M]; itself if it is not merged.
+    """Return the leader of each cluster, [M]: the cluster that it is merged into, or itself if not merged.
 
-    Clusters are visited from the largest to the smallest. Each is merged into the first earlier cluster that
-    was not merged itself and that is often predicted at the same place: in more than the fraction `overlap`
-    of the images in which the rarer of the two clusters is predicted confidently.
+    Clusters are visited from the largest to the smallest. Each is merged into the first earlier leader that
+    is often predicted at the same place: in more than the fraction `overlap` of the images in which the rarer
+    of the two clusters is predicted confidently.
 
     Args:
         counts: how often clusters are predicted.
@@ -91,7 +92,7 @@ def merge_clusters(labeled: LabeledPoints, leader: IntArray) -> LabeledPoints:
 
     Args:
         labeled: points; every label must be at least 0.
-        leader: [M], see `find_leaders`.
+        leader: [M] leader of each cluster, see `find_leaders`.
     """
     device = labeled.label.device
     sizes = torch.from_numpy(cluster_sizes(labeled)).to(device)
@@ -130,7 +131,7 @@ def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
 def find_largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
     """Return the clusters with the most points, at most `max_clusters`, in ascending order of their numbers.
 
-    Clusters without points are left out. If `max_clusters` is 0, all others are returned.
+    Clusters without points are left out. If `max_clusters` is 0, all other clusters are returned.
     """
     sizes = cluster_sizes(labeled)
     order = np.argsort(-sizes, kind="stable")

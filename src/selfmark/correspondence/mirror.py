@@ -17,7 +17,7 @@ def mirror_cooccurrence(
     Args:
         label: [P] landmark of each point; below 0 for none.
         mirrored_label: [P] landmark of the same point in the mirror image; below 0 for none.
-        landmarks: K.
+        landmarks: number of landmarks K.
 
     >>> mirror_cooccurrence(np.array([0, 0, 1]), np.array([1, 1, -1]), 2).tolist()
     [[0, 2], [0, 0]]
@@ -71,7 +71,7 @@ class LandmarkPartners:
         return tuple(index for index, paired in enumerate(self.is_paired) if not paired)
 
     def select(self, chosen: Sequence[int]) -> LandmarkPartners:
-        """Keep some landmarks, which get the numbers 0, 1, ...; those whose partner is left out lose it.
+        """Keep some landmarks and number them 0, 1, ...; those whose partner is left out become unpaired.
 
         >>> LandmarkPartners((2, 1, 0, 3), (True, True, True, False)).select([0, 1, 3])
         LandmarkPartners(mirror=(0, 1, 2), is_paired=(False, True, False))
@@ -86,7 +86,7 @@ class LandmarkPartners:
 def find_mirror_partners(table: npt.NDArray[np.int64]) -> LandmarkPartners:
     """Find the partner of each landmark in the [K, K] table of `mirror_cooccurrence`.
 
-    The paper pairs each cluster with the one it becomes most often. Here the choice must also be mutual,
+    The paper pairs each cluster with the cluster that it becomes most often. Here the choice must be mutual,
     because flipping twice must change nothing: two landmarks are partners only if each exchanges places with
     the other more often than with any other landmark.
 

@@ -1,9 +1,9 @@
 """Recover correspondence over the training set (Sec. 3.3 of the paper): filter with K clusters, label with M.
 
 Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint also
-gets the label it has when its image is flipped. If several processes share the images, each provides the
-keypoints of its own images. Centroids are fitted to the keypoints of all processes; every other step treats
-each image separately.
+gets a label in the mirror image. If several processes share the images, each process provides the keypoints
+of its own images. Centroids are fitted to the keypoints of all processes; every other step treats each image
+separately.
 
 The computation runs on the generator's device, and the labels are there too. If the descriptors are in host
 memory, the device holds only the sample for K-means and one or two blocks of descriptors, regardless of the
@@ -151,14 +151,14 @@ def label_near_centroids(
 
 
 def distance_limits(vectors: Tensor, centroids: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
-    """Return, for each centroid, the squared distance from which a point is far from it, [C].
+    """Return the squared distance [C] from which a point counts as far from a centroid.
 
     The limit of a centroid is the mean plus one standard deviation of the squared distances of its points. A
     point belongs to the nearest centroid. The limit is 0 for a centroid without points.
 
     Args:
         vectors: [P, D] descriptors of this process.
-        centroids: [C, D].
+        centroids: [C, D] centroids.
         group: the processes that share the points.
     """
     nearest, distance = nearest_centroid(vectors, centroids)

@@ -3,8 +3,9 @@
 An object has more parts than landmarks. Some parts tell little that others do not tell: two points on a rigid
 body move together, while the tips of two legs do not. `choose_landmarks` therefore keeps the candidates that
 together predict all candidates best. The predictors are positions found in the images; the positions to
-predict are those found in the mirror images, mapped back. The two have different errors, so that a candidate
-with large errors does not seem useful just because nothing else predicts it. Uncertain positions count less.
+predict are those found in the mirror images, mapped back. Positions in an image and in its mirror image have
+different errors, so a candidate with large errors does not seem useful just because no other candidate
+predicts it. Uncertain positions count less.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Half(NamedTuple):
     Coordinates are relative to their means over the half that is fitted on.
 
     gram:   [2C, 2C] sums of products of the candidates' coordinates over the fitted images
-    cross:  [2C, 2T] sums of products with the targets' coordinates
+    cross:  [2C, 2T] sums of products of the candidates' and the targets' coordinates over the fitted images
     inputs: [N/2, 2C] candidates of the tested images
     truth:  [N/2, 2T] targets of the tested images
     weight: [N/2, T] weights of the targets
@@ -64,7 +65,7 @@ def choose_landmarks(
         targets: positions to predict, and their weights.
         partners: mirror partners of the C candidates.
         count: number of candidates to choose, at most C.
-        scale: distance that counts one half, in pixels.
+        scale: distance between prediction and target that counts half of its weight, in pixels.
 
     Returns:
         [count] indices of the chosen candidates, ascending.
@@ -99,9 +100,17 @@ def _split_images(candidates: FloatArray, targets: Targets) -> list[_Half]:
     inputs, outputs = (xy.reshape(len(xy), -1).astype(np.float64) for xy in (candidates, targets.xy))
     is_even = np.arange(len(inputs)) % 2 == 0
     halves = []
-    for fit, test in ((is_even, ~is_even), (~is_even, is_even)):
-        x, y = inputs - inputs[fit].mean(axis=0), outputs - outputs[fit].mean(axis=0)
-        halves.append(_Half(x[fit].T @ x[fit], x[fit].T @ y[fit], x[test], y[test], targets.weight[test]))
+    for is_fitted, is_tested in ((is_even, ~is_even), (~is_even, is_even)):
+        x, y = inputs - inputs[is_fitted].mean(axis=0), outputs - outputs[is_fitted].mean(axis=0)
+        halves.append(
+            _Half(
+                x[is_fitted].T @ x[is_fitted],
+                x[is_fitted].T @ y[is_fitted],
+                x[is_tested],
+                y[is_tested],
+                targets.weight[is_tested],
+            )
+        )
     return halves
 
 

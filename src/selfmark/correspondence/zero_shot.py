@@ -8,7 +8,7 @@ the centroid.
 `find_foreground` finds the cells of the object. It clusters all cells, and keeps the clusters that occur much
 more often inside the images than at their border. The other clusters are background.
 
-If several processes share the images, each has the features of its own images.
+If several processes share the images, each process has the features of its own images.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_foreground(
         cells: [N, D, h, w] features of the cells.
         colors: [N, C, h, w] colors of the cells.
         settings: number of clusters, width of the border in cells, and limits.
-        generator: source of the random numbers; the computation runs on its device.
+        generator: source of the random numbers; the computation runs on the device of the generator.
         group: the processes that share the images.
     """
     by_features = _mark_rare_at_border(cells, settings.max_border_ratio, settings, generator, group)
@@ -124,7 +124,7 @@ def find_part_centroids(
         foreground: [N, h, w] bool, cells of the object.
         K: number of parts.
         settings: settings of K-means.
-        generator: source of the random numbers; the computation runs on its device.
+        generator: source of the random numbers; the computation runs on the device of the generator.
         group: the processes that share the images.
     """
     sample = _sample_cells(cells, foreground, settings, generator, group)
@@ -136,7 +136,7 @@ def find_part_centroids(
 
 
 def place_parts(cells: Tensor, centroids: Tensor, sharpness: float) -> PlacedLandmarks:
-    """Place each landmark at the soft-argmax of the similarity to its centroid.
+    """Place each landmark at the soft-argmax of the similarity to the landmark's centroid.
 
     Args:
         cells: [N, D, h, w] features of the cells.
@@ -164,7 +164,7 @@ def _sample_cells(
 
 
 def _label_cells(block: Tensor, centroids: Tensor) -> Tensor:
-    """Return the nearest centroid of each cell of [B, D, h, w] features, [B, h, w]."""
+    """Return the index [B, h, w] of the centroid nearest to each cell; `block` is [B, D, h, w] features."""
     images, _, height, width = block.shape
     vectors = block.permute(0, 2, 3, 1).flatten(0, 2)
     return nearest_centroid(vectors, centroids).cluster.view(images, height, width)

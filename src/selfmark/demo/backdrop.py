@@ -31,7 +31,8 @@ def draw_clutter(rng: np.random.Generator, size: int) -> Array:
         ends_xy = rng.integers(0, size, (2, 2))
         width = max(1, round(float(rng.uniform(1, 3)) * scale))
         cv2.line(canvas, ends_xy[0].tolist(), ends_xy[1].tolist(), _random_color(rng), width, cv2.LINE_AA)
-    canvas = cv2.GaussianBlur(canvas, (0, 0), float(rng.uniform(0.5, 1.6)) * scale)  # out of focus
+    # The background is out of focus.
+    canvas = cv2.GaussianBlur(canvas, (0, 0), float(rng.uniform(0.5, 1.6)) * scale)
     grain = rng.normal(0, rng.uniform(0.01, 0.04), (48, 48, 1)).astype(np.float32)
     enlarged = cv2.resize(grain, (size, size), interpolation=cv2.INTER_CUBIC)[..., None]
     result: Array = np.clip(canvas + enlarged, 0.0, 1.0).astype(np.float64)

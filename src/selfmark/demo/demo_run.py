@@ -17,7 +17,7 @@ from selfmark.run.folder import Listener, Run
 
 TRAIN_IMAGES, TEST_IMAGES, SIZE = 750, 200, 96
 TRAIN_SEED, TEST_SEED = 1, 2
-REQUIRED_FACTOR = 2.0  # lower limit of: error of the mean shape / error of the landmarks
+REQUIRED_FACTOR = 2.0  # The error of the mean shape must be at least this many times that of the landmarks.
 
 # Changes to the preset `tiny`: pretrained features are used. To keep the demo below five minutes on two CPU
 # cores, images are fewer and smaller than usual for features, and rounds are shorter.

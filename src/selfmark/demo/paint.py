@@ -1,5 +1,6 @@
-"""Paint the parts of the animal: choose a palette color for each point of a part's unit sphere.
+"""Paint the parts of the animal: choose a palette color for each point of a part's surface.
 
+Every part is an ellipsoid. Points on its surface are given as points of the unit sphere (see `shape`).
 Every landmark has a sharp mark, painted at its anchor (see `shape`). Marks are at the same positions on all
 animals; only the palette differs. Functions paint only the left side: left limbs, and x >= 0 on middle parts.
 The renderer mirrors points of the right side before it calls `paint`.
@@ -141,7 +142,7 @@ def paint(kind: str, xyz: Array, palette: Array) -> Array:
 
     Args:
         kind: Name of the part.
-        xyz: [3, n] points on its unit sphere.
+        xyz: [3, n] points on the surface of the part, as points on the unit sphere.
         palette: [6, 3] colors, RGB in 0..1.
 
     Returns:

@@ -27,7 +27,7 @@ class Camera:
         return projected
 
     def rays(self, xy: Array) -> Array:
-        """Return the rays [..., 3] of pixels [..., 2]; z is 1, so that the distance along a ray is depth."""
+        """Return the rays [..., 3] of pixels [..., 2]; z is 1, so `d * ray` is the point at the depth d."""
         return np.concatenate([(xy - self.center) / self.focal, np.ones_like(xy[..., :1])], axis=-1)
 
 
@@ -54,15 +54,18 @@ def compute_part_boxes(body: Body) -> Array:
     """Compute the exact bounding box of each part, for a camera with focal length 1 and center 0.
 
     The sides of a box are tangents. A line with coefficients l, whose points satisfy l @ (x, y, 1) = 0, is
-    tangent to the image of an ellipsoid if l^T D l = 0, where D = axes axes^T - center center^T. For a
-    vertical line, l = (1, 0, -x), this is a quadratic equation in x. Horizontal lines are analogous.
+    tangent to the image of an ellipsoid if l^T D l = 0. Here D = axes axes^T - center center^T is the dual
+    conic of the image. For a vertical line, l = (1, 0, -x), this is a quadratic equation in x. Horizontal
+    lines are analogous.
 
     Returns:
-        [P, 4]: x0, y0, x1, y1.
+        [P, 4] box x0, y0, x1, y1 of each of the P parts.
     """
-    dual = body.axes @ body.axes.transpose(0, 2, 1) - body.centers[:, :, None] * body.centers[:, None, :]
-    middle = dual[:, :2, 2] / dual[:, 2:, 2]
-    root = np.sqrt(middle**2 - np.diagonal(dual, axis1=1, axis2=2)[:, :2] / dual[:, 2:, 2])
+    dual_conic = (
+        body.axes @ body.axes.transpose(0, 2, 1) - body.centers[:, :, None] * body.centers[:, None, :]
+    )
+    middle = dual_conic[:, :2, 2] / dual_conic[:, 2:, 2]
+    root = np.sqrt(middle**2 - np.diagonal(dual_conic, axis1=1, axis2=2)[:, :2] / dual_conic[:, 2:, 2])
     return np.concatenate([middle - root, middle + root], axis=1)
 
 
@@ -123,7 +126,7 @@ def _measure_creases(depth: Array, radius: float) -> Array:
     The result is 0 in front of the surroundings, and 1 from a distance of 0.35 units behind them.
 
     Args:
-        depth: [H, W] of the rays, infinite where nothing is hit.
+        depth: [H, W] depth at which each ray hits the animal, infinite if it misses.
         radius: standard deviation of the Gaussian that averages the surroundings, in rays.
     """
     is_hit = np.isfinite(depth)
@@ -144,7 +147,8 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
         size: Side of the picture in pixels.
 
     Returns:
-        Color [size, size, 3] in 0..1, already multiplied by coverage, and coverage [size, size] in 0..1.
+        Coverage [size, size] is the fraction of a pixel that the animal covers. The result is the color
+        [size, size, 3] in 0..1, already multiplied by the coverage, and the coverage.
     """
     grid = pixel_grid(size, OVERSAMPLE)
     hits = cast_rays(body, camera, grid)
@@ -154,7 +158,7 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
         rows, columns = np.divmod(np.flatnonzero(hits.part == index), len(grid))
         rays = camera.rays(np.stack([grid[columns], grid[rows]], axis=-1)).T
         inverse = np.linalg.inv(body.axes[index])
-        # Points on the unit sphere of the part.
+        # Map the points that the rays hit to the unit sphere of the part.
         sphere = inverse @ (rays * hits.depth[rows, columns] - body.centers[index][:, None])
         albedo = paint(kind, _fold_to_left(sphere, body.sides[index]), palette)
         lit = _shade(albedo, _normalize(inverse.T @ sphere), _normalize(rays), light)
@@ -163,7 +167,7 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
 
 
 def average_rays(grid_values: Array, size: int) -> Array:
-    """Average the rays of each pixel: [size * OVERSAMPLE, ...] to [size, ...]."""
+    """Average over the rays of each pixel: [size * OVERSAMPLE, size * OVERSAMPLE] to [size, size]."""
     return cv2.resize(grid_values, (size, size), interpolation=cv2.INTER_AREA).astype(np.float64)
 
 

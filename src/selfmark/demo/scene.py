@@ -36,7 +36,7 @@ class Scene:
     """A whole generated data set: N unrelated pictures and their exact landmarks.
 
     Attributes:
-        images: [N, S, S, 3] uint8, RGB.
+        images: [N, S, S, 3] uint8 pictures, RGB.
         xy: [N, L, 2] float32, exact projections of the landmarks in pixels, with pixel centers at integers.
         visible: [N, L] bool, True if inside the picture and hidden neither by the animal nor by an occluder.
         names: L names; "left" is the animal's own left.

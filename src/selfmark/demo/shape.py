@@ -55,7 +55,9 @@ FLIP_IDX: tuple[int, ...] = (
 
 @dataclass(frozen=True)
 class Pose:
-    """Joint angles in radians. Paired joints have two rows, left and right, equal in a symmetric pose.
+    """Joint angles in radians. Paired joints have two rows, for left and right.
+
+    In a symmetric pose, the two rows are equal.
 
     Attributes:
         view: [3] yaw, pitch, roll of the whole animal.
@@ -91,7 +93,7 @@ class Proportions:
     """Scale factors of the parts, around 1."""
 
     head: Array  # [3] width, height, depth
-    torso: Array  # [3]
+    torso: Array  # [3] width, height, depth
     muzzle: float
     ear: float
     arm: float
@@ -105,8 +107,8 @@ class Body:
     Attributes:
         kinds: P part names, e.g. "ear".
         sides: [P] LEFT, MIDDLE or RIGHT.
-        centers: [P, 3].
-        axes: [P, 3, 3], one semi-axis per column.
+        centers: [P, 3] centers of the ellipsoids.
+        axes: [P, 3, 3] semi-axes of the ellipsoids, one per column.
     """
 
     kinds: tuple[str, ...]

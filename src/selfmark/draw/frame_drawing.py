@@ -226,8 +226,8 @@ def _blend(
         low: (x, y) of the upper left corner of the rectangle; it may be outside the canvas.
         high: (x, y) of the lower right corner of the rectangle.
         opacity: Opacity, 0 to 1.
-        draw: Draws on its first argument, a copy of the part of the canvas inside the rectangle. The second
-            argument is the (x, y) of the upper left corner of this part.
+        draw: Function that draws on its first argument, a copy of the part of the canvas inside the
+            rectangle. The second argument is the (x, y) of the upper left corner of this part.
     """
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         return

@@ -90,7 +90,7 @@ def draw_videos(
 
 
 def list_labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
-    """Return the path of the labeled video of each video, in the same folder structure as the videos."""
+    """Map each video to the path of its labeled video; the folder structure is that of the videos."""
     videos = list(dict.fromkeys(ref.path for ref in refs if ref.frame is not None))
     return {
         video: folder / path.with_name(path.name + SUFFIX)
@@ -120,11 +120,11 @@ class _VideoOptions:
     """Options of a labeled video.
 
     Attributes:
-        style: Style and layout of its pictures.
+        style: Style and layout of the pictures.
         every: Write every n-th frame.
         step: Number of written frames from one predicted frame to the next.
         trail: Length of the trails in seconds.
-        show_tracks: Whether to write the number of its track beside each object.
+        show_tracks: Whether the number of an object's track is written beside the object.
     """
 
     style: PictureStyle
@@ -139,7 +139,7 @@ class _PendingObject(NamedTuple):
 
     ref:       image reference with frame and track
     xy:        [K, 2] landmarks
-    score:     [K]
+    score:     [K] scores
     predicted: [K, 2] landmarks before smoothing; None if they are not smoothed
     """
 
@@ -155,7 +155,7 @@ class _TrackState:
 
     Attributes:
         history: [K, 2] landmarks in the last predicted frames, oldest first, pixels of the enlarged frame.
-        last_seen: Number of frames that were written before the last one with the object.
+        last_seen: Number of frames that were written before the last frame with the object.
         typical_score: [K] running mean of the scores.
         typical_size: Running mean of the size, pixels of the enlarged frame.
     """
@@ -196,7 +196,7 @@ class _LabeledVideo:
         """Add an object.
 
         Args:
-            ref: Its image reference.
+            ref: Image reference of the object.
             xy: [K, 2] landmarks.
             score: [K] scores.
             predicted: [K, 2] landmarks before smoothing; None if they are not smoothed.
@@ -221,7 +221,8 @@ class _LabeledVideo:
             while self._next is not None and self._next[0] < target:
                 self._write(*self._next, objects=[], before=[])
                 self._next = next(self._frames, None)
-            # Objects are skipped if their frame is unreadable, or was written because they came out of order.
+            # Objects are skipped if their frame is unreadable, or if the frame was already written because
+            # objects of a later frame came first.
             if self._next is not None and self._next[0] == target:
                 self._open(self._next[1])
                 objects = self._build_drawn_objects()

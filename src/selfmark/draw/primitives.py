@@ -76,7 +76,7 @@ def measure_label(text: str, height: int) -> tuple[int, int]:
 def draw_label(canvas: Pixels, text: str, corner: tuple[int, int], height: int) -> None:
     """Draw a small white text with a thin black outline.
 
-    Unlike `draw_text`, it can draw characters that are not ASCII if matplotlib is installed.
+    Unlike `draw_text`, this function can draw characters that are not ASCII if matplotlib is installed.
 
     Args:
         canvas: Picture to draw on.

@@ -20,10 +20,10 @@ _TICKS_PER_SECOND = 90_000  # the usual time base of video files
 
 
 class VideoWriter(Protocol):
-    """A video that is written frame by frame, of even width and height."""
+    """A video of even width and height that is written frame by frame."""
 
     def write(self, frame: Pixels, seconds: float) -> None:
-        """Append a frame [H, W, 3] RGB, which is shown from this time on."""
+        """Append a frame [H, W, 3] RGB, which is shown from the time `seconds` on."""
 
     def close(self) -> None:
         """Finish the file."""

@@ -44,7 +44,7 @@ def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) ->
     """Rotate and mirror each image around its center, so that its landmarks fit the common shape.
 
     Args:
-        pixels: [N, 3, S, S] uint8.
+        pixels: [N, 3, S, S] uint8 images.
         xy: [N, K, 2] landmarks, pixels of these images.
         shapes: fit of the landmarks to a common shape; None leaves the images as they are.
     """
@@ -57,7 +57,7 @@ def align_images(pixels: Tensor, xy: FloatArray, shapes: FittedShapes | None) ->
         angle = shapes.rotation - np.angle(np.exp(1j * shapes.rotation[is_majority]).mean())
         sign = np.where(shapes.is_mirrored, -1.0, 1.0)
         cos, sin = np.cos(angle), np.sin(angle)
-        # A rotation after negating y: [[cos, -sin], [sin, cos]] @ [[1, 0], [0, sign]].
+        # Negate y if `sign` is -1, and then rotate: [[cos, -sin], [sin, cos]] @ [[1, 0], [0, sign]].
         linear = np.stack([np.stack([cos, -sin * sign], -1), np.stack([sin, cos * sign], -1)], -2)
     center = np.full(2, (size - 1) / 2)
     offset = center - linear @ center
@@ -81,7 +81,7 @@ def compute_features(
         pixels: [N, 3, S, S] images in 0..1.
         device: device to compute on.
         batch: images per forward pass.
-        group: the processes that share the images; each gets the features of all images.
+        group: the processes that share the images; each process gets the features of all images.
 
     Returns:
         [N, D, S/8, S/8] unit vectors, float16, on the CPU.
@@ -98,7 +98,7 @@ def describe_landmarks(features: Tensor, xy: FloatArray) -> FloatArray:
     """Describe each landmark of each image by the features at its position.
 
     Args:
-        features: [N, D, S/8, S/8], see `compute_features`.
+        features: [N, D, S/8, S/8] features of the cells, see `compute_features`.
         xy: [N, K, 2] landmarks, pixels of the images [S, S] that `features` describe.
 
     Returns:
@@ -114,8 +114,8 @@ def find_by_appearance(features: Tensor, descriptor: FloatArray, sharpness: floa
     """Find each landmark of an image by its appearance in all other images.
 
     Args:
-        features: [N, D, S/8, S/8], see `compute_features`.
-        descriptor: [N, K, D], see `describe_landmarks`.
+        features: [N, D, S/8, S/8] features of the cells, see `compute_features`.
+        descriptor: [N, K, D] descriptors of the landmarks, see `describe_landmarks`.
         sharpness: inverse temperature of the soft-argmax over similarities.
 
     Returns:
@@ -144,7 +144,7 @@ def measure_unexplained_by_appearance(
     Args:
         images: aligned images.
         features: [N, D, S/8, S/8] features of the aligned images, see `compute_features`.
-        descriptor: [N, K, D], see `describe_landmarks`.
+        descriptor: [N, K, D] descriptors of the landmarks, see `describe_landmarks`.
         xy: [N, K, 2] landmarks, pixels of the original images.
         sharpness: see `find_by_appearance`.
     """
@@ -164,7 +164,7 @@ def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> Float
     the mean descriptor of every landmark over images. Landmarks that mark the same place count as one.
 
     Args:
-        descriptor: [N, K, D], see `describe_landmarks`.
+        descriptor: [N, K, D] descriptors of the landmarks, see `describe_landmarks`.
         duplicates: groups of landmarks that mark the same place.
 
     Returns:
@@ -176,8 +176,8 @@ def measure_purity(descriptor: FloatArray, duplicates: list[list[int]]) -> Float
     centered = descriptor - descriptor.mean(axis=(0, 1))
     mean = centered.mean(axis=0)
     similarity = np.einsum("nkd,ld->nkl", centered, mean / _compute_lengths(mean))
-    # A descriptor resembles a mean that it is part of. So it is compared with the mean of its own landmark
-    # over the other images.
+    # Every descriptor resembles a mean to which it contributes. So the descriptor is compared with the mean
+    # of its own landmark over the other images.
     mean_of_others = (num_images * mean - centered) / (num_images - 1)
     own_similarity = (centered * mean_of_others / _compute_lengths(mean_of_others)).sum(axis=-1)
     similarity[:, np.arange(num_landmarks), np.arange(num_landmarks)] = own_similarity

@@ -40,7 +40,7 @@ def measure_background(pixels: Tensor, xy: FloatArray, radius: int, max_differen
     num_background_frames = np.zeros(xy.shape[1])
     for frame, landmarks in zip(pixels, xy, strict=True):
         difference = (frame.float() - median).abs().mean(dim=0)[None, None]
-        # The mean difference of the square around each pixel, [1, 1, S, S].
+        # `mean` [1, 1, S, S] is the mean difference over the square around each pixel.
         mean = F.avg_pool2d(difference, 2 * radius + 1, stride=1, padding=radius, count_include_pad=False)
         column, row = torch.from_numpy(landmarks).round().long().clamp(0, size - 1).unbind(dim=-1)
         num_background_frames += (mean[0, 0, row, column] <= max_difference).numpy()

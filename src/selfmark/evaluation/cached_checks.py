@@ -1,4 +1,4 @@
-"""Cache the label-free checks of a run on a set of images, next to its predictions."""
+"""Cache the results of the label-free checks of a run on a set of images, beside the cached predictions."""
 
 from __future__ import annotations
 

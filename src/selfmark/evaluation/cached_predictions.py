@@ -96,13 +96,13 @@ def cache_file(run: Run, refs: Sequence[ImageRef], ending: str) -> Path:
 
 
 def run_fingerprint(run: Run, card: ModelCard) -> str:
-    """Return a digest of everything in a run that its predictions depend on."""
+    """Return a digest of everything in a run that the run's predictions depend on."""
     files = [
         run.model_folder / "weights.safetensors",
         run.path / "checkpoints" / "stage1.safetensors",
         run.path / "points" / "landmarks.safetensors",
     ]
-    # If landmarks were chosen among clusters of Stage 1, its landmarks depend on the other clusters as well.
+    # If landmarks were chosen among clusters of Stage 1, they also depend on the clusters not chosen.
     chosen = run.path / "points" / "keypoints-1-chosen.safetensors"
     if chosen.exists():
         files += [chosen, run.path / "points" / "keypoint-landmarks.safetensors"]
@@ -196,7 +196,7 @@ def _digest_file(path: Path) -> str:
 def _file_state_digest(path: Path, size: int, modified: int) -> str:
     """Return the SHA-256 of a file, from the cache unless its size or time of modification has changed."""
     try:
-        # A sparse file of a stranger's run may claim terabytes.
+        # An untrusted run may contain a sparse file of terabytes. Files larger than the memory are refused.
         with open_to_read(path, physical_memory()) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError:

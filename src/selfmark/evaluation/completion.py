@@ -28,7 +28,7 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
     Shifting or scaling the coordinates shifts or scales the result, so their origin and unit do not matter.
 
     Args:
-        landmarks: [N, K, 2], NaN where missing.
+        landmarks: [N, K, 2] landmarks, NaN where missing.
         iterations: Maximum number of iterations of Singular Value Thresholding.
 
     Returns:
@@ -60,7 +60,7 @@ def threshold_singular_values(
 
     Args:
         matrix: [A, B], entries of the order of one; A should be the smaller dimension.
-        observed: [A, B], True for the observed entries.
+        observed: [A, B] mask, True for the observed entries.
         iterations: Maximum number of iterations.
 
     Returns:
@@ -99,10 +99,10 @@ def shrink_singular_values(matrix: FloatArray, tau: float) -> FloatArray:
 def mean_landmarks(landmarks: FloatArray) -> FloatArray:
     """Compute the mean position [K, 2] of each landmark.
 
-    A landmark that was found in no image gets the mean of the mean positions of the others.
+    A landmark that was found in no image gets the average of the other landmarks' mean positions.
 
     Args:
-        landmarks: [N, K, 2], NaN where missing.
+        landmarks: [N, K, 2] landmarks, NaN where missing.
 
     Raises:
         InputError: If no landmark was found in any image.

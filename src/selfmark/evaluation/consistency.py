@@ -52,7 +52,7 @@ class _Deformations(NamedTuple):
 
     matrix: [B, 2, 3] affine maps
     colors: changes of colors and blur
-    noise:  [B, 3, S, S] standard deviation 1
+    noise:  [B, 3, S, S] noise with standard deviation 1
     """
 
     matrix: Tensor
@@ -70,7 +70,10 @@ def measure_deformation_errors(
     batch: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> DeformationErrors:
-    """Measure the equivariance error: how far landmarks of deformed images are from the deformed landmarks.
+    """Measure the equivariance error of landmarks.
+
+    This is the distance between the landmarks found in a deformed image and the landmarks of the original
+    image after the same deformation.
 
     Args:
         detector: The detector, with or without averaging over the mirrored image.
@@ -78,10 +81,10 @@ def measure_deformation_errors(
         deformations: Number of deformations per image; each is a random affine map with a change of colors,
             blur and noise.
         augment: Strength of the deformations, usually the same as in training.
-        generator: Random number generator on the detector's device, in the same state in every process; not
-            to be used afterwards.
+        generator: Random number generator on the detector's device, in the same state in every process. Do
+            not use it afterwards, because its state then differs between processes.
         batch: Number of images processed at a time.
-        group: The processes that share the images; each gets the errors of all images.
+        group: The processes that share the images; each process gets the errors of all images.
     """
     size = pixels.shape[-1]
 
@@ -195,10 +198,10 @@ def compute_agreeing_fraction(
     """Return the fraction of images [K] in which a distance is within the radius.
 
     Args:
-        distance: [N, K], see `measure_mirror_errors`; images in which it is NaN do not count. None if the
+        distance: [N, K] distances, see `measure_mirror_errors`; NaN does not count. None if the
             distances were not measured, which makes all fractions NaN.
         agreement_radius: maximum distance at which two positions agree, as a fraction of the image's side.
-        num_landmarks: K.
+        num_landmarks: number of landmarks K.
     """
     if distance is None:
         return np.full(num_landmarks, np.nan)

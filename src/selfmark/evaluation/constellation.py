@@ -97,7 +97,7 @@ def measure_unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -
     """Return the error [K] of predicting each landmark from the others.
 
     The error is divided by the error of guessing the landmark's mean position. Duplicates of the landmark do
-    not count as others, because they follow it wherever it jumps. The result is NaN if there are no others.
+    not count as others, because they jump together with the landmark. The result is NaN if no others remain.
 
     Args:
         xy: [N, K, 2] landmarks.

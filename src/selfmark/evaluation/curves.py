@@ -15,7 +15,7 @@ from selfmark.points import FloatArray
 
 
 def errors_by_point(errors: FloatArray) -> FloatArray:
-    """Compute the mean error of each point over images, [N, L] to [L]; NaN if all are NaN."""
+    """Compute the mean error of each point over images, [N, L] to [L]; NaN if all its errors are NaN."""
     return nan_mean(errors, axis=0)
 
 

@@ -41,7 +41,8 @@ def measure_detector_precisions(
         folder: Folder for the decoded images if they do not fit in memory; None if they are known to fit.
 
     Returns:
-        The percentage for each name of a detector; NaN if it finds no keypoint in the labeled images.
+        Mapping from the name of a detector to the percentage; NaN if the detector finds no keypoint in the
+        labeled images.
     """
     labeled = load_labeled_images(truth, config, folder)
     store = labeled.store
@@ -93,7 +94,7 @@ def measure_first_keypoint_precision(run: Run, train: LabeledRun, spec: str, con
     skipped = {event["name"] for event in run.events() if event["event"] == "skipped"}
     used = [ref for ref in run.refs() if ref.name not in skipped]
     label_rows = {(ref.path.resolve(), ref.frame, ref.box): row for row, ref in enumerate(train.truth.refs)}
-    # The row of labels of each image, -1 for images without labels.
+    # `row_of_image` maps each image to its row of labels, or to -1 if the image has no labels.
     row_of_image = np.array([label_rows.get((ref.path.resolve(), ref.frame, ref.box), -1) for ref in used])
     if not (row_of_image >= 0).any():
         return None

@@ -79,7 +79,7 @@ def measure_unfamiliarity(familiarity: Familiarity, descriptions: Tensor) -> flo
 def compute_mean_features(encoder: Encoder, pixels: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> Tensor:
     """Return the mean features [N, C] of network images [N, 3, S, S] uint8, as unit vectors on the CPU.
 
-    The processes of the group share the images, and each gets the features of all images.
+    The processes of the group share the images, and each process gets the features of all images.
     """
     device = next(encoder.parameters()).device
     batch = _BATCH if device.type == "cpu" else _GPU_BATCH
@@ -103,7 +103,7 @@ def save_familiarity(
         detector: The detector.
         pixels: [N, 3, S, S] uint8 training images.
         folder: Model folder.
-        guards: Number of images to use.
+        guards: Settings with the number of images to use.
         group: The processes that share the images; only the leader writes.
     """
     encoder = _find_encoder(detector)
@@ -124,7 +124,7 @@ def warn_of_unfamiliar_images(
         run: Run folder or model folder of the detector.
         detector: The detector.
         refs: The images; a sample of them is compared.
-        guards: Size of the sample, and the distance from which images are unfamiliar.
+        guards: Settings with the size of the sample, and the limit above which images are unfamiliar.
 
     Returns:
         The warning; None if the images are familiar, or if they cannot be compared.

@@ -30,7 +30,7 @@ def match_annotations(
 
     Args:
         file: The label file.
-        annotations: N of its annotations.
+        annotations: N annotations of the file.
         refs: The images that the user gave.
 
     Returns:
@@ -45,7 +45,8 @@ def match_annotations(
     for row, ref in enumerate(refs):
         rows_of[resolved[ref.path], ref.frame].append(row)
     videos = {path for path, frame in rows_of if frame is not None}
-    taken: dict[int, str] = {}  # location of the annotation of each row, in the order of the annotations
+    # `taken` maps rows of `refs` to the locations of their annotations, in the order of the annotations.
+    taken: dict[int, str] = {}
     for annotation, image in zip(annotations, images, strict=True):
         path = path_of[_split_path(image)]
         frame = image.video_frame() if path in videos else None
@@ -66,16 +67,17 @@ def match_annotations(
 def _find_files(
     labels: Path, wanted: Mapping[PathParts, CocoImage], resolved: Mapping[Path, str], num_given: int
 ) -> tuple[dict[PathParts, str], list[str]]:
-    """For each image of a label file, find the given file whose path shares the longest end with its path.
+    """Find the given file of each image in a label file: the one whose path has the longest common end.
 
     Args:
         labels: The label file.
         wanted: Mapping from paths to the images of the label file.
-        resolved: Mapping from the path of each file, as given, to its path without symbolic links.
+        resolved: Mapping from the given path of each file to the file's path without symbolic links.
         num_given: Number of images given, for messages.
 
     Returns:
-        The resolved path of each image, and notes about images of which only the end of the path matched.
+        Mapping from paths in the label file to resolved paths of the given files, and notes about images of
+        which only the end of the path matched.
     """
     found: dict[PathParts, str] = {}
     partial_matches: list[str] = []
@@ -114,8 +116,8 @@ def _find_files(
     for name, image in wanted.items():
         if name not in found:
             raise InputError(
-                f"{image.where} '{image.file_name}' is not among the "
-                f"{describe_count(num_given, 'image')} given"
+                f"{image.where} '{image.file_name}' is not among the given images "
+                f"({describe_count(num_given, 'image')})"
             )
     if not partial_matches:
         return found, []
@@ -193,7 +195,7 @@ def _describe_conflict(where: str, other: str, box: Box | None) -> str:
         return f"{where} and {other} annotate the same object of an image; annotate each object once"
     return (
         f"{where} and {other} annotate one image that was given without boxes; to evaluate several objects "
-        "in an image, give a COCO file with their boxes as the images"
+        "in an image, give a COCO file with the boxes of the objects instead of the image"
     )
 
 

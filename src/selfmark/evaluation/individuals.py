@@ -48,8 +48,8 @@ class IndividualChecks:
     """Checks of K landmarks across individuals. A check that was not made is all NaN.
 
     Attributes:
-        purity: [K] fraction of images in which the landmark looks more like itself in other images than like
-            any other landmark.
+        purity: [K] fraction of images in which the landmark looks more like the same landmark in the other
+            images than like any other landmark.
         constellation: [K] fraction of images in which the landmark has its usual place among the others.
         unexplained: [K] error of predicting the landmark from the others, divided by the error of guessing
             its mean position.
@@ -91,7 +91,7 @@ def check_individuals(
         pixels: [N, 3, S, S] uint8 network images.
         config: settings of the run.
         device: device to compute on.
-        group: the processes that share the computation of features; each gets all results.
+        group: the processes that share the computation of features; each process gets all results.
     """
     settings, side = config.evaluation, pixels.shape[-1]
     duplicates = group_duplicates(xy, settings.duplicate_radius * side)

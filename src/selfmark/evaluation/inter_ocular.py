@@ -1,6 +1,6 @@
 """Measure errors of 68 facial points with two definitions of the inter-ocular distance.
 
-One is the definition of this package, the other is that of the authors' program.
+The first definition is that of this package. The second definition is that of the authors' program.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ _MIN_FRACTION = 0.1  # a group with a smaller fraction of the images is not a ki
 def measure_kind_separation(descriptor: FloatArray) -> float:
     """Return the mean silhouette of splitting the images into two kinds; 0 if there is no clear split.
 
-    An image is described by the mean descriptor of its landmarks. Its silhouette compares its mean distances
-    to the images of its own group and of the other group: 0 if both are equal, and near 1 if its own group is
-    much nearer.
+    An image is described by the mean descriptor of its landmarks. The silhouette of an image compares the
+    mean distance to the images of its own group with the mean distance to the images of the other group. The
+    silhouette is 0 if the two distances are equal, and near 1 if the own group is much nearer.
 
     Args:
         descriptor: [N, K, D] unit vectors, see `appearance.describe_landmarks`.
@@ -33,7 +33,7 @@ def measure_kind_separation(descriptor: FloatArray) -> float:
     silhouette = []
     for row, group in enumerate(is_second):
         is_same = is_second == group
-        within = distance[row, is_same].sum() / max(is_same.sum() - 1, 1)  # without the image itself
+        within = distance[row, is_same].sum() / max(is_same.sum() - 1, 1)  # the image itself is not counted
         between = distance[row, ~is_same].mean()
         silhouette.append((between - within) / max(between, within))
     return max(float(np.mean(silhouette)), 0.0)

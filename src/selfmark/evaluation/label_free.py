@@ -44,12 +44,13 @@ def run_label_free_checks(
 
     Args:
         detector: The detector.
-        stage1: Stage 1 of its run.
+        stage1: Stage 1 of the detector's run.
         refs: The images, of which a sample of `evaluation.num_samples` is checked.
         config: Settings of the run.
         image_store: Decoded images, among them all `refs`; None decodes the sample.
         second_run: Content of verification.json, the agreement with a second run; None without such a run.
-        group: The processes that share the passes of the networks over the images; each gets all results.
+        group: The processes that share the passes of the networks over the images; each process gets all
+            results.
 
     Returns:
         The section `unlabelled` of metrics.json, with None for unknown values.

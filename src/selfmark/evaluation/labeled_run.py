@@ -50,7 +50,7 @@ class LabeledRun:
 
 
 def read_labeled_inputs(inputs: LabeledInputs, config: Config) -> AnnotatedObjects:
-    """Read a label file and find its images; with a crop, only points inside it are kept."""
+    """Read a label file and find its images; with a crop, only points inside the crop are kept."""
     regions = inputs.regions or Regions()
     # A crop is not the box of an object. So labels are matched to whole images, which are then cropped.
     without_crop = Regions() if regions.crop is not None else regions
@@ -143,7 +143,7 @@ def _select_rows(labeled: LabeledRun, rows: npt.NDArray[np.int64]) -> LabeledRun
 def build_examples(
     truth: AnnotatedObjects, landmarks: FloatArray, regions: FloatArray, spec: str, size: int
 ) -> Examples:
-    """Convert annotated points and the normalizer to network pixels, because originals differ in size.
+    """Build examples whose points and normalizers are in network pixels, because originals differ in size.
 
     Args:
         truth: N objects.
@@ -163,6 +163,6 @@ def build_examples(
 def measure_in_network_pixels(
     truth: AnnotatedObjects, regions: FloatArray, spec: str, size: int
 ) -> FloatArray:
-    """Return the normalizer [N] in network pixels; arguments as in `build_examples`."""
+    """Return the normalizer [N] in network pixels; see `build_examples` for the arguments."""
     scaled: FloatArray = measure_lengths(truth, spec, regions) * (size / region_sides(regions))
     return scaled

@@ -21,10 +21,10 @@ def compute_mean_distances(
     """Compute the mean normalized distance over images between each landmark and each annotated point.
 
     Args:
-        landmarks: [N, K, 2].
-        truth: [N, L, 2].
-        visible: [N, L].
-        normalizer: [N]; images in which it is not positive are left out.
+        landmarks: [N, K, 2] landmarks.
+        truth: [N, L, 2] annotated points.
+        visible: [N, L] bool, whether each annotated point is visible.
+        normalizer: [N] lengths; images in which the length is not positive are left out.
 
     Returns:
         [K, L]; NaN if a landmark and a point never occur in the same image.
@@ -46,7 +46,7 @@ def match_landmarks(cost: FloatArray) -> IntArray:
     [1, 0]
 
     Args:
-        cost: [K, L], see `compute_mean_distances`; NaN where unknown.
+        cost: [K, L] distances, see `compute_mean_distances`; NaN where unknown.
 
     Returns:
         Landmark [L] of each point; -1 for a point that gets no landmark, because there are too few landmarks
@@ -69,12 +69,12 @@ def hit_rates(
     """Compute for each point how often its landmark is near, among the images in which the point is visible.
 
     Args:
-        landmarks: [N, K, 2].
-        truth: [N, L, 2].
-        visible: [N, L].
+        landmarks: [N, K, 2] landmarks.
+        truth: [N, L, 2] annotated points.
+        visible: [N, L] bool, whether each annotated point is visible.
         limit: [N] maximum distance of a hit in pixels. It is NaN if it cannot be measured, for instance
             because an eye is not annotated; such images are left out.
-        matched: [L], see `match_landmarks`.
+        matched: [L] landmark of each point, see `match_landmarks`.
 
     Returns:
         [L] fractions of images; 0 for points without a landmark, NaN for points that are never visible.
@@ -94,8 +94,8 @@ def group_means(rates: FloatArray, groups: Mapping[str, tuple[int, ...]]) -> dic
     {'eyes': 0.5, 'nose': 1.0}
 
     Args:
-        rates: [L], see `hit_rates`.
-        groups: Indices of the points of each group.
+        rates: [L] rates of the points, see `hit_rates`.
+        groups: Mapping from the name of a group to the indices of the group's points.
     """
     return {name: float(nan_mean(rates[list(points)], axis=0)) for name, points in groups.items()}
 

@@ -18,7 +18,7 @@ def locate_images(
         detector: The detector.
         pixels: The images.
         batch: Number of images processed at a time.
-        group: The processes that share the images; each gets the landmarks of all images.
+        group: the processes that share the images; each process gets the landmarks of all images.
     """
 
     def locate(rows: slice) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """Compute normalized mean errors of points, and predict annotated points from landmarks and vice versa.
 
 Shapes: K discovered landmarks, L annotated points, N images, T test images. Errors are percentages of the
-normalizer [N], one length per image in the same pixels as the points. Annotated points that are not `visible`
-do not count: their coordinates are ignored, and their errors are NaN.
+normalizer. The normalizer [N] is a length for each image, in the same pixels as the points. Annotated points
+that are not `visible` do not count: their coordinates are ignored, and their errors are NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluation.regression import Fit, FitSeveral
+from selfmark.evaluation.regression import Fit, RegressorFitter
 from selfmark.points import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -29,10 +29,10 @@ def point_errors(
     """Compute distance / normalizer in percent, [N, L]; NaN where a point is not visible or not predicted.
 
     Args:
-        predicted: [N, L, 2].
-        truth: [N, L, 2].
-        visible: [N, L].
-        normalizer: [N], positive for every image with a visible point.
+        predicted: [N, L, 2] predicted points.
+        truth: [N, L, 2] annotated points.
+        visible: [N, L] bool, whether each annotated point is visible.
+        normalizer: [N] lengths, positive for every image with a visible point.
 
     Raises:
         InputError: If the normalizer of an image with a visible point is not positive.
@@ -58,7 +58,7 @@ def point_errors(
 
 
 def image_errors(errors: FloatArray) -> FloatArray:
-    """Compute the mean error of each image, [N, L] to [N]; NaN if all its errors are NaN."""
+    """Compute the mean error of each image, [N, L] to [N]; NaN if all errors of the image are NaN."""
     return nan_mean(errors, axis=1)
 
 
@@ -73,7 +73,7 @@ def mean_error(errors: FloatArray) -> float:
 def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer: FloatArray) -> float:
     """Compute the normalized mean error: the mean over images of the mean over visible points, in percent.
 
-    Images without visible points are left out. Arguments as in `point_errors`.
+    Images without visible points are left out. See `point_errors` for the arguments.
 
     >>> truth = np.zeros((1, 2, 2))
     >>> predicted = np.array([[[3.0, 4.0], [99.0, 99.0]]])
@@ -104,7 +104,7 @@ def forward_prediction(
     Args:
         train_landmarks: [N, K, 2] landmarks of the training images.
         train_truth: [N, L, 2] annotated points of the training images.
-        train_visible: [N, L].
+        train_visible: [N, L] bool, whether each point is visible in the training images.
         test_landmarks: [T, K, 2] landmarks of the test images.
         fit: Function that fits a regressor, see `regression`.
     """
@@ -119,16 +119,16 @@ def forward_predictions(
     train_truth: FloatArray,
     train_visible: BoolArray,
     test_landmarks: FloatArray,
-    fits: FitSeveral,
+    fitter: RegressorFitter,
 ) -> FloatArray:
-    """Predict annotated points as `forward_prediction` does, but with several regressors.
+    """Predict annotated points in the same way as `forward_prediction`, but with several regressors.
 
     Args:
         train_landmarks: [N, K, 2] landmarks of the training images.
         train_truth: [N, L, 2] annotated points of the training images.
-        train_visible: [N, L].
+        train_visible: [N, L] bool, whether each point is visible in the training images.
         test_landmarks: [T, K, 2] landmarks of the test images.
-        fits: Fits R regressors.
+        fitter: Function that fits R regressors, with their number.
 
     Returns:
         [R, T, L, 2] predicted points.
@@ -140,7 +140,7 @@ def forward_predictions(
         if column.any():
             points_by_images.setdefault(column.tobytes(), []).append(point)
     inputs, num_points = _flatten(test_landmarks), train_truth.shape[1]
-    predicted = np.full((fits.count, len(inputs), num_points, 2), np.nan)
+    predicted = np.full((fitter.count, len(inputs), num_points, 2), np.nan)
     for points in points_by_images.values():
         known = train_visible[:, points[0]]
         x, y = train_landmarks, train_truth
@@ -148,7 +148,7 @@ def forward_predictions(
             x, y = x[known], y[known]
         if len(points) < num_points:
             y = y[:, points]
-        for table, regressor in zip(predicted, fits.fit(_flatten(x), _flatten(y)), strict=True):
+        for table, regressor in zip(predicted, fitter.fit(_flatten(x), _flatten(y)), strict=True):
             table[:, points] = regressor.predict(inputs).reshape(len(inputs), -1, 2)
     return predicted
 
@@ -170,9 +170,9 @@ def backward_prediction(
     Args:
         train_landmarks: [N, K, 2] landmarks of the training images, NaN where not found.
         train_truth: [N, L, 2] annotated points of the training images.
-        train_visible: [N, L].
+        train_visible: [N, L] bool, whether each point is visible in the training images.
         test_truth: [T, L, 2] annotated points of the test images.
-        test_visible: [T, L].
+        test_visible: [T, L] bool, whether each point is visible in the test images.
         fit: Function that fits a regressor, see `regression`.
     """
     predicted: FloatArray = backward_predictions(
@@ -187,16 +187,16 @@ def backward_predictions(
     train_visible: BoolArray,
     test_truth: FloatArray,
     test_visible: BoolArray,
-    fits: FitSeveral,
+    fitter: RegressorFitter,
 ) -> FloatArray:
-    """Predict landmarks [R, T, K, 2] as `backward_prediction` does, but with R regressors."""
+    """Predict landmarks [R, T, K, 2] in the same way as `backward_prediction`, but with R regressors."""
     known_train, known_test = train_truth, test_truth
     if not (train_visible.all() and test_visible.all()):
         mean = mean_shape(train_truth, train_visible)
         known_train = np.where(train_visible[..., None], train_truth, mean)
         known_test = np.where(test_visible[..., None], test_truth, mean)
     found = mask_found_landmarks(train_landmarks)
-    return forward_predictions(known_train, train_landmarks, found, known_test, fits)
+    return forward_predictions(known_train, train_landmarks, found, known_test, fitter)
 
 
 def mask_found_landmarks(landmarks: FloatArray) -> BoolArray:
@@ -220,8 +220,8 @@ def box_normalizer(truth: FloatArray, visible: BoolArray) -> FloatArray:
     """Compute for each image the root of the area of the tight box around its visible points.
 
     Args:
-        truth: [N, L, 2].
-        visible: [N, L].
+        truth: [N, L, 2] annotated points.
+        visible: [N, L] bool, whether each annotated point is visible.
 
     Returns:
         [N]; 0 for images without visible points.
@@ -258,17 +258,17 @@ def measure_over_draws(
     """Measure the error of regressors that are fitted on random subsets of the training images.
 
     This follows the paper (Evaluation). Annotated points that are visible in none of the drawn images cannot
-    be predicted, so `measure` must leave them out. A draw for which it returns NaN does not count.
+    be predicted, so `measure` must leave them out. A draw for which `measure` returns NaN does not count.
 
     >>> measure_over_draws(lambda rows: float(len(rows)), 8, 5, 10, np.random.default_rng(0))
     DrawStatistics(mean=5.0, spread=0.0, draws=10)
 
     Args:
-        measure: Takes ascending rows of training images, and returns the error of a regressor that is fitted
-            on these images.
+        measure: Function of ascending rows of training images that returns the error of a regressor fitted on
+            these images.
         num_images: Number of training images to draw from.
-        images_per_draw: Images per draw, without replacement. If it is at least `num_images`, a single draw
-            of all images is made.
+        images_per_draw: Number of images per draw, without replacement. If this number is at least
+            `num_images`, a single draw of all images is made.
         draws: Number of draws.
         rng: Random number generator.
 
@@ -292,8 +292,8 @@ def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStat
     errors = [error for error in measured if not math.isnan(error)]
     if not errors:
         raise InputError(
-            f"no test image shows an annotated point that the {images_per_draw} training images drawn "
-            "also show, so there is nothing to evaluate; fit on more images"
+            f"the {images_per_draw} drawn training images have no visible annotated point in common with a "
+            "test image, so there is nothing to evaluate; fit on more images"
         )
     return DrawStatistics(float(np.mean(errors)), float(np.std(errors)), len(errors))
 
@@ -301,7 +301,7 @@ def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStat
 def draw_subsets(
     num_images: int, images_per_draw: int, draws: int, rng: np.random.Generator
 ) -> list[IntArray]:
-    """Draw random subsets of ascending rows; arguments as in `measure_over_draws`."""
+    """Draw random subsets of ascending rows; see `measure_over_draws` for the arguments."""
     if images_per_draw < 1 or draws < 1:
         raise ValueError(f"images_per_draw and draws must be at least 1, not {images_per_draw} and {draws}")
     if images_per_draw >= num_images:
@@ -331,9 +331,9 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
     return {group: (float(np.mean(values)), len(values)) for group, values in members.items()}
 
 
-def _wrap_single_fit(fit: Fit) -> FitSeveral:
-    """Wrap a function that fits a single regressor as `FitSeveral`."""
-    return FitSeveral(lambda inputs, targets: [fit(inputs, targets)], 1)
+def _wrap_single_fit(fit: Fit) -> RegressorFitter:
+    """Turn a function that fits a single regressor into a `RegressorFitter`."""
+    return RegressorFitter(lambda inputs, targets: [fit(inputs, targets)], 1)
 
 
 def _flatten(points: FloatArray) -> FloatArray:

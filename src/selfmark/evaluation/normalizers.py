@@ -34,7 +34,8 @@ POINTS_PREFIX = "points:"
 _SIXTY_EIGHT, _RIGHT_EYE, _LEFT_EYE, _AUTHORS_EYES = 68, range(36, 42), range(42, 48), (41, 46)
 
 SIDES = {"l": "left", "r": "right", "left": "left", "right": "right"}
-# Parts that may follow the initial of their side directly, as in "lhip". Not "ear": "rear" is a word.
+# Parts that may follow the initial of their side directly, as in "lhip". The part "ear" is missing, because
+# "rear" is a word.
 PARTS_WITH_INITIAL = "eye|shoulder|elbow|wrist|hand|hip|knee|ankle|foot"
 
 
@@ -148,7 +149,7 @@ def list_inter_ocular_specs(names: Sequence[str]) -> dict[str, str]:
         names: Names of the L points.
 
     Returns:
-        The spec of each definition; empty if the points are not the 68 facial points.
+        Mapping from the name of a definition to its spec; empty if the points are not the 68 facial points.
     """
     if len(names) != _SIXTY_EIGHT or _find_ends(names, "inter_ocular") != ([*_LEFT_EYE], [*_RIGHT_EYE]):
         return {}

@@ -54,10 +54,10 @@ class TargetObjects:
     Attributes:
         image: [G] int64, index of the image of each object.
         xy: [G, L, 2] points, arbitrary where not visible.
-        visible: [G, L].
+        visible: [G, L] bool, whether each point is visible.
         area: [G] square pixels.
         box: [G, 4] x, y, width, height. As in COCO, an object without visible points matches detections near
-            its box. Without boxes (None), it matches any detection.
+            its box. Without boxes (None), such an object matches any detection.
         crowd: [G] True for annotations that cover several objects; they match any number of detections. None
             if there are no crowds.
     """
@@ -72,7 +72,7 @@ class TargetObjects:
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """Precision and recall at each of T similarity thresholds; COCO's AP and AR are their means.
+    """Precision and recall at each of T similarity thresholds; COCO's AP and AR are means over thresholds.
 
     Attributes:
         ap: [T] average precision.
@@ -84,7 +84,7 @@ class PrecisionRecall:
 
 
 def choose_sigmas(names: Sequence[str], default: float) -> FloatArray:
-    """Return the sigma [L] of each point: that of COCO for its body part, or the default for other parts.
+    """Return the sigma [L] of each point: COCO's sigma of its body part, or the default for other parts.
 
     >>> choose_sigmas(["left_eye", "RShoulder", "beak"], default=0.05).tolist()
     [0.025, 0.079, 0.05]
@@ -101,11 +101,11 @@ def object_keypoint_similarity(
     """Compute the OKS [N]: the mean of exp(-d^2 / (8 area sigma^2)) over the visible points.
 
     Args:
-        predicted: [N, L, 2].
-        truth: [N, L, 2].
-        visible: [N, L].
+        predicted: [N, L, 2] predicted points.
+        truth: [N, L, 2] annotated points.
+        visible: [N, L] bool, whether each annotated point is visible.
         area: [N] square pixels of the object.
-        sigmas: [L], see `choose_sigmas`.
+        sigmas: [L] sigma of each point, see `choose_sigmas`.
 
     Returns:
         [N], between 0 and 1; NaN if no point is visible.
@@ -122,16 +122,17 @@ def average_precision(
 ) -> PrecisionRecall:
     """Compute precision and recall under COCO's matching rules.
 
-    In each image, the detections choose an object one after the other, the highest score first. Each takes
-    the most similar free object, if its similarity reaches the threshold. Crowds and objects without visible
-    points are ignored objects: a detection takes one of these only if no other object is possible, and then
-    the detection does not count. In each image, only the 20 detections with the highest scores count.
+    In each image, the detections choose objects in turn, the detection with the highest score first. Each
+    takes the most similar free object, if the similarity reaches the threshold. Crowds and objects without
+    visible points are ignored objects: a detection takes one of these only if no other object is possible,
+    and then the detection does not count. In each image, only the 20 detections with the highest scores
+    count.
 
     Args:
         detections: D detections.
         targets: G objects.
-        sigmas: [L], see `choose_sigmas`.
-        thresholds: [T] minimum similarities of a match.
+        sigmas: [L] sigma of each point, see `choose_sigmas`.
+        thresholds: [T] minimum similarity of a match, for each of T measurements.
 
     Raises:
         InputError: If all objects are ignored.

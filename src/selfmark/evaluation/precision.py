@@ -17,7 +17,7 @@ def keypoint_precision(
 ) -> float:
     """Compute the fraction of keypoints within `radius` of any visible annotated point of their image.
 
-    Keypoints are left out if their image has no visible point, or if its radius is NaN.
+    Keypoints are left out if their image has no visible point, or if the radius of their image is NaN.
 
     >>> truth, visible, radius = np.zeros((1, 1, 2)), np.array([[True]]), np.array([2.0])
     >>> keypoint_precision(np.array([[1.0, 0.0], [9.0, 0.0]]), np.array([0, 0]), truth, visible, radius)
@@ -27,7 +27,7 @@ def keypoint_precision(
         xy: [P, 2] keypoints of all images.
         image_index: [P] index of the image of each keypoint.
         truth: [N, L, 2] annotated points.
-        visible: [N, L].
+        visible: [N, L] bool, whether each annotated point is visible.
         radius: [N] maximum distance; in the paper, a tenth of the distance between the eyes.
 
     Returns:

@@ -44,7 +44,14 @@ from selfmark.evaluation.nme import (
     point_errors,
     summarize_draws,
 )
-from selfmark.evaluation.regression import Fit, FitSeveral, Regressor, fit_ridge, fit_ridges, fit_without_bias
+from selfmark.evaluation.regression import (
+    Fit,
+    Regressor,
+    RegressorFitter,
+    fit_ridge,
+    fit_ridges,
+    fit_without_bias,
+)
 from selfmark.points import FloatArray
 
 Metrics = dict[str, Any]
@@ -59,7 +66,7 @@ class Examples:
     Attributes:
         landmarks: [N, K, 2] discovered landmarks, NaN where Stage 1 did not find a landmark.
         truth: [N, L, 2] annotated points, arbitrary where not visible.
-        visible: [N, L].
+        visible: [N, L] bool, whether each annotated point is visible.
         normalizer: [N] lengths that errors are divided by.
     """
 
@@ -84,12 +91,13 @@ class Regressors:
         names: Names of the regressors to report. The first is the regressor of the paper, which has no bias.
             The others are the centered ridge regression of the authors' program, with each penalty of
             `evaluation.ridges`.
-        fits: Fits these regressors, and after them the headline regressor if it has another penalty.
+        fitter: Function that fits these regressors, and after them the headline regressor if it has another
+            penalty.
         headline: Index of the headline regressor, whose penalty is `evaluation.ridge`.
     """
 
     names: tuple[str, ...]
-    fits: FitSeveral
+    fitter: RegressorFitter
     headline: int
 
     @classmethod
@@ -101,7 +109,7 @@ class Regressors:
             return [fit_without_bias(inputs, targets), *fit_ridges(inputs, targets, ridges)]
 
         names = ("no bias", *(f"ridge {ridge:g}" for ridge in dict.fromkeys(settings.ridges)))
-        return cls(names, FitSeveral(fit, 1 + len(ridges)), 1 + ridges.index(settings.ridge))
+        return cls(names, RegressorFitter(fit, 1 + len(ridges)), 1 + ridges.index(settings.ridge))
 
 
 # --- forward and backward ----------------------------------------------------------------------------
@@ -158,8 +166,8 @@ class ErrorTables:
     """Errors of R regressors in T test images, in percent; NaN where a point is left out.
 
     Attributes:
-        forward: [R, T, L] annotated points predicted from landmarks.
-        backward: [R, T, K] landmarks predicted from annotated points.
+        forward: [R, T, L] errors of annotated points that are predicted from landmarks.
+        backward: [R, T, K] errors of landmarks that are predicted from annotated points.
     """
 
     forward: FloatArray
@@ -171,20 +179,20 @@ class ErrorTables:
         return ErrorTables(self.forward[:, rows] * scale, self.backward[:, rows] * scale)
 
 
-def error_tables(train: Examples, test: Examples, fits: FitSeveral) -> ErrorTables:
+def error_tables(train: Examples, test: Examples, fitter: RegressorFitter) -> ErrorTables:
     """Compute `forward_errors` and `backward_errors` of several regressors."""
-    return ErrorTables(_forward_table(train, test, fits), _backward_table(train, test, fits))
+    return ErrorTables(_forward_table(train, test, fitter), _backward_table(train, test, fitter))
 
 
-def _forward_table(train: Examples, test: Examples, fits: FitSeveral) -> FloatArray:
-    predicted = forward_predictions(train.landmarks, train.truth, train.visible, test.landmarks, fits)
+def _forward_table(train: Examples, test: Examples, fitter: RegressorFitter) -> FloatArray:
+    predicted = forward_predictions(train.landmarks, train.truth, train.visible, test.landmarks, fitter)
     is_counted = test.visible & train.visible.any(axis=0)
     return np.stack([point_errors(points, test.truth, is_counted, test.normalizer) for points in predicted])
 
 
-def _backward_table(train: Examples, test: Examples, fits: FitSeveral) -> FloatArray:
+def _backward_table(train: Examples, test: Examples, fitter: RegressorFitter) -> FloatArray:
     predicted = backward_predictions(
-        train.landmarks, train.truth, train.visible, test.truth, test.visible, fits
+        train.landmarks, train.truth, train.visible, test.truth, test.visible, fitter
     )
     is_counted = _predictable_landmarks(train, test)
     return np.stack(
@@ -223,7 +231,7 @@ def errors_by_num_images(
     """
     regressors = Regressors.of(settings)
     if tables is None:
-        tables = error_tables(train, test, regressors.fits)
+        tables = error_tables(train, test, regressors.fitter)
     sizes = [count for count in settings.fit_images if count < len(train)]
     by_size, curves = [], []
     for count in sizes:
@@ -231,7 +239,7 @@ def errors_by_num_images(
         rng = np.random.default_rng([settings.seed, count])
         subsets = draw_subsets(len(train), count, settings.draws, rng)
         drawn = [
-            _DrawErrors.of(error_tables(train.select(rows), test, regressors.fits), regressors.headline)
+            _DrawErrors.of(error_tables(train.select(rows), test, regressors.fitter), regressors.headline)
             for rows in subsets
         ]
         by_size.append(drawn)
@@ -302,7 +310,7 @@ def headline_errors(
         train: Images to fit regressors on.
         test: Images to measure errors on.
         settings: Regressors and thresholds.
-        tables: As in `errors_by_num_images`.
+        tables: Errors of `Regressors.of(settings)`, fitted on all training images; None computes them.
 
     Returns:
         The name of the regressor, `thresholds`, and for each direction: `error`, the mean error; `by_point`,
@@ -313,7 +321,7 @@ def headline_errors(
     """
     regressors = Regressors.of(settings)
     if tables is None:
-        tables = error_tables(train, test, regressors.fits)
+        tables = error_tables(train, test, regressors.fitter)
     thresholds = np.linspace(0.0, settings.max_curve_error, NUM_THRESHOLDS)
     metrics: Metrics = {"regressor": f"ridge {settings.ridge:g}", "thresholds": thresholds.tolist()}
     guessing = guessing_errors(train, test)
@@ -344,7 +352,8 @@ def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], sett
         settings: Penalty of the regressor.
 
     Returns:
-        For each group: the number of images, the errors and the errors of guessing; None for unknown errors.
+        Mapping from each group to the number of images, the errors and the errors of guessing; None for
+        unknown errors.
     """
     fit: Fit = partial(fit_ridge, ridge=settings.ridge)
     names = [str(value) for value in values]
@@ -355,7 +364,7 @@ def errors_by_group(train: Examples, test: Examples, values: Sequence[Any], sett
         "guessing_forward": guessing["forward"],
         "guessing_backward": guessing["backward"],
     }
-    # For each kind of error: mean error and number of images of each group.
+    # `by_group` maps each kind of error to the mean error and the number of images of each group.
     by_group = {key: group_errors(image_errors(table), names) for key, table in errors.items()}
     metrics: Metrics = {}
     for name, (_, count) in sorted(by_group["backward"].items(), key=_numeric_order):
@@ -396,10 +405,10 @@ class Stage1Tables:
 def stage1_tables(
     train: Examples, test: Examples, settings: Evaluation, completed: FloatArray
 ) -> Stage1Tables:
-    """Compute the errors of Stage 1; arguments as in `stage1_errors`."""
-    fits = Regressors.of(settings).fits
-    filled = error_tables(*_fill_gaps(train, test, completed), fits)
-    return Stage1Tables(filled, _backward_table(train, test, fits))
+    """Compute the errors of Stage 1; see `stage1_errors` for the arguments."""
+    fitter = Regressors.of(settings).fitter
+    filled = error_tables(*_fill_gaps(train, test, completed), fitter)
+    return Stage1Tables(filled, _backward_table(train, test, fitter))
 
 
 def _fill_gaps(train: Examples, test: Examples, completed: FloatArray) -> tuple[Examples, Examples]:

@@ -40,9 +40,9 @@ def hit_rates_by_limit(
         matched: [L] index of the predicted point of each annotated point; -1 if there is none, which counts
             as a miss.
         test: The annotated images.
-        limits: For each definition, the maximum distance [T] of a hit in each image. Images in which it is
-            not positive are left out.
-        groups: Indices of the annotated points of each body part.
+        limits: Mapping from the name of a definition to the maximum distance [T] of a hit in each image.
+            Images in which this distance is not positive are left out.
+        groups: Mapping from the name of a body part to the indices of the part's annotated points.
     """
     metrics: Metrics = {}
     for name, limit in limits.items():
@@ -87,9 +87,9 @@ def build_detections(landmarks: FloatArray, score: FloatArray, matched: IntArray
     """Return one detection per image, which consists of the landmarks matched to the annotated points.
 
     Args:
-        landmarks: [N, K, 2].
-        score: [N, K].
-        matched: [L], see `match_annotated_points`.
+        landmarks: [N, K, 2] landmarks.
+        score: [N, K] scores of the landmarks.
+        matched: [L] landmark of each point, see `match_annotated_points`.
     """
     column = np.maximum(matched, 0)
     # A point without a landmark is placed far outside the image, so that its similarity is 0.

@@ -1,7 +1,8 @@
 """Fit linear regressors between landmarks and annotated points (paper, Evaluation Metrics).
 
-Discovered landmarks have no names. So they are judged by the errors of two linear maps: one predicts the
-annotated points from the landmarks (forward), the other the landmarks from the annotated points (backward).
+Discovered landmarks have no names. So they are judged by the errors of two linear maps. The forward map
+predicts the annotated points from the landmarks. The backward map predicts the landmarks from the annotated
+points.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class Regressor:
     """A linear map of centered vectors: (inputs - input_mean) @ weights + target_mean.
 
     Attributes:
-        weights: [A, B].
-        input_mean: [A].
-        target_mean: [B].
+        weights: [A, B] matrix of the map.
+        input_mean: [A] mean of the inputs.
+        target_mean: [B] mean of the targets.
     """
 
     weights: FloatArray
@@ -40,11 +41,11 @@ Fit = Callable[[FloatArray, FloatArray], Regressor]
 
 
 @dataclass(frozen=True)
-class FitSeveral:
+class RegressorFitter:
     """A function that fits several regressors on the same images.
 
     Attributes:
-        fit: Fits the regressors to inputs [N, A] and targets [N, B].
+        fit: Function that fits the regressors to inputs [N, A] and targets [N, B].
         count: Number of regressors that `fit` returns.
     """
 
@@ -59,9 +60,10 @@ def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regresso
     `ridge` depends neither on the number of images nor on the unit of the coordinates.
 
     Args:
-        inputs: [N, A], N >= 1.
-        targets: [N, B].
-        ridge: At least 0. If it is 0, the solution may not be unique; then that of minimum norm is returned.
+        inputs: [N, A] vectors to predict from, N >= 1.
+        targets: [N, B] vectors to predict.
+        ridge: Strength of the penalty, at least 0. With 0, the solution may not be unique; then the solution
+            of minimum norm is returned.
 
     >>> inputs = np.array([[0.0], [1.0], [2.0]])
     >>> fit_ridge(inputs, 3.0 * inputs + 1.0, ridge=0.0).predict(np.array([[10.0]])).round(6)
@@ -99,8 +101,8 @@ def fit_without_bias(inputs: FloatArray, targets: FloatArray) -> Regressor:
     than input coordinates, N < A, the solution of minimum norm is returned.
 
     Args:
-        inputs: [N, A], N >= 1.
-        targets: [N, B].
+        inputs: [N, A] vectors to predict from, N >= 1.
+        targets: [N, B] vectors to predict.
 
     >>> inputs = np.array([[1.0], [2.0]])
     >>> fit_without_bias(inputs, 3.0 * inputs).predict(np.array([[10.0]])).round(6)

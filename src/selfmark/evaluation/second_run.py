@@ -64,21 +64,21 @@ class SecondRunErrors:
 
 
 def compare_detectors(
-    fit: PairedLandmarks, test: PairedLandmarks, size: int, ridge: float
+    train_pairs: PairedLandmarks, test_pairs: PairedLandmarks, size: int, ridge: float
 ) -> SecondRunErrors:
     """Measure how well the landmarks of each detector can be predicted from those of the other.
 
     Args:
-        fit: images to fit regressors on.
-        test: images that neither detector was trained on.
+        train_pairs: landmarks in the images to fit regressors on.
+        test_pairs: landmarks in the images to measure errors on, on which neither detector was trained.
         size: side of the network image.
         ridge: penalty of the regressors, see `fit_ridge`.
     """
-    train, held_out = fit.to_examples(size), test.to_examples(size)
+    train, held_out = train_pairs.to_examples(size), test_pairs.to_examples(size)
     regressor = partial(fit_ridge, ridge=ridge)
     backward = backward_errors(train, held_out, regressor)
     guessing = mean_shape_errors(train, held_out)
-    distance_to_mean = np.linalg.norm(test.first - fit.first.mean(axis=0), axis=2)
+    distance_to_mean = np.linalg.norm(test_pairs.first - train_pairs.first.mean(axis=0), axis=2)
     guessing_by_landmark = distance_to_mean.mean(axis=0) * (100 / size)
     return SecondRunErrors(
         images=len(held_out),

@@ -62,7 +62,7 @@ class Stage1Finder(Protocol):
 
 
 def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
-    """Load Stage 1 of a finished run, or its zero-shot landmarks if its detector was trained on those.
+    """Load Stage 1 of a finished run, or the zero-shot landmarks if the run's detector was trained on them.
 
     The methods of other papers, except mallis2020, have only one stage. For a method with one stage, the
     result finds the landmarks of the detector itself.
@@ -190,7 +190,7 @@ def _build_all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> St
     Args:
         cells: [B, K, 2] positions in cells of heatmaps.
         descriptor: [B, K, D] unit vectors.
-        centroids: [K, D].
+        centroids: [K, D] centroids of the landmarks.
     """
     num_images, K = cells.shape[:2]
     flat = descriptor.flatten(0, 1).cpu().numpy()
@@ -239,7 +239,7 @@ class TurnedStage1:
 
 
 def _load_left_out_centroids(run: Run, device: torch.device) -> Tensor | None:
-    """Return the centroids of clusters of Stage 1 that were not chosen as landmarks; None if all were."""
+    """Return the centroids of the clusters of Stage 1 that are no landmarks; None if all are landmarks."""
 
     def raise_missing() -> LabeledPoints:
         raise InputError(f"{run.path / 'points' / 'keypoint-landmarks.safetensors'} is missing or damaged")
@@ -386,9 +386,9 @@ def compute_silhouette_margins(
 ) -> FloatArray:
     """Compute the simplified silhouette of each point, [P]: (b - a) / max(a, b).
 
-    Here a is the distance to the point's own centroid and b the distance to the nearest other centroid. The
-    result is 1 at the own centroid, 0 halfway between the two and negative if the other centroid is nearer.
-    It is NaN if there is only one centroid.
+    Here a is the distance to the point's own centroid, and b is the distance to the nearest other centroid.
+    The result is 1 at the own centroid, 0 halfway between the two centroids, and negative if the other
+    centroid is nearer. The result is NaN if there is only one centroid.
 
     >>> centroids = np.array([[0.0, 0.0], [10.0, 0.0]])
     >>> points = np.array([[0.0, 0.0], [5.0, 0.0], [8.0, 0.0]])
@@ -398,7 +398,7 @@ def compute_silhouette_margins(
     Args:
         descriptor: [P, D] descriptors of P points.
         label: [P] own centroid of each point, 0..K-1.
-        centroids: [K, D].
+        centroids: [K, D] centroids of the landmarks.
     """
     points, centers = np.asarray(descriptor, np.float64), np.asarray(centroids, np.float64)
     if len(centers) < 2:

@@ -35,7 +35,7 @@ class StageExamples:
     def tables(self, settings: Evaluation) -> StageTables:
         """Compute the errors with regressors fitted on all training images."""
         return StageTables(
-            protocol.error_tables(self.train, self.test, protocol.Regressors.of(settings).fits),
+            protocol.error_tables(self.train, self.test, protocol.Regressors.of(settings).fitter),
             protocol.stage1_tables(self.stage1_train, self.stage1_test, settings, self.completed),
         )
 
@@ -86,11 +86,11 @@ def measure_inter_ocular(
     Args:
         stages: Landmarks of both stages.
         errors: Metrics with the normalizer `spec`. They are not measured again for a definition that equals
-            `spec`, unless it leaves out test images.
+            `spec`, unless the definition leaves out test images.
         tables: Errors with the normalizer `spec`, of regressors fitted on all training images. With another
             normalizer, they differ by a factor per image, so these regressors are not fitted again.
         truth: The T test objects.
-        regions: [T, 4] x, y, w, h of their network images in the originals.
+        regions: [T, 4] x, y, w, h of the network images in the originals.
         spec: The chosen normalizer.
         config: Settings of the evaluation, and the size of the network image.
 

@@ -1,8 +1,8 @@
 """Estimate the trust in each discovered landmark: does it mark the same part on different individuals?
 
-Trust is 1 minus the expected error of the landmark. An error of 1 is that of guessing its mean position.
-Trust is lowered if Stage 1 found the landmark in few images. The expected error is a weighted sum of the
-results of checks that need no labels. The weights were fitted to runs whose true errors are known
+Trust is 1 minus the expected error of the landmark. An error of 1 is the error of guessing the landmark's
+mean position. Trust is lowered if Stage 1 found the landmark in few images. The expected error is a weighted
+sum of the results of checks that need no labels. The weights were fitted to runs whose true errors are known
 (docs/results/trust.json).
 """
 

@@ -58,7 +58,7 @@ def write_coco_annotations(
         predictions: Predictions, batch by batch.
         card: Names, skeleton and mirror partners of the landmarks.
         handle: Text file to write to.
-        file_names: Returns the `file_name` of each image.
+        file_names: Function that returns the `file_name` of each image.
     """
     images: dict[str, ExportedImage] = {}
     handle.write('{"annotations": ')

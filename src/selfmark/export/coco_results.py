@@ -1,4 +1,4 @@
-"""Write COCO keypoint results: a list of scored detections, and a file with the images they refer to."""
+"""Write COCO keypoint results: a list of scored detections, and a file that lists the detections' images."""
 
 from __future__ import annotations
 

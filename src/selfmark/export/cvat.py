@@ -57,7 +57,11 @@ def _require_one_task(predictions: Iterable[Prediction]) -> Iterator[Prediction]
 
 
 def _get_task_file_names(refs: Sequence[ImageRef]) -> list[str]:
-    """Return the names that CVAT gives to frames (numbered) or images (relative to their common folder)."""
+    """Return the names that CVAT gives to the images.
+
+    Names of video frames contain the frame number. Names of still images are paths relative to the common
+    folder of the images.
+    """
     if any(ref.frame is not None for ref in refs):
         return [f"frame_{ref.frame:06d}.PNG" for ref in refs]
     paths = [os.path.abspath(ref.path) for ref in refs]

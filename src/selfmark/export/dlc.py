@@ -115,7 +115,7 @@ class _Table:
 
     @property
     def labels(self) -> list[Label]:
-        """Frame numbers in ascending order, or images in the order given."""
+        """Frame numbers in ascending order, or images in the order in which they were predicted."""
         frames = [label for label in self._rows if isinstance(label, int)]
         return list(sorted(frames) or self._rows)
 

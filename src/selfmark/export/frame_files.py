@@ -17,7 +17,7 @@ _JPEG_QUALITY = 95
 
 
 def save_image(pixels: Pixels, path: Path) -> None:
-    """Save an image [H, W, 3] RGB as a new file; its suffix selects the format."""
+    """Save an image [H, W, 3] RGB as a new file; the suffix of `path` selects the format."""
     with create_file(path) as handle:
         handle.write(encode_image(Image.fromarray(pixels), image_format(path), _JPEG_QUALITY))
 
@@ -27,7 +27,7 @@ def save_frames(video: Path, targets: Mapping[int, Path]) -> None:
 
     Args:
         video: Video file.
-        targets: File to write for each frame number; its suffix selects the image format.
+        targets: Mapping from frame numbers to files to write. The suffix of a file selects the image format.
     """
     remaining = dict(targets)
     for frame, pixels in read_frames(video, sorted(targets)):

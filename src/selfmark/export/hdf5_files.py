@@ -35,7 +35,7 @@ def save_hdf5(path: Path, save: Callable[[Path], None]) -> None:
 
     Args:
         path: File to write.
-        save: Writes the file at a given path.
+        save: Function that writes the file at a given path.
 
     Raises:
         InputError: `save` raised an InputError.
@@ -84,7 +84,7 @@ def _fork() -> int:
 def _kill_if_silent(child: int, receiver: int, path: Path) -> bool:
     """Wait until the child sends something or exits; kill it if it neither computes nor writes any more.
 
-    A child may inherit a lock that another thread of the parent held. It would then wait forever.
+    A child may inherit a lock that another thread of the parent held. The child would then wait forever.
 
     Returns:
         True if the child was killed.

@@ -1,7 +1,7 @@
 """Write Label Studio tasks, with pre-annotations to correct by hand and the labeling interface for them.
 
-Coordinates are in percent of the image size, measured from its corner. Each object is a rectangle with its
-landmarks as children, which is how Label Studio keeps the objects of an image apart.
+Coordinates are in percent of the image size, measured from the top left corner of the image. Each object is a
+rectangle with its landmarks as children, which is how Label Studio keeps the objects of an image apart.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _POINT_SIZE = 0.8  # diameter of a displayed point, in percent of the image widt
 
 
 def write_label_studio(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
-    """Write `folder`/tasks.json, and label_config.xml to paste into the project's labeling interface.
+    """Write `folder`/tasks.json and `folder`/label_config.xml, the labeling interface of the project.
 
-    Video frames are saved as images in `folder`/frames. Image paths are relative to the parent of the folder
-    that holds all images; use that parent as the document root of Label Studio's local storage. A task is one
-    image with all its objects, so all objects are kept in memory until the end.
+    Paste label_config.xml into the settings of the project. Video frames are saved as images in
+    `folder`/frames. Image paths are relative to the parent of the folder that holds all images; use that
+    parent as the document root of Label Studio's local storage. A task is one image with all its objects, so
+    all objects are kept in memory until the end.
     """
     require_unique_names(card.names, "Label Studio")
     require_writable(folder)
@@ -67,10 +68,10 @@ def _save_frames(images: Iterable[ExportedImage], temporary: Path, target: Path)
     """Save the video frames in a folder that is later renamed to `target`; return their final paths.
 
     Returns:
-        Path of each frame, by the name of its image reference.
+        Mapping from the name of each frame's image reference to the final path of the frame.
     """
     video_numbers: dict[Path, int] = {}
-    temporary_paths: dict[Path, dict[int, Path]] = {}  # path of each frame, by video and frame number
+    temporary_paths: dict[Path, dict[int, Path]] = {}  # maps videos to mappings from frame numbers to paths
     final_paths = {}
     for image in images:
         video, frame = image.ref.path, image.ref.frame
@@ -126,7 +127,7 @@ def _build_tasks(
 
 
 def _build_regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
-    """Return the landmarks of all objects of an image, then their rectangles.
+    """Return the landmarks of all objects of an image, then the rectangles of these objects.
 
     Label Studio draws earlier regions on top of later ones; a landmark behind a rectangle could not be
     dragged.

@@ -81,7 +81,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
 def _build_series(
     ndx_pose: ModuleType, table: PoseTable, instance: int, times: FloatArray, card: ModelCard
 ) -> list[Any]:
-    """Return one series per landmark; all series refer to the times of the first, to store them only once."""
+    """Return one series per landmark; only the first series stores the times, and the others refer to it."""
     rows = np.flatnonzero(table.instance == instance)
     series: list[Any] = []
     for index, name in enumerate(card.names):

@@ -1,6 +1,6 @@
 """Build the operations of `images.crop` as ONNX nodes: crop images, and map points back.
 
-Averaging and interpolation along one axis are linear, so each is a product with a weight matrix. The graph
+Averaging and interpolation along one axis are linear, so both are products with weight matrices. The graph
 computes the matrices from the image size and the boxes. The products broadcast: one box can serve many
 images, and one image with many boxes gives many crops. ONNX's own operator `Resize` cannot do this: it uses
 one window for all images of a batch, and it does not average over areas.
@@ -43,7 +43,7 @@ class _AxisSampling:
 
     Attributes:
         first: First pixel needed.
-        end: One past the last pixel needed.
+        end: Number after that of the last pixel needed.
         count: Number of averages to compute from these pixels.
         start: Start of the region, in pixels.
     """
@@ -56,7 +56,7 @@ class _AxisSampling:
 
 @dataclass(frozen=True)
 class _Window:
-    """The pixels of one axis that at least one region needs, as scalars; `end` is one past the last."""
+    """The pixels of one axis that at least one region needs: the numbers from `begin` to before `end`."""
 
     begin: Value
     end: Value
@@ -104,14 +104,14 @@ def add_crops(graph: Graph, images: str, boxes: str, settings: Images) -> tuple[
 
 
 def add_to_original(xy: Value, regions: CropRegions, size: int) -> Value:
-    """Add nodes that map network pixels [B, K, 2] to original pixels, as `images.crop.to_original`."""
+    """Add nodes that map network pixels [B, K, 2] to original pixels, like `images.crop.to_original`."""
     corner = regions.x.apply("Concat", regions.y, axis=1).reshape(0, 1, 2)
     sides = regions.width.apply("Concat", regions.height, axis=1).reshape(0, 1, 2)
     return (xy + 0.5) * (sides / size) + corner - 0.5
 
 
 def _add_regions(boxes: Value, width: Value, height: Value, settings: Images) -> CropRegions:
-    """Add nodes that compute the regions to crop, as `images.crop.compute_crop_regions`."""
+    """Add nodes that compute the regions to crop, like `images.crop.compute_crop_regions`."""
     x, y, w, h = (boxes.apply("Gather", integers([axis]), axis=1) for axis in range(4))
     has_box = w.apply("Greater", 0.0).apply("And", h.apply("Greater", 0.0))  # NaN is not greater
     factor, longer_side = 1 + 2 * settings.margin, width.apply("Max", height)
@@ -154,8 +154,8 @@ def _add_window(axis: _AxisSampling) -> _Window:
 class _Rounding:
     """Values to average and round exactly as OpenCV does.
 
-    If averages cover whole pixels, OpenCV adds the pixels and divides the sum. Otherwise it divides the
-    weights first. It rounds halves to even numbers, but in averages of 2 x 2 pixels it rounds halves up.
+    If averages cover whole pixels, OpenCV adds the pixels and divides the sum. Otherwise, OpenCV divides the
+    weights first. OpenCV rounds halves to even numbers, but rounds halves up in averages of 2 x 2 pixels.
 
     Attributes:
         whole_pixels: [N, 1] whether averages cover whole pixels.
@@ -169,7 +169,7 @@ class _Rounding:
 
 
 def _add_rounding(y_axis: _AxisSampling, x_axis: _AxisSampling) -> _Rounding:
-    # Height and width of the area that one average covers, in pixels.
+    # `height` and `width` are the sides of the area that one average covers, in pixels.
     height, width = ((axis.end - axis.first) / axis.count for axis in (y_axis, x_axis))
     whole_pixels = _is_integer(height).apply("And", _is_integer(width))
     area = (height * width).where(whole_pixels, 1.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from selfmark.errors import InputError, report_write_errors
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.naming.edits import Edit, apply_edits
+from selfmark.run.files import require_folder
 from selfmark.run.guarded_files import open_folder
 from selfmark.run.locks import exclusive
 
@@ -22,7 +23,12 @@ class CardEditor:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Create an editor of model.json in a model folder."""
+        """Create an editor of model.json in a model folder.
+
+        Raises:
+            InputError: if the folder does not exist.
+        """
+        require_folder(folder)
         self.folder = folder
         # While the folder is open, no other folder gets the same number from the file system.
         with open_folder(folder) as descriptor:

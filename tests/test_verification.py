@@ -21,7 +21,7 @@ from selfmark.images.store import load_store
 from selfmark.model.card import read_card
 from selfmark.model_library import copy_model
 from selfmark.run.folder import Event, Run, StartingPoint
-from selfmark.verification import shorten
+from selfmark.verification import build_second_config
 from tests.conftest import QUICK
 
 SETTINGS = QUICK | {"verification.training_fraction": 0.7, "evaluation.num_samples": 12}
@@ -134,7 +134,7 @@ def test_the_second_run_starts_from_the_same_detector(photos: Path, tmp_path: Pa
 
 def test_the_second_run_is_shorter_and_has_another_seed() -> None:
     config = preset("fast")
-    second = shorten(config)
+    second = build_second_config(config)
     assert second.seed == config.seed + 1
     assert second.student.iterations == config.student.iterations // 2
     assert second.rounds.iterations == config.rounds.iterations // 2

@@ -151,9 +151,9 @@ class LabeledPoints:
     """Keypoints with the pseudo-labels of one round.
 
     points:         P keypoints without descriptors
-    label:          [P] int64, cluster of the point; -1 if it has none, mostly because another point of the
-                    same image has this cluster
-    mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if it has none
+    label:          [P] int64, cluster of the point; -1 if the point has none, mostly because the cluster got
+                    another point of the same image
+    mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if the point has none
     clusters:       number of clusters
     centroids:      [clusters, D] float32, centers of the clusters; None if no clustering made the labels
     """

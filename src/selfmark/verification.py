@@ -1,8 +1,8 @@
-"""Verify a run: train a second, shorter run on half of its images, and measure how well the two agree.
+"""Verify a run: train a second, shorter run on half of its images, and measure how well the two runs agree.
 
 When a verified run is created, some of its images are held out: neither run is trained on them. The second
-run is trained on half of the other images. It has its own run folder, RUN/verification, so that an
-interrupted verification can be resumed. The folder is deleted once the result is stored in
+run is trained on half of the other images. The second run has its own run folder, RUN/verification, so that
+an interrupted verification can be resumed. This folder is deleted once the result is stored in
 RUN/verification.json.
 """
 
@@ -58,13 +58,13 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
     if path.exists():
         return
     folder = run.path / "verification"
-    config = shorten(run.config)
+    config = build_second_config(run.config)
     _, half = split_images(run.refs(), config.verification.training_fraction, len(run.refs()), config.seed)
     # `any` waits for all processes, so all have looked for run.json before the leader creates it.
     is_new = run.group.any(not (folder / "run.json").exists())
     run.log("verification", images=len(half), held_out=len(run.held_out_refs()))
     if is_new:
-        start = _copied_start(run)
+        start = _get_start(run)
         run.group.run_on_leader(lambda: Run.create(folder, config, [str(run.path)], half, start=start))
     second = Run.open(folder, _TrainingProgress(run), run.group)
     try:
@@ -84,8 +84,11 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
     run.group.run_on_leader(compare_and_store)
 
 
-def _copied_start(run: Run) -> StartingPoint | None:
-    """Return the detector that a run starts from, for the second run; None for random weights."""
+def _get_start(run: Run) -> StartingPoint | None:
+    """Return the detector that a run starts from, so that the second run can start from the same detector.
+
+    Return None if the run starts from random weights.
+    """
     record = run.start_from()
     if record is None:
         return None
@@ -100,10 +103,10 @@ def hold_out(refs: Sequence[ImageRef], config: Config) -> tuple[list[ImageRef], 
     return split_images(refs, settings.held_out_fraction, settings.max_held_out, seed=0)
 
 
-def shorten(config: Config) -> Config:
+def build_second_config(config: Config) -> Config:
     """Return the settings of the second run: another seed, fewer iterations and, with features, no Stage 1.
 
-    >>> shorten(Config(seed=3)).seed, shorten(Config()).stage2.iterations
+    >>> build_second_config(Config(seed=3)).seed, build_second_config(Config()).stage2.iterations
     (4, 100000)
     """
     other = override(config, {"seed": config.seed + 1, "verification.enabled": False})

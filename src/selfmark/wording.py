@@ -12,7 +12,7 @@ def describe_count(number: int, noun: str, plural: str = "") -> str:
     Args:
         number: the number.
         noun: the noun in the singular.
-        plural: the noun in the plural; empty if it only adds an s.
+        plural: the noun in the plural; empty if the plural is the singular with an s.
     """
     return f"{number:,} {choose_form(number, noun, plural or f'{noun}s')}"
 

@@ -18,7 +18,7 @@ from selfmark.config import Evaluation
 from selfmark.evaluation.cached_checks import load_or_check
 from selfmark.evaluation.run_models import RunModels
 from selfmark.images.sources import list_images
-from selfmark.report.cached_placements import Placements, load_or_place
+from selfmark.report.cached_placements import Placements, load_or_compute_placements
 from selfmark.run.folder import Run
 
 CHECKS = {"appearance_error": [0.25, None], "trust": [0.1, 1 / 3], "verdict": "good"}
@@ -85,15 +85,15 @@ def test_cached_landmarks_and_plot_positions_are_used_until_weights_or_cache_fil
     )
     compute, calls = _count_calls(placed)
     for _ in range(2):
-        cached = load_or_place(models.run, models.card, refs, 3, compute)
+        cached = load_or_compute_placements(models.run, models.card, refs, 3, compute)
         for name, array in vars(placed).items():
             np.testing.assert_array_equal(getattr(cached, name), array)
     assert len(calls) == 1
     (file,) = (models.run.path / "predictions").iterdir()
     file.write_bytes(file.read_bytes()[:-1])
-    load_or_place(models.run, models.card, refs, 3, compute)
+    load_or_compute_placements(models.run, models.card, refs, 3, compute)
     assert len(calls) == 2
     weights = models.run.model_folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes() + b" ")
-    load_or_place(models.run, models.card, refs, 3, compute)
+    load_or_compute_placements(models.run, models.card, refs, 3, compute)
     assert len(calls) == 3

@@ -81,7 +81,7 @@ def test_label_file_is_read_by_evaluate_and_map(tmp_path: Path) -> None:
     assert content["categories"][0]["skeleton"] == [[1, 3]]
     file.edit(undo, card, refs, sizes, predicted)
     assert file.read(K) == []
-    with pytest.raises(InputError, match="corrects a detector with 6 landmarks, but this one has 5"):
+    with pytest.raises(InputError, match="was made for a detector with 6 landmarks, but this detector has 5"):
         file.read(5)
 
 

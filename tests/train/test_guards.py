@@ -20,7 +20,13 @@ from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.folder import Event, Run
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.train import engine
-from selfmark.train.guards import check_labels, check_landmarks, check_points, descriptor_spread, point_spread
+from selfmark.train.guards import (
+    check_labels,
+    check_landmarks,
+    check_points,
+    measure_descriptor_spread,
+    measure_point_spread,
+)
 from tests.conftest import QUICK, selfmark
 
 GUARDS = Guards()
@@ -81,10 +87,10 @@ def test_spreads_match_numpy() -> None:
     points = make_points(7, 3).points
     assert points.descriptor is not None
     vectors = points.descriptor.double().numpy()
-    assert descriptor_spread(points.descriptor) == pytest.approx(vectors.var(axis=0).sum(), abs=1e-6)
+    assert measure_descriptor_spread(points.descriptor) == pytest.approx(vectors.var(axis=0).sum(), abs=1e-6)
     xy = points.xy.double().numpy().reshape(3, 7, 2)
     expected = ((xy - xy.mean(axis=1, keepdims=True)) ** 2).sum(axis=2) ** 0.5
-    assert point_spread(points) == pytest.approx(expected.mean(), rel=1e-6)
+    assert measure_point_spread(points) == pytest.approx(expected.mean(), rel=1e-6)
 
 
 def label_points(labels: list[int], clusters: int) -> LabeledPoints:
@@ -189,8 +195,8 @@ def test_checkpoints_contain_only_finite_numbers(
 @pytest.mark.parametrize(
     "measure",
     [
-        lambda described, group: descriptor_spread(described.points.descriptor, group),
-        lambda described, group: point_spread(described.points, group),
+        lambda described, group: measure_descriptor_spread(described.points.descriptor, group),
+        lambda described, group: measure_point_spread(described.points, group),
     ],
     ids=["descriptors", "points"],
 )

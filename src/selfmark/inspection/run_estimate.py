@@ -18,7 +18,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.store import load_store
 from selfmark.inspection.step_timing import measure_pass, measure_steps
 from selfmark.run.processes import measure_peak_memory
-from selfmark.verification import shorten
+from selfmark.verification import build_second_config
 from selfmark.wording import describe_count
 
 MEASURED_SECONDS = 5.0  # time to spend on measuring training steps
@@ -88,7 +88,7 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
     check_passes = min(config.evaluation.num_samples, len(refs)) * _PASSES_PER_CHECKED_IMAGE
     after = check_passes * config.evaluation.deformations * pass_seconds
     if config.verification.enabled:
-        shorter, fewer = shorten(config), round(config.verification.training_fraction * len(refs))
+        shorter, fewer = build_second_config(config), round(config.verification.training_fraction * len(refs))
         after += (
             _estimate_training_seconds(shorter, per_iteration) + _count_passes(shorter, fewer) * pass_seconds
         )

@@ -76,7 +76,7 @@ def build_app(
     """
     app = FastAPI(title="selfmark", docs_url=None, redoc_url=None, openapi_url=None)
     add_page(app, _PAGE)
-    # Every start of the server is a new session, because image numbers may then stand for other images.
+    # Every start of the server is a new session: after a restart, image numbers may stand for other images.
     session = hashlib.sha256(token.encode()).hexdigest()[:12]
     about = {"title": title, "version": __version__, "images": len(shown), "session": session}
     about |= {"tool": tool, "corrections": str(corrections.path)}
@@ -148,7 +148,7 @@ def _add_card_routes(
             return Response(status_code=204, headers=NO_STORE)
         return AsciiJSONResponse(card_to_json(card), headers=NO_STORE)
 
-    # A thread of its own, because writing to a slow disk must not block other requests.
+    # Edits are written in a thread of their own, because a slow disk must not block other requests.
     writer = ThreadPoolExecutor(1, thread_name_prefix="edits")
 
     @app.post("/api/edits")
@@ -235,7 +235,7 @@ def _add_image_routes(app: FastAPI, shown: ShownImages, renderer: ImageRenderer)
         crops = [{"row": row, "score": round(float(shown.score[row, landmark]), 3)} for row in rows]
         return AsciiJSONResponse({"total": num_images, "crops": crops})
 
-    # Only a few threads, because each holds a decoded original and does not return its memory.
+    # Use only a few threads: each holds a decoded original, and its memory is not given back afterwards.
     render_threads = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
     async def render_jpeg(render: Callable[..., bytes], *indices: int) -> Response:

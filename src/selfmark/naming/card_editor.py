@@ -30,7 +30,8 @@ class CardEditor:
         """
         require_folder(folder)
         self.folder = folder
-        # While the folder is open, no other folder gets the same number from the file system.
+        # Keep the folder open, so that the file system gives its inode number to no other folder. `read`
+        # compares these numbers.
         with open_folder(folder) as descriptor:
             self._descriptor = os.dup(descriptor)
         weakref.finalize(self, os.close, self._descriptor)

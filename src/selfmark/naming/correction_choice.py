@@ -14,26 +14,26 @@ def choose_for_correction(
     """Return the rows of the images to correct, the most useful first.
 
     Images are chosen one after the other. Each time, the image with the largest product of two numbers is
-    chosen: the rank of the detector's uncertainty among all images, and the distance of the pose to the most
-    similar image that is already chosen or taken. So an unusual pose is chosen only once, and of several
-    similar images the least certain one.
+    chosen: the rank of the detector's uncertainty among all images, and the distance between the pose of the
+    image and the most similar pose in an image that is already chosen or taken. So an unusual pose is chosen
+    only once, and among images with similar poses, the one with the most uncertain landmarks is chosen.
 
     Args:
         xy: [N, K, 2] landmarks in pixels of the originals.
         score: [N, K] scores of the landmarks.
-        sides: [N] side of the part of each original that the network sees, in pixels.
+        sides: [N] side in pixels of the region that the network sees in each original.
         count: Number of images to choose.
         taken: Rows that were corrected before; they are not chosen again.
     """
     num_images = len(xy)
     certainty = np.asarray(score, np.float64).mean(axis=1)
-    # Ranks from 1 / N for the most certain image to 1 for the least certain. Scores of different detectors
-    # are not comparable, but ranks are.
+    # The uncertainty is a rank, from 1 / N for the most certain image to 1 for the least certain image.
+    # Scores of different detectors are not comparable, but ranks are.
     certainty_rank = np.argsort(np.argsort(certainty, kind="stable"), kind="stable")
     uncertainty = (num_images - certainty_rank) / num_images
     centered = (xy - xy.mean(axis=1, keepdims=True)) / np.asarray(sides, np.float64)[:, None, None]
     pose = centered.reshape(num_images, -1)
-    min_distance = np.full(num_images, np.inf)  # to the most similar image that is chosen or taken
+    min_distance = np.full(num_images, np.inf)  # distance to the nearest pose that is chosen or taken
     is_free = np.ones(num_images, dtype=bool)
     is_free[taken] = False
     for row in taken.tolist():
@@ -42,7 +42,7 @@ def choose_for_correction(
     while len(chosen) < count and is_free.any():
         # Before the first choice there is nothing to compare with, so only uncertainty counts.
         distance = min_distance if np.isfinite(min_distance).all() else np.ones(num_images)
-        # The second term decides between images whose pose is the same as a chosen one.
+        # The second term decides between images whose poses are equal to poses that are already chosen.
         usefulness = np.where(is_free, uncertainty * distance + 1e-9 * uncertainty, -np.inf)
         row = int(np.argmax(usefulness))
         chosen.append(row)

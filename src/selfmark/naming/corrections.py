@@ -144,7 +144,7 @@ def apply_correction(
         current: Corrections before the edit.
         edit: Edit to apply.
         predicted: x and y of the K predicted landmarks, in pixels of the original.
-        hidden: Landmarks that marking the image as done does not label.
+        hidden: Landmarks that get no label when the image is marked as done.
     """
     places, absent, done = dict(current.places), current.absent, current.done
     match edit:
@@ -185,7 +185,7 @@ class CorrectedObject:
     """An object in an image with its corrections.
 
     Attributes:
-        ref: Image and box of the object, with an absolute path.
+        ref: Image and box of the object; the path is absolute.
         size: Width and height of the image, in pixels.
         correction: Corrections of the object.
     """
@@ -227,8 +227,8 @@ class CorrectionFile:
             names = category.point_names(file.annotations[0])
         if isinstance(names, (list, tuple)) and len(names) != num_landmarks:
             raise InputError(
-                f"{self.path} corrects a detector with {describe_count(len(names), 'landmark')}, but this "
-                f"one has {num_landmarks}: move the file elsewhere"
+                f"{self.path} was made for a detector with {describe_count(len(names), 'landmark')}, but "
+                f"this detector has {num_landmarks}: move the file elsewhere"
             )
         if not file.annotations:
             return []
@@ -291,7 +291,8 @@ def _check_edit(edit: Correction, num_landmarks: int, refs: Sequence[ImageRef]) 
         str(refs[edit.row].path).encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"the name of {refs[edit.row].name!r} is not valid UTF-8: rename the file to correct it"
+            f"the file name {refs[edit.row].name!r} is not valid UTF-8: rename the file before you correct "
+            "its landmarks"
         ) from error
     if isinstance(edit, SetDone):
         return

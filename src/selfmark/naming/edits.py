@@ -78,7 +78,7 @@ _CLASSES: dict[str, type[Edit]] = {
     "confirm": SetConfirmed,
     "connect": SetEdge,
 }
-# Types of JSON values that are accepted for a field with this annotation.
+# Mapping from the annotation of a field to the types of JSON values that are accepted for the field.
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "bool": (bool,), "float": (float, int)}
 
 EditType = TypeVar("EditType")
@@ -101,7 +101,7 @@ def parse_edits(values: Any, classes: Mapping[str, type[EditType]]) -> list[Edit
 
     Args:
         values: JSON objects, each with the kind of an edit and its fields.
-        classes: Dataclass of each kind.
+        classes: Mapping from kinds of edits to their dataclasses.
 
     Raises:
         InputError: The list is empty or too long, or an edit has an unknown kind or wrong fields.

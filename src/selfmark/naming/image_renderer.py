@@ -27,10 +27,13 @@ View = tuple[int, int, int, int]  # left, top, right, bottom in pixels of the or
 
 
 class ImageRenderer:
-    """Renderer of the shown images, given by their rows; all methods except `view` return JPEG files."""
+    """Renderer of the shown images.
+
+    Every method takes the row of an image. All methods except `view` return the bytes of a JPEG file.
+    """
 
     def __init__(self, shown: ShownImages, max_megapixels: float) -> None:
-        """Create a renderer of `shown`; it raises for images with more than `max_megapixels`."""
+        """Create a renderer of `shown`; rendering an image of more than `max_megapixels` raises an error."""
         self._shown = shown
         self._max_megapixels = max_megapixels
         self._cache = BoundedCache(_CACHE_BYTES)
@@ -102,7 +105,7 @@ def _crop_square(image: Image.Image, left: float, top: float, side: float) -> Im
     """Return a square part of an image, resized to CROP_SIDE; parts outside the image are gray."""
     canvas = Image.new("RGB", (CROP_SIDE, CROP_SIDE), _FILL_COLOR)
     scale = CROP_SIDE / side
-    # The part of the square that lies inside the image.
+    # These are the corners of the part of the square that lies inside the image.
     x0, y0 = max(left, 0.0), max(top, 0.0)
     x1, y1 = min(left + side, image.width), min(top + side, image.height)
     width, height = (x1 - x0) * scale, (y1 - y0) * scale

@@ -76,7 +76,7 @@ def _predict(
 def _remove_old_frames(cache: Path) -> None:
     """Delete all folders of frames except the newest, which another server of the same run may be showing.
 
-    The caller holds the lock of the cache, so temporary folders were left behind by killed processes.
+    The caller holds the lock of the cache, so any temporary folder was left behind by a killed process.
     """
     for folder in cache.glob(f".{FRAMES_FOLDER}*.part"):
         remove_folder(folder)

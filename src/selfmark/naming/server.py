@@ -111,17 +111,20 @@ def correct_landmarks(
 
 
 def order_for_correction(shown: ShownImages, corrected: Sequence[CorrectedObject], count: int) -> ShownImages:
-    """Return the images to correct: first those already begun, then new ones, then those already done.
+    """Return the images to correct, in three groups.
+
+    First come images with some corrections that are not marked as done, then new images, then images that
+    are marked as done.
 
     Args:
         shown: All images to choose from.
         corrected: Objects that were corrected before.
-        count: Number of begun and new images together.
+        count: Number of images in the first two groups together.
     """
     done_by_key = {get_object_key(item.ref): item.correction.done for item in corrected}
-    is_done = [done_by_key.get(get_object_key(ref)) for ref in shown.refs]  # None if not corrected before
-    begun = [row for row, state in enumerate(is_done) if state is False]
-    done = [row for row, state in enumerate(is_done) if state is True]
+    done_states = [done_by_key.get(get_object_key(ref)) for ref in shown.refs]  # None without corrections
+    begun = [row for row, state in enumerate(done_states) if state is False]
+    done = [row for row, state in enumerate(done_states) if state is True]
     taken = np.array([*begun, *done], dtype=np.int64)
     new = choose_for_correction(
         shown.xy.astype(np.float64),

@@ -82,9 +82,9 @@ def select_shown_images(folder: Path, given: Sequence[str], max_images: int) -> 
     Args:
         folder: Run folder or model folder.
         given: Files and folders with images. If some of them are images of the run, perhaps moved, only these
-            are candidates, with the boxes of the run. If none of them is, all are candidates. They are then
-            cropped as in the run, if the run used the same part of every image (a view, or `--crop`). If
-            `given` is empty, all images of the run are candidates.
+            are candidates, with the boxes of the run. If none is an image of the run, all given images are
+            candidates. They are then cropped as in the run, if the run used the same part of every image (a
+            view, or `--crop`). If `given` is empty, all images of the run are candidates.
         max_images: Maximum number of images.
     """
     run_images = _read_run_images(folder)

@@ -1,9 +1,9 @@
 """Train the head of a detector on the stored features of a few images.
 
-The frozen part of the network computes the features of augmented images once. Training the head is then fast,
-because the head is small. So the training can be repeated with other images left out, to measure errors on
-these images. Landmarks without a label should not move, so the targets of their heatmaps are the heatmaps of
-the original head.
+The frozen part of the network computes the features of augmented copies of the images (views) once. Training
+the head is then fast, because the head is small. So the training can be repeated with other images left out,
+to measure errors on these images. Landmarks without a label should not move, so the targets of their heatmaps
+are the heatmaps of the original head.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def split_network(network: LandmarkNetwork) -> SplitNetwork:
     if isinstance(network, Psi) and not isinstance(network, SoftArgmaxPsi):
         return SplitNetwork(network.backbone, network.head, lambda head, features: head(features))
     raise InputError(
-        "this detector has no head that could be trained with corrections: train one with the default method "
-        "of 'selfmark discover', or learn your points with 'selfmark map'"
+        "this detector has no head that could be trained with corrections: train a detector with the default "
+        "method of 'selfmark discover', or learn your points with 'selfmark map'"
     )
 
 

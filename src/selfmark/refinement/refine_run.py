@@ -76,8 +76,8 @@ class RefinementErrors:
         moved_before: mean error of the original detector on these labels.
         moved_after: mean error of the refined detector on these labels.
         confirmed: number of labels that the user left where the original detector found the landmark.
-        confirmed_after: mean error of the refined detector on these labels; that of the original detector
-            counts as 0.
+        confirmed_after: mean error of the refined detector on these labels; the error of the original
+            detector on them counts as 0.
         landmarks: [K, 2] mean error of each landmark before and after; NaN for landmarks without labels.
     """
 
@@ -161,7 +161,7 @@ def refine_run(
     target = model_folder(folder)
     start = original_folder(target) if is_refined(target) else target
     detector = Detector.load(start, select_device(device))
-    # The card in the model folder is newer than that of the original: the user may have edited it.
+    # The user may have edited the card in the model folder, so it is newer than the original detector's card.
     card = read_card(target)
     detector = Detector(
         detector.psi,
@@ -380,8 +380,8 @@ def _save(
     """Keep a copy of the original detector, then write the refined detector with the current names.
 
     When both files are on the disk under temporary names, the card is renamed, then the weights. So if the
-    disk is full, the original detector stays unchanged. If the process is killed between the two, the
-    detector counts as refined, so the copy of the original is kept.
+    disk is full, the original detector stays unchanged. If the process is killed after the first
+    renaming, the detector counts as refined, so the copy of the original is kept.
     """
     record = {
         "labels": str(labels),
@@ -391,7 +391,7 @@ def _save(
         "error_before": None if errors is None else round(errors.mean_before, 3),
         "error_after": None if errors is None else round(errors.mean_after, 3),
     }
-    # Names may be edited at the same time, and another process may refine the same detector.
+    # The user may edit names at the same time, and another process may refine the same detector.
     with _report_disk_errors(target), exclusive(target, wait=True, lock_file=False):
         if not is_refined(target):
             remove_folder(original_folder(target))  # left over if a refined run was trained again
@@ -419,7 +419,11 @@ def _report_disk_errors(target: Path) -> Iterator[None]:
 
 
 def _write_weights(detector: Detector, target: Path, verify: Callable[[Path], None] | None = None) -> None:
-    """Write the weights; a refinement does not change the ONNX model of features `onnx:FILE`."""
+    """Write the weights to the model folder.
+
+    If the features come from an ONNX model (`onnx:FILE`), its file stays, because a refinement changes only
+    the head.
+    """
     weights = select_stored_weights(detector.psi)
     write_tensors(weights, {}, target / "weights.safetensors", verify=verify)
 
@@ -427,8 +431,8 @@ def _write_weights(detector: Detector, target: Path, verify: Callable[[Path], No
 def restore_original(folder: Path) -> Path:
     """Restore the original detector, but keep the current names; return the model folder.
 
-    When both files are on the disk, the weights are renamed, then the card: until both are, the detector
-    counts as refined, and its original is kept.
+    When both files are on the disk, the weights are renamed, then the card. Until the card is renamed, the
+    detector counts as refined, and its original is kept.
 
     Raises:
         InputError: if the detector was not refined, or the folder cannot be written.

@@ -1,6 +1,7 @@
-"""Cache results of a run's networks that a report shows, next to the predictions.
+"""Cache the placements of a run in a file next to the cached predictions.
 
-Another report of the same run, after `selfmark evaluate` for example, then needs no network and no t-SNE.
+Placements are results of the run's networks that a report shows: landmarks, and points in the plane. Another
+report of the same run, after `selfmark evaluate` for example, then needs no network and no t-SNE.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ class Placements:
     label: npt.NDArray[np.int64]
 
 
-def load_or_place(
+def load_or_compute_placements(
     run: Run, card: ModelCard, refs: Sequence[ImageRef], num_examples: int, compute: Callable[[], Placements]
 ) -> Placements:
     """Return the placements of a run, from the run folder if they are still valid.
 
     Args:
         run: Finished run.
-        card: Card of its detector.
+        card: Model card of the run's detector.
         refs: The images that the report uses and that could be read.
-        num_examples: E.
+        num_examples: E, the number of example images.
         compute: Computes the placements.
     """
     path = cache_file(run, refs, "-report.safetensors")

@@ -176,7 +176,7 @@ def _build_chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
 
 
 def _select_finite_points(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the finite points of a line; of a long line, return an even sample with both ends."""
+    """Return the finite points of a line; for a long line, only evenly spaced points with both ends."""
     kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     if len(kept) > _MAX_POINTS:
         kept = kept[evenly_spaced(len(kept), _MAX_POINTS)]

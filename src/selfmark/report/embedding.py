@@ -47,7 +47,7 @@ def tsne(vectors: FloatArray, perplexity: float = 30.0, seed: int = 0) -> FloatA
 
     Args:
         vectors: [P, D].
-        perplexity: Roughly the number of neighbors of each point; at most a third of the other points.
+        perplexity: Roughly the number of neighbors of each point. It is limited to (P - 1) / 3.
         seed: Seed of t-SNE, and of the slight noise that separates equal vectors at the start.
 
     Returns:

@@ -20,7 +20,7 @@ from selfmark.points import FloatArray
 Picture = npt.NDArray[np.uint8]  # one picture [H, W, 3], or several pictures [N, H, W, 3]
 
 _TILE_SIDE = 384  # approximate side of an enlarged image, pixels; images are enlarged at least twofold
-_CROP_SIDE = 0.25  # side of a gallery crop, as a fraction of the image side
+_CROP_FRACTION = 0.25  # side of a gallery crop, as a fraction of the image side
 _GAP = 4  # pixels between the images of a contact sheet
 
 
@@ -53,7 +53,7 @@ def draw_landmarks(
         draw_disc(canvas, centers[index], radius + 2, BLACK)
         draw_disc(canvas, centers[index], radius + 1, WHITE)
         draw_disc(canvas, centers[index], radius, fills[index])
-    for index in present:  # after all discs, so that no disc hides a number
+    for index in present:  # Draw the numbers after all discs, so that no disc hides a number.
         x, y = np.round(np.clip(centers[index] + (radius + 2, -radius), -1e4, 1e4)).astype(int).tolist()
         draw_text(canvas, str(index), (x, y), 0.5 * canvas.shape[0] / _TILE_SIDE, outline=3)
     return canvas
@@ -91,10 +91,10 @@ def draw_landmark_gallery(
         side: Side of a crop in pixels.
 
     Returns:
-        Index of the image and crop [side, side, 3] of each chosen image. Images without the landmark are left
-        out.
+        A pair for each chosen image: the index of the image, and the crop [side, side, 3]. Images without the
+        landmark are left out.
     """
-    window = max(16, round(_CROP_SIDE * images.shape[1]))
+    window = max(16, round(_CROP_FRACTION * images.shape[1]))
     center = np.array([side / 2 - 0.5, side / 2 - 0.5])
     usable = np.isfinite(xy).all(axis=1) & np.isfinite(score)
     order = sorted(np.flatnonzero(usable).tolist(), key=lambda row: -score[row])

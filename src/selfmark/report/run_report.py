@@ -24,7 +24,7 @@ from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
 from selfmark.report import metrics_text
-from selfmark.report.cached_placements import Placements, load_or_place
+from selfmark.report.cached_placements import Placements, load_or_compute_placements
 from selfmark.report.embedding import embed_in_plane, is_tsne_available
 from selfmark.report.embedding_process import EmbeddingProcess
 from selfmark.report.metrics_schema import require_metrics
@@ -66,7 +66,7 @@ def build_report(
         points = _find_points(models, store.pixels, shown)
         return points.place(embed_in_plane(points.descriptor))
 
-    placed = load_or_place(run, card, store.refs, len(shown), place)
+    placed = load_or_compute_placements(run, card, store.refs, len(shown), place)
     numbers = collect_metrics(metrics, len(card.names), folder / "metrics.json")
     data = ReportData(
         title=run.path.resolve().name,
@@ -120,7 +120,9 @@ def embed_meanwhile(models: RunModels, image_store: ImageStore) -> Iterator[None
         return
     with closing(process):
         yield
-        load_or_place(models.run, models.card, store.refs, len(shown), lambda: points.place(process.result()))
+        load_or_compute_placements(
+            models.run, models.card, store.refs, len(shown), lambda: points.place(process.result())
+        )
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _choose_images(run: Run, image_store: ImageStore | None) -> tuple[ImageStore
 
 
 class _FoundPoints(NamedTuple):
-    """Results of the networks of a run: fields of `Placements`, and descriptors [P, D] of its points."""
+    """Results of a run's networks: fields of `Placements`, and the descriptors [P, D] of the points."""
 
     xy: FloatArray
     score: FloatArray

@@ -20,7 +20,7 @@ VERDICTS = {
 _NO_TRUSTED_LANDMARK = (
     "The landmarks follow the object roughly when taken together, but do not rely on any single one."
 )
-"""Replaces the sentence of the verdict usable if no landmark is trustworthy."""
+"""Sentence for the verdict "usable" if no landmark is trustworthy."""
 
 
 def describe_verdict(checks: Mapping[str, Any]) -> str:

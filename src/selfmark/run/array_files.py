@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from selfmark.errors import DamagedFile, InputError
 from selfmark.run.guarded_files import open_to_read, physical_memory
 
-# Metadata keys of the checksum and of what it covers. A file without either key has no checksum. There are
-# two, so that damage to one of them does not make the file look like a file without a checksum.
+# Metadata keys of the checksum and of what the checksum covers. A file that has neither key has no checksum.
+# There are two keys, so that damage to one of them does not make a file look as if it had no checksum.
 CHECKSUM, CHECKSUM_SCOPE = "sha256", "sha256_of"
 SCOPE = "metadata, names, types, shapes, bytes"
 
@@ -78,7 +78,7 @@ def read_arrays(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]
         metadata = dict(file.metadata() or {})
         try:
             arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        except (TypeError, ValueError, AttributeError) as error:  # a type that NumPy does not have
+        except (TypeError, ValueError, AttributeError) as error:  # NumPy lacks the type of a tensor.
             raise DamagedFile(f"{path} is damaged and cannot be read: {error}") from error
     entries = (
         (name, f"torch.{array.dtype.name}", list(array.shape), np.ascontiguousarray(array).tobytes())

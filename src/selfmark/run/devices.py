@@ -1,4 +1,4 @@
-"""Select a device for computations, measure its free memory, and choose its precision."""
+"""Select a device for computations, measure its free memory, and choose the precision of networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 from selfmark.config import Runtime
 from selfmark.errors import InputError
 
-_DEVICE_TYPES = ("cpu", "cuda")
+_DEVICE_TYPES = ("cpu", "cuda")  # `select_device` refuses other types, and uses `meta` for unknown names
 
 
 def select_device(name: str) -> torch.device:
@@ -74,8 +74,8 @@ def images_per_pass(max_images: int, image_bytes: int, device: torch.device) -> 
 def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
     """Append black images on a GPU, so that forward passes have only a few different numbers of images.
 
-    cuDNN plans every convolution separately for each number of images. For a whole network this takes up to
-    two seconds, much longer than the pass itself.
+    cuDNN plans every convolution separately for each number of images. Planning a whole network takes up to
+    two seconds, much longer than a forward pass.
 
     Args:
         images: [B, C, H, W].
@@ -113,7 +113,7 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Return the host memory that is still available, in bytes; None if the system does not report it.
 
     Args:
-        meminfo: the file in which Linux reports it.
+        meminfo: the file in which Linux reports the memory.
     """
     try:
         lines = meminfo.read_text(encoding="ascii").splitlines()

@@ -71,8 +71,9 @@ _VERIFICATION_NUMBERS = dict.fromkeys(
 _FREQUENT_EVENTS = ("progress", "train")  # events after which the log is not synced to the disk
 _MAX_IMAGES = 1 << 31  # more than any run has
 _SUBFOLDERS = ("points", "checkpoints")
-# Final names of everything that a killed `create` may leave behind. It writes run.json last, so only the
-# temporary file of run.json can be left; folders with a run.json are refused before these names are checked.
+# Names of everything that `create` may leave behind if it is killed, without the suffix of temporary files.
+# `create` writes run.json last, so only the temporary file of run.json can be left. Folders with a complete
+# run.json are refused before these names are checked.
 _UNFINISHED_NAMES = {
     *_SUBFOLDERS,
     "start",
@@ -123,7 +124,7 @@ class Run:
 
         Args:
             path: the folder.
-            config: its settings.
+            config: settings of the run.
             listener: called with every log event.
             group: the processes that work on the run together.
         """
@@ -153,8 +154,7 @@ class Run:
             refs: the training images.
             held_out: images for the verification, on which the run is not trained.
             start: the detector that the training starts from; None for random weights.
-            options: mapping from names to the options of the command that are not in config.yaml, as JSON
-                values.
+            options: options of the command that are not in config.yaml: a mapping from names to JSON values.
 
         Raises:
             InputError: if the folder already contains a run or other files, or cannot be written.
@@ -198,7 +198,7 @@ class Run:
             settings: mapping from dotted names to values; values that the run already has are allowed.
 
         Raises:
-            InputError: if stored results depend on one of the other settings.
+            InputError: if a setting would change on which stored results depend.
         """
         changeable = {
             name: value for name, value in settings.items() if current_name(name).startswith(_CHANGEABLE)
@@ -235,7 +235,7 @@ class Run:
                 write_config(self.config, self.path / "config.yaml")
 
     def read_options(self) -> dict[str, Any]:
-        """Map names to the options that are not in config.yaml; empty for runs of earlier versions."""
+        """Return a mapping from names to the options that are not in config.yaml; empty for early runs."""
         options = read_json(self.path / "run.json").get("options", {})
         return options if isinstance(options, dict) else {}
 
@@ -315,7 +315,10 @@ class Run:
     # --- stored results -------------------------------------------------------------------------
 
     def has_points(self, name: str) -> bool:
-        """Return True if points/NAME.safetensors exists. Some runs with features have no `first`."""
+        """Return True if points/NAME.safetensors exists.
+
+        Some runs with features have no first keypoints, so the file `first` does not exist.
+        """
         return (self.path / "points" / f"{name}.safetensors").exists()
 
     def load_or_compute_keypoints(self, name: str, compute: Callable[[], Keypoints]) -> Keypoints:
@@ -479,7 +482,7 @@ class Run:
         self.log("checkpoint", stage=stage, iteration=iteration)
 
     def _checkpoint_paths(self, stage: str) -> tuple[Path, Path]:
-        """Return the paths of the newest checkpoint of a stage and of the one before it."""
+        """Return the paths of the two newest checkpoints of a stage, the newest first."""
         folder = self.path / "checkpoints"
         return folder / f"{stage}.safetensors", folder / f"{stage}.previous.safetensors"
 
@@ -521,8 +524,9 @@ class Run:
         """
         if self._lock is not None and was_replaced(self.path, self._lock):
             raise DiskError(
-                f"{self.path} is not the folder that this process works on: it was renamed, and another is "
-                "in its place; nothing was written there. Rename both back, then resume the run"
+                f"{self.path} is not the folder that this process works on: it was renamed, and another "
+                "folder is in its place; nothing was written there. Rename both folders back, then resume "
+                "the run"
             )
         try:
             yield

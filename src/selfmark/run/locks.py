@@ -50,7 +50,7 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
 def was_replaced(folder: Path, descriptor: int) -> bool:
     """Return True if the lock file in a folder is not the one that `exclusive` locked.
 
-    The lock does not prevent anybody from renaming the folder and putting another one in its place.
+    The lock does not prevent anybody from renaming the folder and putting another folder in its place.
     """
     try:
         found = (folder / ".lock").lstat()
@@ -62,7 +62,7 @@ def was_replaced(folder: Path, descriptor: int) -> bool:
 def is_locked(folder: Path) -> bool:
     """Return True if a process holds the lock file of a folder; the folder may be read-only.
 
-    If the lock file cannot be read, nothing is known about it, and the answer is False.
+    Return False if the lock file cannot be read, because nothing is known about the lock then.
     """
     try:
         with open_to_read(folder / ".lock") as handle:

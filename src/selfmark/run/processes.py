@@ -87,8 +87,9 @@ class ProcessGroup:
     def shard(self, count: int, pass_size: int = 1) -> slice:
         """Return this process's contiguous part of `count` items, in whole passes of `pass_size` items.
 
-        Networks round differently in passes of another size. In whole passes, each item is computed together
-        with the same other items as in a single process. The numbers of passes differ by at most one.
+        The rounding errors of a network depend on the size of the pass. In whole passes, each item is
+        computed together with the same other items as in a single process. The numbers of passes of two
+        processes differ by at most one.
 
         >>> [ProcessGroup(rank, 2).shard(10, pass_size=4) for rank in range(2)]
         [slice(0, 4, None), slice(4, 10, None)]
@@ -152,7 +153,7 @@ class ProcessGroup:
                 dist.barrier()
 
     def run_on_leader(self, action: Callable[[], None]) -> None:
-        """Run a function on the leader while the others wait; they exit if it fails."""
+        """Run a function on the leader while the others wait; if the function fails, the others exit."""
         if self.size == 1:
             return action()
         failed = torch.zeros(1, device=self.device)
@@ -167,7 +168,7 @@ class ProcessGroup:
         return None
 
     def run_on_all(self, action: Callable[[], Result]) -> Result:
-        """Run a function on every process; if it fails on any of them, all exit, and one reports the error.
+        """Run a function on every process; if it fails on one process, all exit, and one reports the error.
 
         The function must not communicate. An interrupt is raised immediately: torchrun sends it to all
         processes.
@@ -207,8 +208,8 @@ class ProcessGroup:
             return tuple(compute(slice(0, count)))
         smallest = -int(self.all_max(torch.tensor([-pass_size], device=self.device)).item())
         own = self.shard(count, smallest)
-        # If there are fewer passes than processes, some have no items. They compute a pass and keep no row of
-        # it, because all processes have to gather tensors of the same types and shapes.
+        # If there are fewer passes than processes, some processes have no items. They compute a pass and keep
+        # no row of it, because all processes have to gather tensors of the same types and shapes.
         computed = own if own.start < own.stop else slice(0, min(smallest, count))
         tensors = self.run_on_all(lambda: compute(computed))
         kept = tensors if computed == own else [tensor[:0] for tensor in tensors]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# Displayed names of stages, by their name in log events.
+# Mapping from the names of stages in log events to their displayed names.
 _NAMES = {
     "applying Phi": "describing keypoints",  # in logs of selfmark 0.1
     "stage 2": "training the detector",
     "method": "training",  # the only stage of `methods.training`
 }
-# The same for stages that consist of rounds.
+# The same mapping for stages that consist of rounds.
 _ROUNDS = {"student": "learning landmarks", "keypoints": "learning keypoints"}
 
 

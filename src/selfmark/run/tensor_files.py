@@ -47,8 +47,9 @@ def write_tensors(
         tensors: mapping from names to tensors.
         metadata: mapping from names to texts.
         path: the file.
-        previous: where to move the old file; None replaces it.
-        verify: called with the synced temporary file before it is renamed; if it raises, the old file stays.
+        previous: path to which the old file is moved; if None, the old file is replaced.
+        verify: function that is called with the synced temporary file before this file is renamed; if the
+            function raises an error, the old file stays.
     """
     copies = {name: _to_unshared_cpu(value) for name, value in tensors.items()}
     checksum = {CHECKSUM: compute_checksum(_entries(copies), metadata), CHECKSUM_SCOPE: SCOPE}

@@ -27,7 +27,8 @@ class TensorBoardLog:
         """
         require_package("tensorboard", "'selfmark[tensorboard]'")
         self._writer: Any = None
-        self._offset: dict[tuple[str, int], int] = {}  # iterations before a round, by stage and round
+        # Mapping from stage and round to the number of iterations before this round.
+        self._offset: dict[tuple[str, int], int] = {}
         self._last_step = 0  # highest position on the x axis of the curves so far
 
     def open(self, run: Path) -> None:

@@ -1,4 +1,4 @@
-"""Read the environment variables with which torchrun tells a process its place among the others."""
+"""Read the environment variables with which torchrun tells a process its rank and how to connect."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def track_animals(
 
 
 def explain_implausible_tracks(tracks: AnimalTracks, settings: Tracking) -> str:
-    """Return why the tracks may not be those of the animals; an empty string if they are plausible."""
+    """Return reasons to doubt that the tracks follow the animals; an empty string if there are none."""
     missing = float(np.isnan(tracks.center[..., 0]).mean())
     reasons = []
     if tracks.outside > settings.max_outside:

@@ -1,4 +1,4 @@
-"""Subtract the background of videos from a fixed camera.
+"""Find the moving animals in videos of a fixed camera, as pixels that differ from the background.
 
 The background is the median of frames sampled from the whole video. This works because a moving animal covers
 a pixel in fewer than half of the frames. Before the median is computed, frames are converted to gray and
@@ -45,8 +45,10 @@ class Background:
     area: float
 
     def foreground(self, frame: Pixels) -> Mask:
-        """Mark the animals, without thin parts such as tails, in a frame [H, W, 3]; return [h, w]."""
-        return _open(_difference(_shrink(frame, self.scale), self.gray) > self.threshold, self.opening)
+        """Return the mask [h, w] of the animals in a frame [H, W, 3], without thin parts such as tails."""
+        return _apply_opening(
+            _difference(_shrink(frame, self.scale), self.gray) > self.threshold, self.opening
+        )
 
     def shrink_colors(self, frame: Pixels) -> Pixels:
         """Reduce a color frame [H, W, 3] to the size of the background, [h, w, 3]."""
@@ -79,7 +81,9 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
     opening: Mask = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1)).astype(
         np.uint8
     )
-    foreground_area = float(np.median([_open(change > threshold, opening).sum() for change in differences]))
+    foreground_area = float(
+        np.median([_apply_opening(change > threshold, opening).sum() for change in differences])
+    )
     if not 0 < foreground_area < _MAX_FOREGROUND * gray.size:
         raise InputError(
             f"{path}: no animals were found. The camera must be fixed and the animals must move; otherwise, "
@@ -112,6 +116,6 @@ def _difference(gray: Gray, background: Gray) -> Gray:
     return np.asarray(cv2.GaussianBlur(magnitude, (0, 0), _BLUR_SIGMA), dtype=np.uint8)
 
 
-def _open(mask: npt.NDArray[np.bool_], kernel: Mask) -> Mask:
+def _apply_opening(mask: npt.NDArray[np.bool_], kernel: Mask) -> Mask:
     """Apply a morphological opening to a mask [h, w]."""
     return np.asarray(cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_OPEN, kernel), dtype=np.uint8)

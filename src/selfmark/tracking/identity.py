@@ -1,9 +1,9 @@
 """Tell animals apart by their appearance after they were in contact.
 
 A path is a sequence of positions from the tracker. While animals touch or cover each other, two animals may
-exchange paths. An animal that is alone in its blob is described by its colors and its size. After a contact,
-these descriptions decide which path belongs to which animal; the Hungarian method finds the best assignment
-of all animals that took part in the contact.
+exchange paths. A blob is a connected region of foreground pixels. An animal that is alone in its blob is
+described by its colors and its size. After a contact, these descriptions decide which path belongs to which
+animal; the Hungarian method finds the best assignment of all animals that took part in the contact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _BINS = 16  # bins of the histogram of each color channel
 DESCRIPTION_LENGTH = 3 * _BINS
 """Length of the description of an animal."""
 _BLUR_SIGMA = 1.0  # bins; the blur reduces the effect of noise, which moves pixels to neighboring bins
-_HISTORY_FACTOR = 10  # maximum number of frames compared before a contact, relative to that after it
+# Maximum number of compared frames before a contact, relative to the number of compared frames after it.
+_HISTORY_FACTOR = 10
 _MIN_FRAMES = 5  # shorter parts of a path are not compared
 _VARIANCE_FLOOR = 0.02  # fraction of the largest variance; added to all variances, as some bins hardly vary
 
@@ -130,8 +131,8 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     animal, path = linear_sum_assignment(cost)
     if cost[animal, path].sum() > max_ratio * cost[unchanged, unchanged].sum():
         return unchanged
-    # Animals that look alike differ only by chance. In that case, an animal's appearance changes over time by
-    # about as much as it differs from that of the other animals, so appearance cannot decide.
+    # Animals that look alike differ only by chance. In that case, the appearance of one animal changes over
+    # time by about as much as the appearances of two animals differ, so appearance cannot decide.
     halves = [np.array_split(descriptions, 2) for descriptions in own]
     change = max(
         float(((first.mean(axis=0) - second.mean(axis=0)) ** 2 / variance).sum()) for first, second in halves

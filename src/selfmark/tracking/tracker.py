@@ -1,8 +1,9 @@
 """Track a known number of animals from frame to frame.
 
 Connected regions of foreground pixels (blobs) are assigned to animals so that the sum of distances from the
-expected positions is minimal. Animals that touch share a blob. To divide its pixels between them, one
-Gaussian per animal is fitted, starting from the animals' previous shapes and expected positions.
+expected positions is minimal. Animals that touch share a blob. To divide the pixels of a blob between
+its animals, one Gaussian per animal is fitted, starting from the animals' previous shapes and expected
+positions.
 """
 
 from __future__ import annotations

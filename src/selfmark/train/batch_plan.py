@@ -75,7 +75,7 @@ class PlannedPairs:
 
     first:  [B] int64, image indices
     second: [B] int64; the same image, another image, or a nearby frame
-    slot:   [B] int64; if the second image is a nearby frame of the first, its column in
+    slot:   [B] int64; if the second image is a nearby frame of the first, the column of that frame in
             `NearbyFrames.neighbor`, else -1
     """
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_EAGER_CALLS = 3  # after these, libraries have chosen their algorithms and allocated permanent buffers
+_EAGER_CALLS = 3  # after these calls, libraries have chosen their algorithms and allocated permanent buffers
 
 Step = Callable[..., None]
 
@@ -18,7 +18,7 @@ class CapturedStep:
 
     The first calls run the step eagerly. The next call captures the step as a graph. This call and all later
     calls copy their tensors to the inputs of the graph and replay the graph. All other tensors that the step
-    reads must keep their addresses; create a new `CapturedStep` if one of them moves.
+    reads must keep their addresses; create a new `CapturedStep` if one of these tensors moves.
 
     A step that waits for the device or copies from host memory cannot be captured. It then runs eagerly, with
     a warning.
@@ -29,8 +29,8 @@ class CapturedStep:
 
         Args:
             step: function of tensors of fixed shapes that writes its results to tensors of its own.
-            generator: source of the step's random numbers. A replay advances its state like an eager call.
-                Do not set the state after the first call.
+            generator: source of the step's random numbers. A replay advances the state of the generator like
+                an eager call. Do not set this state after the first call.
         """
         self._step, self._generator, self._eager_calls_left = step, generator, _EAGER_CALLS
         self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call]

@@ -25,7 +25,7 @@ def check_points(
     settings: Guards,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> None:
-    """Raise if Phi found too few points, or if all descriptors or all positions are alike.
+    """Raise if the network found too few points, or if all descriptors or all positions are alike.
 
     Args:
         described: the points of this process's images.
@@ -41,14 +41,14 @@ def check_points(
             "Start again with a lower optimizer.lr, a lower heatmaps.threshold, or another --detector"
         )
     if described.points.descriptor is not None:
-        spread = descriptor_spread(described.points.descriptor[:_MAX_DESCRIPTORS], group)
+        spread = measure_descriptor_spread(described.points.descriptor[:_MAX_DESCRIPTORS], group)
         if not spread >= settings.min_descriptor_spread:
             raise CollapsedTraining(
                 f"training has collapsed: the descriptors of all points are alike (spread {spread:.2g}, "
                 f"minimum {settings.min_descriptor_spread:g}). Start again with a lower optimizer.lr or a "
                 "higher loss.negative_weight"
             )
-    spread = point_spread(described.points, group) / size
+    spread = measure_point_spread(described.points, group) / size
     if not spread >= settings.min_point_spread:
         raise CollapsedTraining(
             f"training has collapsed: all points of an image lie in one place (within {100 * spread:.2g} % "
@@ -95,14 +95,14 @@ def check_landmarks(xy: Tensor, score: Tensor, size: int, settings: Guards) -> N
         )
 
 
-def descriptor_spread(vectors: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> float:
+def measure_descriptor_spread(vectors: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> float:
     """Return the mean squared distance of unit vectors [P, D] from their mean.
 
     The result is 0 if all vectors are equal, and 1 if their mean is zero.
 
-    >>> descriptor_spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    >>> measure_descriptor_spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
     1.0
-    >>> descriptor_spread(torch.tensor([[1.0, 0.0]] * 5))
+    >>> measure_descriptor_spread(torch.tensor([[1.0, 0.0]] * 5))
     0.0
     """
     sums = torch.cat([vectors.sum(dim=0), vectors.square().sum()[None], vectors.new_tensor([len(vectors)])])
@@ -111,13 +111,13 @@ def descriptor_spread(vectors: Tensor, group: ProcessGroup = SINGLE_PROCESS) -> 
     return float(squares - mean.square().sum())
 
 
-def point_spread(points: Keypoints, group: ProcessGroup = SINGLE_PROCESS) -> float:
+def measure_point_spread(points: Keypoints, group: ProcessGroup = SINGLE_PROCESS) -> float:
     """Return the mean distance of points from the center of all points of their image, in pixels.
 
     Images with a single point are ignored.
 
     >>> xy = torch.tensor([[0.0, 0.0], [6.0, 8.0], [1.0, 1.0]])
-    >>> point_spread(Keypoints(xy, torch.tensor([0, 0, 1]), torch.ones(3)))
+    >>> measure_point_spread(Keypoints(xy, torch.tensor([0, 0, 1]), torch.ones(3)))
     5.0
     """
     _, row, count = torch.unique(points.image_index, return_inverse=True, return_counts=True)

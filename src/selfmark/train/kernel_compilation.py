@@ -1,10 +1,10 @@
 """Compile Triton kernels in parallel while a run prepares its training.
 
-Without this, Triton compiles each kernel when it is first launched, one after the other. Here, one forward
-pass without gradients and one training step of Phi run on the meta device. Nothing is computed there, but the
-kernel launches are recorded, which shows which kernels are needed. Threads compile these kernels and store
-them in Triton's cache on the disk, where the run finds them. A kernel that is not there yet is compiled by
-the run itself.
+Without this module, Triton compiles each kernel when it is first launched, one after the other. Here, Phi
+(the network of Stage 1) runs on the meta device: one forward pass without gradients and one training step.
+Nothing is computed there, but the kernel launches are recorded, which shows which kernels are needed. Threads
+compile these kernels and store them in Triton's cache on the disk, where the run finds them. A kernel that is
+not there yet is compiled by the run itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DONE = "done"  # name of the file in Triton's cache that records a finished com
 def compile_kernels(config: Config, device: torch.device) -> Iterator[None]:
     """Compile the kernels of a run in other threads while the context is open.
 
-    When it ends, kernels that are not yet being compiled are skipped.
+    When the context ends, kernels that are not yet being compiled are skipped.
 
     Nothing happens if the run uses no Triton kernels, if there are too few processors, or if the kernels were
     compiled before. Errors are ignored: the run then compiles the kernels itself.
@@ -167,8 +167,8 @@ def compile_in_threads(
 def iterate_launches(config: Config) -> Iterator[list[Launch]]:
     """Run Phi on the meta device; yield the launches of a pass without gradients, then of a training step.
 
-    Psi needs no kernels of its own, since it has the layers of Phi. No random numbers are drawn from torch's
-    global generators, which other threads use at the same time.
+    The detector of Stage 2 needs no kernels of its own, since it has the layers of Phi. No random numbers are
+    drawn from torch's global generators, which other threads use at the same time.
     """
     from selfmark.model.fused_backend import create_fused_backend, record_launches
 

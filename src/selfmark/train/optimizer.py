@@ -116,11 +116,14 @@ class FlatOptimizer(ABC):
                 group.copy.copy_(group.value)
 
     def state_tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        """Map names to the tensors that a checkpoint needs; writing to the tensors changes the state."""
+        """Return a mapping from names to the tensors that a checkpoint needs.
+
+        Writing to these tensors changes the state of the optimizer.
+        """
         return self._moment_views(network, self._moments[0], "")
 
     def _moment_views(self, network: nn.Module, moment: str, suffix: str) -> dict[str, Tensor]:
-        """Return a running mean by parameter name, as views in the shape of the parameter."""
+        """Return a mapping from parameter names to views of a running mean in the parameters' shapes."""
         names = {parameter: name for name, parameter in network.named_parameters()}
         return {
             names[parameter] + suffix: view

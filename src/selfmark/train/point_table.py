@@ -69,8 +69,8 @@ def build_point_table(
 def label_by_index(points: Keypoints, num_images: int) -> LabeledPoints:
     """Label each point with its index in the image, for the warm-up (Sec. 3.5 of the paper).
 
-    Every image has a point i with label i. These points never match each other, because each pair of the
-    warm-up is two deformations of one image. So point i matches only itself in the other deformation.
+    Point i of every image has label i. Points of different images are never compared, because each pair of
+    the warm-up is two deformations of one image. So point i matches only itself in the other deformation.
     """
     count = points.counts(num_images)
     slot = _slot_in_image(points, count)

@@ -1,7 +1,7 @@
 """Start training from the weights of another detector (`discover --start-from`).
 
 A run keeps a copy of the other detector in its folder `start`, so that the run can be resumed on any machine.
-The weights of all layers are copied, except those of the last layer: it computes the heatmaps of the other
+The weights of all layers are copied except for the last layer, which computes the heatmaps of the other
 detector's landmarks.
 """
 
@@ -81,8 +81,9 @@ def start_student(psi: FeaturePsi, run_folder: Path) -> int:
 def start_phi(phi: Phi, run_folder: Path) -> int:
     """Copy backbone and head of the detector in RUN/start into Phi; return the number of tensors copied.
 
-    The head of the other detector becomes the detector head of Phi, even if it had started from the
-    descriptor head of another Phi (`stage2.head`). The last layer is not copied.
+    Phi is the network of Stage 1. The head of the other detector becomes the detector head of Phi, even if
+    the Stage 2 of the other run had started from a descriptor head (`stage2.head`). The last layer is not
+    copied.
     """
     stored = {
         name.replace("head.", "detector.", 1) if name.startswith("head.") else name: value

@@ -24,8 +24,8 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
 
     Args:
         xy: [T, 2] measured positions.
-        weight: [T] precision of each measurement, relative to that of a confident measurement; 0 if there is
-            no measurement.
+        weight: [T] precision of each measurement, relative to that of a measurement with the noise r (see
+            `time_constant`); 0 if there is no measurement.
         seconds: [T] times, strictly ascending.
         time_constant: movements much shorter than this many seconds are treated as noise. It sets the ratio
             of the acceleration noise q to the measurement noise r: q / r = step / time_constant^4, where
@@ -46,6 +46,7 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
     # The state s_i is the position and velocity in frame i. The step from frame i to i + 1 adds the term
     # d' (Q^-1 / ratio) d to the sum of squares, with d = F s_i - s_(i+1). Here, F moves the position by
     # step * velocity, and Q^-1 = [[12 / step^3, -6 / step^2], [-6 / step^2, 4 / step]].
+    # In the comments below, "p with q" means that the entries couple the unknowns p and q.
     a, b, c = (12 / steps**3 / ratio, 6 / steps**2 / ratio, 4 / steps / ratio)
     bands[-1, :-2:2] += a  # position i with itself
     bands[-1, 2::2] += a

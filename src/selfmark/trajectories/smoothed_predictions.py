@@ -113,19 +113,19 @@ def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     frames = np.array([_get_frame_number(rows.refs[row]) for row in order])
     steps, counts = np.unique(np.diff(frames), return_counts=True)
     step = int(steps[counts.argmax()]) if len(steps) else 1  # the most frequent step
-    # The grid has frames at equal steps from the first given frame to the last. Given frames that do not fit
-    # these steps are added, for instance those of a list of single frames.
+    # The grid has frames at equal steps from the first given frame to the last. Given frames between
+    # these steps are added, for instance if the user listed single frames.
     grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, step))
-    place = np.searchsorted(grid, frames)  # row of each given frame in the grid
+    grid_row = np.searchsorted(grid, frames)  # row of each given frame in the grid
     num_landmarks = len(rows.score[0])
     xy, score = np.full((len(grid), num_landmarks, 2), np.nan), np.zeros((len(grid), num_landmarks))
-    xy[place], score[place] = np.stack(rows.xy)[order], np.stack(rows.score)[order]
+    xy[grid_row], score[grid_row] = np.stack(rows.xy)[order], np.stack(rows.score)[order]
     refs = [rows.refs[row] for row in order]
     video = probe_video(path)
     seconds = video.seconds[grid]
     track = Track(xy, score, seconds, _compute_object_size(refs, xy))
     smooth = smooth_track(track, scale_times(settings, video.rate))
-    grid_refs = _build_refs(refs, grid, place)
+    grid_refs = _build_refs(refs, grid, grid_row)
     # Each frame of the grid gets the size of the last given frame that is not after it.
     last_given = np.maximum(np.searchsorted(frames, grid, "right") - 1, 0)
     sizes = [rows.sizes[order[row]] for row in last_given]
@@ -157,25 +157,25 @@ def _build_object(
 
 
 def _build_refs(
-    refs: Sequence[ImageRef], grid: npt.NDArray[np.int64], place: npt.NDArray[np.int64]
+    refs: Sequence[ImageRef], grid: npt.NDArray[np.int64], grid_row: npt.NDArray[np.int64]
 ) -> list[ImageRef]:
     """Return a reference for every frame of the grid; boxes are interpolated if all given frames have one.
 
     Args:
         refs: references of the given frames.
         grid: [T] frame numbers, ascending.
-        place: row of each given frame in the grid.
+        grid_row: row of each given frame in the grid.
     """
     boxes: list[Box | None] = [refs[0].box] * len(grid)
     if all(ref.box is not None for ref in refs):
         known = np.array([ref.box for ref in refs], dtype=np.float64)
-        columns = [np.interp(grid, grid[place], known[:, column]) for column in range(4)]
+        columns = [np.interp(grid, grid[grid_row], known[:, column]) for column in range(4)]
         boxes = [(x, y, w, h) for x, y, w, h in np.stack(columns, axis=1).tolist()]
     result = [
         ImageRef(refs[0].path, int(frame), box, refs[0].track)
         for frame, box in zip(grid.tolist(), boxes, strict=True)
     ]
-    for row, ref in zip(place.tolist(), refs, strict=True):
+    for row, ref in zip(grid_row.tolist(), refs, strict=True):
         result[row] = ref
     return result
 

@@ -1,4 +1,4 @@
-"""Read from the log of a run what the watch page shows: stage, time left, losses and previews."""
+"""Collect what the watch page shows from the log of a run: stage, time left, losses and previews."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class RunState:
         self._stage = "starting"
         self._progress = (0, 0)  # done and total iterations or images of the current stage
         self._rounds = (0, 0)  # number of rounds of Stage 1, and of rounds of the student
-        self._losses: dict[str, list[tuple[int, float]]] = {}  # (iteration, loss) by stage
-        self._previews: dict[str, str] = {}  # note on the preview of each step
+        self._losses: dict[str, list[tuple[int, float]]] = {}  # stage -> [(iteration, loss), ...]
+        self._previews: dict[str, str] = {}  # step -> note on its preview
         self._verdict = ""
         self._is_done = False
         self._last_event = 0.0  # seconds since 1970
@@ -173,7 +173,7 @@ class RunState:
 
 
 def _find_folder_to_resume(folder: Path) -> Path:
-    """Return the folder for `discover -o FOLDER --resume`: of a run with views, the folder of all views."""
+    """Return the folder for `discover -o FOLDER --resume`: for one view of a run, the folder of all views."""
     return folder.parent if folder in view_folders(folder.parent) else folder
 
 

@@ -210,7 +210,7 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
     # The three rows of CelebA are repeated with the inter-ocular distance of the authors' program.
     assert len(re.findall(r"\| [\d.]+ \([\d.]+, [+-][\d.]+\) \| failed \(", page)) == 6 + 3
     assert "| CelebA, no flipping, by points 41 and 46 |" in page
-    assert "Rows 'by points 41 and 46' use the distance of the authors' program" in page
+    assert "Rows 'by points 41 and 46' use the distance between points 41 and 46" in page
     for path in paths:
         path.unlink()
     monkeypatch.setitem(workspace._MEASURE, "detector", measure["detector"])

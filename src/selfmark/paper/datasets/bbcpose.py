@@ -34,8 +34,8 @@ NAMES = (
 NUM_VIDEOS = 20  # The annotations continue with the 72 videos of Extended BBCPose.
 TRAIN_STEP = 10  # use every n-th annotated frame of a training video
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv")
-# Margin of boxes that are made from the joints, relative to the longer side of the tight box. With it, the
-# boxes include the hands, the top of the head and the chest.
+# Margin of boxes that are made from the joints, relative to the longer side of the tight box. With this
+# margin, the boxes include the hands, the top of the head and the chest.
 MARGIN = 0.3
 
 

@@ -42,8 +42,8 @@ def compute_boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
 
     Args:
         xy: [N, L, 2] points; NaN if not annotated.
-        margin: Distance by which each edge of the tight box moves outward, as a fraction of the larger of its
-            width and height.
+        margin: Distance by which each edge of the tight box moves outward, as a fraction of the longer side
+            of the tight box.
 
     >>> compute_boxes_around_points(np.array([[[2.0, 3.0], [6.0, 13.0]]]), 0.1).tolist()
     [[1.5, 2.5, 6.0, 12.0]]

@@ -60,7 +60,7 @@ def read(root: Path) -> Dataset:
         names=FIVE,
         mirror=FIVE_MIRROR,
         normalizer="inter_ocular",
-        settings={"evaluation.ridge": 0.001},  # the authors' program uses it for forward errors
+        settings={"evaluation.ridge": 0.001},  # as in the authors' program for forward errors
         train=objects.select(is_train),
         test=objects.select(np.array(test, dtype=np.int64)),
         notes=notes,
@@ -105,7 +105,10 @@ def _read_official_boxes(root: Path, row_of: dict[str, int]) -> tuple[FloatArray
 
 
 def _read_partitions(root: Path, row_of: dict[str, int]) -> dict[str, tuple[str, ...]]:
-    """Return CelebA's own split as a field; empty if its list is missing. The paper ignores this split."""
+    """Return CelebA's own split as a field; empty if the list of the split is missing.
+
+    The paper ignores this split.
+    """
     paths = (root / name for name in _possible_paths("Eval", "list_eval_partition.txt"))
     path = next((path for path in paths if path.exists()), None)
     if path is None:

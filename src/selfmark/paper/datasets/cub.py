@@ -96,5 +96,10 @@ def _note_without_parts(count: int) -> tuple[str, ...]:
 
 
 def _read_numbered(path: Path, count: int) -> dict[str, tuple[str, list[str]]]:
-    """Map each image number to the place of its line, for messages, and to the `count` words after it."""
+    """Read a list whose lines begin with the number of an image.
+
+    Returns:
+        A mapping from image numbers to two values: the place of the line, for messages, and the `count` words
+        after the number.
+    """
     return {words[0]: (where, words[1:]) for where, words in read_rows(path, count + 1)}

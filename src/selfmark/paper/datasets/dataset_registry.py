@@ -35,8 +35,8 @@ class DatasetInfo:
         source: Where to get the official files.
         layout: Lines that describe the files and folders in the root.
         folder: Folder in the archive; the root is this folder or its parent.
-        counts: Number of images in each split according to the paper, or to the authors of the data set if
-            the paper does not give it.
+        counts: Mapping from splits to numbers of images. The numbers are from the paper, or from the authors
+            of the data set if the paper gives none.
         alternatives: Pairs of prefixes. Readers also accept paths of the layout in which the first prefix of
             a pair is replaced by the second.
     """

@@ -28,8 +28,9 @@ from selfmark.wording import choose_form, describe_count
 def replace_points(dataset: Dataset, file: Path) -> Dataset:
     """Return the data set with the points of a file; leave out images without points, and add a note.
 
-    Objects whose normalizer is zero or unknown with the new points are left out, too. If there is a split
-    `fit`, `train` keeps all its images: it is then used only for discovery, which needs no points.
+    Objects are also left out if the normalizer (the length that errors are divided by) is zero or unknown
+    with the new points. If there is a split `fit`, `train` keeps all its images: `train` is then used only
+    for discovery, which needs no points.
     """
     detections = read_points(file)
     splits, notes = {}, []
@@ -48,8 +49,9 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
             continue
         if not has_points.any():
             raise InputError(
-                f"{file} has no points for any of the {len(split)} images of the {name} split: its first "
-                f"image is '{detections.paths[0]}', that of the data set is '{split.paths[0]}'"
+                f"{file} has no points for any of the {len(split)} images of the {name} split: the first "
+                f"image in the file is '{detections.paths[0]}', the first image of the split is "
+                f"'{split.paths[0]}'"
             )
         if not has_points.all():
             splits[name] = splits[name].select(has_points)

@@ -1,4 +1,4 @@
-"""Name two sets of facial points, five points and the 68 points of 300-W, and their mirror partners.
+"""Define names and mirror partners of two sets of facial points: five points, and the 68 points of 300-W.
 
 In the names of the five points, left means left in the image, as in the official lists. In the names of the
 68 points, left means the person's left.

@@ -28,11 +28,11 @@ def estimate_yaw(xy: FloatArray) -> FloatArray:
     """Estimate the yaw of heads in degrees, [N]; positive if the nose points to the right in the image.
 
     First, fit an affine camera (a 2 x 3 matrix) to the nine points of `FACE` by least squares. Then replace
-    it by the nearest matrix with orthonormal rows. With the cross product of these rows as its third row, it
-    is a rotation matrix. The rotation turns the head by yaw (about its vertical axis), then by pitch, then by
-    roll. The third row is therefore (-sin(yaw) cos(pitch), sin(pitch), cos(yaw) cos(pitch)). In the ratio of
-    its first and last entries, cos(pitch) cancels. So this ratio and the signs of the two entries determine
-    yaw independently of pitch, roll, position and size.
+    this matrix by the nearest matrix with orthonormal rows. These two rows and their cross product are the
+    rows of a rotation matrix. The rotation turns the head by yaw (about its vertical axis), then by pitch,
+    then by roll. The third row is therefore (-sin(yaw) cos(pitch), sin(pitch), cos(yaw) cos(pitch)). In the
+    ratio of its first and last entries, cos(pitch) cancels. So this ratio and the signs of the two entries
+    determine yaw independently of pitch, roll, position and size.
 
     Args:
         xy: [N, 68, 2] points of the 300-W scheme in pixels.

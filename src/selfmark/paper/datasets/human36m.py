@@ -1,8 +1,9 @@
 """Read Human3.6M: actors filmed by four cameras, with joints from motion capture.
 
 Each subject has a folder, e.g. S1. A video is `Videos/Directions 1.54138969.mp4`. The joints of its frames
-are in `MyPoseFeatures/D2_Positions/Directions 1.54138969.cdf`, and masks of their boxes in
-`MySegmentsMat/ground_truth_bb/Directions 1.54138969.mat` (MATLAB version 7.3, which is HDF5).
+are in `MyPoseFeatures/D2_Positions/Directions 1.54138969.cdf`. Masks, from which the box of the person in
+each frame is computed, are in `MySegmentsMat/ground_truth_bb/Directions 1.54138969.mat` (MATLAB version 7.3,
+which is HDF5).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from PIL import Image
 from selfmark.paper.datasets.dataset import Dataset
 from selfmark.paper.datasets.dataset_registry import find_dataset_root, get_dataset_info
 from selfmark.sampling import evenly_spaced
+from selfmark.wording import describe_count
 
 _NUM_SAMPLES = 50  # number of images of a split to open
 _MAX_OUTSIDE = 0.1  # a larger fraction of points outside their images suggests that the lists are wrong
@@ -74,7 +75,10 @@ def check_sample(dataset: Dataset) -> list[str]:
             num_outside += int(((points < -1) | (points > size)).any(axis=1).sum())
             num_points += len(points)
         if unreadable:
-            problems.append(f"images of the {name} split cannot be opened; the first is {unreadable[0]}")
+            count = describe_count(len(unreadable), "image")
+            problems.append(
+                f"{count} in a sample of the {name} split cannot be opened; the first is {unreadable[0]}"
+            )
         if num_outside > _MAX_OUTSIDE * num_points:
             problems.append(
                 f"{num_outside} of {num_points} points in a sample of the {name} split lie outside their "

@@ -80,7 +80,7 @@ def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]
     num_2d = sum(path is not None and path.parent.parent == folder for path in point_files)
     note = (
         f"{describe_count(num_2d, 'image')} of 300W-LP {choose_form(num_2d, 'has', 'have')} no points in "
-        "'landmarks'; those of the .mat file beside the image are used"
+        "'landmarks'; the points in the .mat file beside the image are used"
     )
     objects, notes = _read_objects(root, folder, images, point_files)
     return objects, [note, *notes] if num_2d else notes
@@ -124,7 +124,8 @@ def _require_any_points(
     if not any(point_files):
         expected = " or ".join(map(str, candidates[0]))
         raise InputError(
-            f"none of the {len(images)} images has a file of points; for the first it would be {expected}"
+            f"none of the {len(images)} images has a file of points; the file of the first image would be "
+            f"{expected}"
         )
 
 

@@ -49,10 +49,10 @@ def get_matlab_numbers(path: Path, content: Content, name: str, shape: Sequence[
     """
     array: npt.NDArray[Any] = np.asarray(_get_variable(path, content, name))
     array = array.reshape(array.shape + (1,) * (len(shape) - array.ndim))
-    fits = array.ndim == len(shape) and all(
+    has_expected_shape = array.ndim == len(shape) and all(
         wanted is None or array.shape[axis] == wanted for axis, wanted in enumerate(shape)
     )
-    if not fits or array.dtype.kind not in "biuf":
+    if not has_expected_shape or array.dtype.kind not in "biuf":
         expected = " x ".join("N" if length is None else str(length) for length in shape)
         found = " x ".join(map(str, array.shape))
         raise InputError(f"{path}: '{name}' must be {expected} numbers, not {found} of type {array.dtype}")

@@ -3,9 +3,10 @@
 scipy allocates the arrays that the headers describe. A compressed file of half a megabyte can describe half a
 gigabyte, and a header of a few bytes can describe an array of any size.
 
-A file of the formats 5 to 7 is a header of 128 bytes and a list of elements. An element is a tag (type and
-number of bytes) and its data. A matrix is an element that contains others: flags, dimensions, a name, and the
-data; those of cell arrays and structs are matrices again. A variable may be compressed as a whole.
+A file of the formats 5 to 7 consists of a header of 128 bytes and a list of elements. An element consists of
+a tag (type and number of bytes) and data. A matrix is an element that contains other elements: flags,
+dimensions, a name, and the data. The data of cell arrays and structs are again matrices. A variable may be
+compressed as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 _HEADER = 128  # bytes
 _INT32, _UINT32, _MATRIX, _COMPRESSED = 5, 6, 14, 15  # types of elements
 _SPARSE = 5  # class of sparse matrices, whose dimensions say nothing about their size
-_MAX_DEPTH = 20  # of matrices within matrices
+_MAX_DEPTH = 20  # largest number of matrices around a matrix
 _MAX_COMPRESSION = 100  # bytes of content per byte of the file; about 10 for coordinates
 _SMALL = 16_000_000  # bytes; a file may always have this much content
 
@@ -68,7 +69,7 @@ def _decompress(data: memoryview, limit: int) -> bytes:
 
 
 def _check_matrix(element: _Element, order: str, depth: int = 0) -> None:
-    """Raise if a matrix, or one in it, has more elements than bytes."""
+    """Raise if a matrix, or a matrix inside it, claims more elements than it has bytes."""
     if element.type != _MATRIX or not len(element.data):
         return
     if depth > _MAX_DEPTH:

@@ -22,9 +22,9 @@ from selfmark.paper.datasets.list_files import parse_numbers, read_rows
 _TITLE = "MTFL"
 _ATTRIBUTES = ("gender", "smile", "glasses", "pose")
 _NUM_POSES = 5  # 1 left profile, 2 left, 3 frontal, 4 right, 5 right profile
-# Width and height of training boxes, relative to the larger of width and height of the tight box around the
-# points. Cropping adds a margin of 0.1 at each edge, so training crops are 2.4 * 1.2 = 2.88 times as large as
-# the tight box. Test crops are 2.87 times as large (median of 2,995).
+# Width and height of training boxes, relative to the longer side of the tight box around the points. Cropping
+# adds a margin of 0.1 at each edge, so training crops are 2.4 * 1.2 = 2.88 times as large as the tight box.
+# Test crops are 2.87 times as large (median of 2,995).
 _BOX_SCALE = 2.4
 
 
@@ -61,7 +61,7 @@ def _read_split(root: Path, name: str) -> AnnotatedObjects:
         attribute: tuple(int(value) for value in attributes[:, column])
         for column, attribute in enumerate(_ATTRIBUTES)
     }
-    # The paths of training images have backslashes, those of test images slashes.
+    # The paths of training images contain backslashes; the paths of test images contain slashes.
     refs = [ImageRef(Path(PureWindowsPath(words[0]).as_posix())) for _, words in rows]
     return build_annotated_objects(refs, FIVE, xy, fields=fields)
 

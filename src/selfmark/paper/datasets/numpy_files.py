@@ -44,7 +44,7 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
 def _check_header(handle: IO[Any], size: int) -> None:
     """Raise a ValueError if the header of an array claims more than `size` bytes."""
     version = npy_format.read_magic(handle)
-    read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    shape, _, dtype = read(handle)
+    read_header = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+    shape, _, dtype = read_header(handle)
     if math.prod(shape) * max(dtype.itemsize, 1) > size:
         raise ValueError(f"its header claims an array of shape {shape}")

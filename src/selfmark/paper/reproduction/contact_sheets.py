@@ -1,4 +1,4 @@
-"""Draw contact sheets of test images with generic keypoints, all landmarks or matched landmarks."""
+"""Draw contact sheets of test images: with first keypoints, with all landmarks, or with matched landmarks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def draw_keypoint_sheet(task: MeasurementTask) -> Results:
 
 
 def draw_landmark_sheet(task: MeasurementTask) -> Results:
-    """Draw all landmarks on sampled test images; for each field in `task.by`, also on images sorted by it."""
+    """Draw all landmarks on sampled test images.
+
+    For each annotation field in `task.by`, draw another sheet of test images, sorted by this field.
+    """
     detector = Detector.load(task.run_folder, task.device)
     sample = load_image_sample(task, MAX_IMAGES)
     landmark_sheet = _draw_landmarks(task, detector, sample, "landmarks")

@@ -18,20 +18,22 @@ from selfmark.paper.reproduction.experiment_plan import ExperimentPlan, Measurem
 # Measured rates, under the same names as in docs/results/speed.json.
 STAGE1_16_PAIRS_STEP = 9.72e-3  # seconds per training step on 32 images
 STAGE1_64_PAIRS_STEP = 31.11e-3  # seconds per training step on 128 images
-EXTRACT = 5921.25  # images per second; points and descriptors of an image and its mirror image
-PREDICT_GPU = 6253.48  # images per second
+# Images per second when points and descriptors of every image and of its mirror image are computed.
+EXTRACT = 5921.25
+PREDICT_GPU = 6253.48  # images per second when landmarks are predicted
 COLD_FIRST_STEP_S = 15.55  # seconds until the first step, from a cold start
-# Seconds to cluster the keypoints of 200,000 images twice, into K and into M clusters, with 10 restarts. Used
-# for any number of images, because K-means is fitted on a sample and fitting takes most of the time.
+# Seconds to cluster the keypoints of 200,000 images twice, into K and into M clusters, with 10 restarts. The
+# estimate uses this time for any number of images, because K-means is fitted on a sample and fitting takes
+# most of the time.
 RECOVERY_200K = 3.16
 # Measured in docs/results/reproduced/birds.json; large JPEGs take longer. benchmarks/cost_formulas.py has the
 # same values for first keypoints and decoding.
-FIRST_KEYPOINTS = 1_500.0  # images per second, rounded down
-DECODE = 950.0  # images per second
+FIRST_KEYPOINTS = 1_500.0  # images per second when first keypoints are detected, rounded down
+DECODE = 950.0  # images per second when images are decoded
 MEASURING = 45.0  # seconds of one measurement without prediction: reading, fitting and drawing
 
-# Number of images for discovery, for fitting regressors and for testing. The numbers are from the paper
-# (Sec. 4.1), or from the official files if the paper gives none.
+# Mapping from data sets to three numbers of images: for discovery, for fitting regressors and for testing.
+# The numbers are from the paper (Sec. 4.1), or from the official files if the paper gives none.
 IMAGES: dict[str, tuple[int, int, int]] = {
     "celeba": (201_599, 19_000, 1_000),
     "aflw": (10_112, 10_112, 2_991),
@@ -47,7 +49,7 @@ IMAGES: dict[str, tuple[int, int, int]] = {
 
 
 class DatasetNames:
-    """A `DatasetLibrary` that knows only the names of data sets; it makes plans possible without the data."""
+    """A `DatasetLibrary` that knows only the names of data sets, to make plans without the data."""
 
     def settings(self, name: str) -> Mapping[str, Any]:
         """Return no settings, because only the readers know which settings the paper changes."""
@@ -84,7 +86,11 @@ def estimate_training_seconds(training: Training) -> float:
 
 
 def estimate_step_seconds(images: int, config: Config) -> float:
-    """Estimate the seconds of one training step with a straight line through the two measured batch sizes.
+    """Estimate the seconds of one training step from a straight line through two measured batch sizes.
+
+    Args:
+        images: Number of images in a batch.
+        config: Settings of the run.
 
     >>> from selfmark.config import preset
     >>> round(1000 * estimate_step_seconds(32, preset("paper")), 2)
@@ -112,7 +118,7 @@ def estimate_minutes(plan: ExperimentPlan) -> float:
 
 
 def _fit_iterations(training: Training, images: int) -> Config:
-    """Return the settings with iterations that follow the number of images, as in a run (`run_plan`)."""
+    """Return the settings with iterations that suit the number of images, as `run_plan` chooses them."""
     names = schedule_settings(training.config)
     given = {name: value for name, value in training.settings.items() if name in names}
     return override(fit_schedule(training.config, images), given)

@@ -1,4 +1,4 @@
-"""Draw t-SNE maps of the descriptors of points in test images, with the annotated point each lies on."""
+"""Compute t-SNE maps of the descriptors of points in test images, and the annotated point near each point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_IMAGES, MAX_POINTS = 100, 1000
 
 
 def map_keypoints(task: MeasurementTask) -> Results:
-    """Map the descriptors of the generic keypoints that a training would start from."""
+    """Map the descriptors of the first keypoints, from which a training would start."""
     images = load_image_sample(task, MAX_IMAGES)
     config = task.config
     keypoints = detect_first_keypoints(
@@ -32,7 +32,7 @@ def map_keypoints(task: MeasurementTask) -> Results:
     if keypoints.descriptor is None:
         raise InputError(f"the keypoint detector '{config.keypoints.detector}' has no descriptors to map")
     image_index, descriptor = keypoints.image_index.cpu().numpy(), keypoints.descriptor.cpu().numpy()
-    return _project(task, images, descriptor, keypoints.xy.cpu().numpy(), image_index)
+    return _compute_map(task, images, descriptor, keypoints.xy.cpu().numpy(), image_index)
 
 
 def map_stage1_landmarks(task: MeasurementTask) -> Results:
@@ -41,10 +41,10 @@ def map_stage1_landmarks(task: MeasurementTask) -> Results:
     stage1 = Stage1.load(Run.open(task.run_folder), task.device)
     landmarks = find_stage1_landmarks(stage1, images.store.pixels)
     xy = landmarks.xy[landmarks.image, landmarks.label]
-    return _project(task, images, landmarks.descriptor, xy, landmarks.image)
+    return _compute_map(task, images, landmarks.descriptor, xy, landmarks.image)
 
 
-def _project(
+def _compute_map(
     task: MeasurementTask,
     images: LabeledImages,
     descriptor: FloatArray,

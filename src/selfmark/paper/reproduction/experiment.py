@@ -1,7 +1,7 @@
 """Parse experiments from the files in `tables/`: the rows and columns of one table or figure.
 
-The specification of a cell combines three parts: those of the file, of the cell's column and of the cell's
-row. Each part may have these keys:
+The specification of a cell combines three parts: the first belongs to the whole file, the second to the
+cell's column, the third to the cell's row. Each part may have these keys:
 
     train:      data set in which landmarks are discovered
     test:       data set on which errors are measured; regressors are fitted on its training images; default:

@@ -1,6 +1,7 @@
-"""Plan the training runs and measurements that experiments need, identified by digests of their inputs.
+"""Plan the training runs and measurements that experiments need.
 
-Experiments share runs and measurements that have the same inputs. Repeating an experiment reuses them.
+The key of a run or measurement is a digest of its inputs. Experiments share runs and measurements that have
+the same inputs. Repeating an experiment reuses them.
 """
 
 from __future__ import annotations
@@ -308,7 +309,10 @@ class _Planner:
 
 
 def _with_enough_clusters(preset_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with M. Unless it is set, M is the larger of the preset's value and K."""
+    """Return the settings with M, the number of clusters of Stage 1.
+
+    Unless M is set, it becomes the larger of two numbers: the preset's M, and K (the number of landmarks).
+    """
     if "M" in settings:
         return dict(settings)
     # To find K, resolve the settings with an M that is larger than any K: settings with M < K are invalid.

@@ -39,8 +39,8 @@ def write_figure(
         experiment: Experiment to draw.
         values: Values of the experiment by row and column.
         folder: Folder to write to.
-        spreads: Standard deviations of curves over random samples of the images on which regressors are
-            fitted, by row and column; they are shown as bands.
+        spreads: Standard deviations of the values of each curve, by row and column; they are shown as bands.
+            Each value was measured several times, with regressors fitted on different random samples.
 
     Returns:
         The paths of the files.
@@ -61,7 +61,8 @@ def write_figure(
         # Leave out the date, so that the same numbers give the same file.
         metadata = {"Date": None} if path.suffix == ".svg" else None
         dpi = SHEET_DPI if experiment.kind == "sheet" else DPI
-        stream = io.BytesIO()  # If the disk is full, matplotlib may write a part and report no error.
+        # Draw into memory: if the disk is full, matplotlib may write a part of a file and report no error.
+        stream = io.BytesIO()
         figure.savefig(stream, format=path.suffix[1:], dpi=dpi, metadata=metadata)
         write_bytes(stream.getvalue(), path)
     if experiment.kind != "sheet":
@@ -128,7 +129,10 @@ def _choose_bar_colors(count: int) -> list[str]:
 
 
 def _draw_maps(figure: Any, experiment: Experiment, values: Values) -> None:
-    """Draw a panel for each cell, with a dot for each descriptor; it is gray if it has no annotated point."""
+    """Draw a panel for each cell, with a dot for each descriptor.
+
+    The color of a dot shows the annotated point that the descriptor belongs to; gray means none.
+    """
     cells = list(product(experiment.own_rows, experiment.columns))
     for axis, (row, column) in zip(_add_panels(figure, len(cells), len(cells)), cells, strict=True):
         points = values.get((row.name, column.name))

@@ -62,7 +62,8 @@ _WITH_REGRESSORS: tuple[MeasurementKind, ...] = ("stage1", "rounds", "detector")
 
 _EYES_NOTE = (
     "The inter-ocular distance of 68 points is measured between the centers of the six points of each eye. "
-    f"Rows '{AUTHORS_EYES}' use the distance of the authors' program, between these points, counted from 0."
+    f"Rows '{AUTHORS_EYES}' use the distance between points 41 and 46 (counted from 0), as the authors' "
+    "program does."
 )
 
 
@@ -195,7 +196,10 @@ def _use_current_names(options: ReproductionOptions) -> ReproductionOptions:
 
 
 def _select_and_check(names: Sequence[str], options: ReproductionOptions) -> tuple[list[Experiment], Config]:
-    """Load and check experiments and settings; done before reading the data, because that takes minutes."""
+    """Load and check experiments and settings.
+
+    This is done before the data sets are read, because reading them takes minutes.
+    """
     experiments, settings = select_experiments(names), override(preset(options.preset), options.changes)
     check_rows_differ(experiments, options.changes)
     select_device(options.device)
@@ -232,7 +236,7 @@ def _find_missing(
     needed = list_required_datasets(experiments)
     reasons = {key: reason for key in needed if (reason := datasets.why_missing(*key))}
     if reasons and (not allow_missing or len(reasons) == len(needed)):
-        hint = "" if allow_missing else "; use --allow-missing to leave out the cells that need it"
+        hint = "" if allow_missing else "; use --allow-missing to leave out the cells that need this data set"
         raise InputError(next(iter(reasons.values())) + hint)
     for reason in reasons.values():
         log(f"left out: {reason}")
@@ -374,8 +378,9 @@ def _read_value(
 ) -> Value:
     """Return the value of a metric in a cell's measurement; None if `view` cannot convert the results.
 
-    Return `ABSENT` if the cell has no measurement, and `FAILED` if the measurement or its training failed.
-    The value of a picture is its path.
+    `view` converts the results of the measurement, for example to errors with another normalizer. Return
+    `ABSENT` if the cell has no measurement, and `FAILED` if the measurement or its training failed. The value
+    of a picture is its path.
     """
     if cell.measurement is None:
         return ABSENT

@@ -1,8 +1,8 @@
 """Run jobs in several processes, each job once.
 
 A process claims a job by locking a folder that is named after the job. The operating system releases the lock
-when the process ends. If the job is unfinished then, another process continues it. A job is finished if its
-result exists.
+when the process ends. If the job is not finished by then, another process continues it. A job is finished
+if its result exists.
 """
 
 from __future__ import annotations

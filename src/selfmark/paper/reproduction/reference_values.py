@@ -1,4 +1,4 @@
-"""Add reference values beside the values of an experiment, with which each number can be judged.
+"""Add reference values to an experiment, so that the reader of a table can judge its numbers.
 
 Every backward error and every cumulative curve gets the error of guessing the mean shape as a reference. The
 backward error of Stage 1 also gets the backward error over found landmarks only. Errors of 68 facial points
@@ -21,7 +21,8 @@ ReadCell = Callable[[Row, Column, str, View], Value]  # reads the value of a met
 AUTHORS_EYES = "by points 41 and 46"  # end of the names of rows that use the authors' inter-ocular distance
 GUESSING = "guessing"
 
-# For each metric, the labels of its reference values and the metrics that they show.
+# Mapping from a metric to its reference values. These are a mapping from the label of each reference value to
+# the metric that it shows.
 _REFERENCES: dict[str, dict[str, str]] = {
     "backward": {GUESSING: "backward_guessing"},
     "stage1_backward": {
@@ -68,8 +69,9 @@ class _Derived:
     Attributes:
         name: Name of the derived row or column.
         source: Name of the row or column that it is derived from.
-        label: Label in `_REFERENCES` of the values that it shows; empty for the experiment's own values.
-        view: View through which its results are read.
+        label: Label in `_REFERENCES` of the reference values that the row or column shows; empty if it shows
+            the experiment's own values.
+        view: View that converts the results before they are read.
     """
 
     name: str
@@ -81,8 +83,8 @@ class _Derived:
 def add_references(experiment: Experiment, read: ReadCell) -> tuple[Experiment, Values]:
     """Return the experiment with additional rows and columns for reference values, and all values.
 
-    Reference values are additional columns in a table and additional rows in a figure of curves. In both,
-    values with the inter-ocular distance of the authors' program are additional rows.
+    Reference values are additional columns in a table and additional rows in a figure of curves. In
+    tables and figures, values with the inter-ocular distance of the authors' program are additional rows.
 
     Args:
         experiment: Experiment to extend.

@@ -42,7 +42,7 @@ def measure_stage1_errors(task: MeasurementTask) -> Results:
 
 
 def measure_errors_by_round(task: MeasurementTask) -> Results:
-    """Measure the errors of Stage 1 after each round; the training images are clustered again each time."""
+    """Measure the errors of Stage 1 after each round; descriptors are clustered again each time."""
     run = Run.open(task.run_folder)
     fit, test = load_task_images(task, task.fit), load_task_images(task, task.test)
     images = load_store(run.refs(), run.config.images, run.config.runtime.store_gigabytes, task.folder)
@@ -55,7 +55,10 @@ def measure_errors_by_round(task: MeasurementTask) -> Results:
 
 
 def _load_round(run: Run, number: int, feed: PixelFeed) -> Stage1:
-    """Return Stage 1 with the weights from the end of a round and K new clusters of the training images."""
+    """Return Stage 1 with the weights from the end of a round.
+
+    The descriptors in the training images are grouped into K clusters again.
+    """
     path = run.round_weights_path(number)
     weights, _ = read_tensors(path)
     phi = load_phi(run, weights, path, feed.device)
@@ -69,13 +72,14 @@ def _measure_errors(
     task: MeasurementTask, stage1: Stage1, fit: LabeledImages, test: LabeledImages
 ) -> Results:
     """Fit regressors on the images `fit` and return the errors on the images `test`."""
-    spec, size, settings = choose_normalizer(test.truth), task.config.images.size, task.config.evaluation
+    normalizer_name = choose_normalizer(test.truth)
+    size, settings = task.config.images.size, task.config.evaluation
     fit_examples, test_examples = (
         build_examples(
             images.truth,
             find_stage1_landmarks(stage1, images.store.pixels).xy,
             images.store.regions,
-            spec,
+            normalizer_name,
             size,
         )
         for images in (fit, test)
@@ -83,14 +87,14 @@ def _measure_errors(
     completed = complete_landmarks(fit_examples.landmarks, settings.completion_iterations)
     tables = protocol.stage1_tables(fit_examples, test_examples, settings, completed)
 
-    def measure_definition(_: str, rows: IntArray, lengths: FloatArray) -> Results:
+    def measure_with_lengths(_: str, rows: IntArray, lengths: FloatArray) -> Results:
         selected = replace(test_examples.select(rows), normalizer=lengths)
         rescaled = tables.rescale(rows, test_examples.normalizer[rows] / lengths)
         return {"stage1": protocol.stage1_errors(fit_examples, selected, settings, completed, rescaled)}
 
     return {
         "headline": {"regressor": f"ridge {settings.ridge:g}"},
-        "normaliser": spec,
+        "normaliser": normalizer_name,
         "stage1": protocol.stage1_errors(fit_examples, test_examples, settings, completed, tables),
-        "inter_ocular": measure_by_definition(test.truth, test.store.regions, size, measure_definition),
+        "inter_ocular": measure_by_definition(test.truth, test.store.regions, size, measure_with_lengths),
     }

@@ -1,4 +1,4 @@
-"""Define the metrics that experiment files can name; each has a function that reads it from metrics.json.
+"""Define the metrics that experiment files can name, with functions that read them from metrics.json.
 
 >>> parse_metric("raw_accuracy head+knees")[1]
 'head+knees'
@@ -15,7 +15,9 @@ import numpy as np
 from selfmark.errors import InputError, suggest
 from selfmark.evaluation.normalizers import group_by_part
 
-Results = dict[str, Any]  # content of metrics.json
+# Content of metrics.json. Its entry `headline` has the errors with the ridge of the settings
+# (`evaluation.ridge`) and with all images for fitting; the entry `errors` has those of all regressors.
+Results = dict[str, Any]
 Value = float | list[Any] | str | None
 ExperimentKind = Literal["table", "curves", "bars", "map", "sheet"]
 ValueKind = Literal["number", "line", "map", "picture"]
@@ -102,7 +104,8 @@ def list_required_inputs(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _make_error_reader(direction: str) -> ReadValue:
     """Return a reader of Stage 2's error.
 
-    If regressors are fitted on several random samples (draws) of images, it reads the mean over the draws.
+    If regressors are fitted on several random samples (draws) of images, the function reads the mean over the
+    draws.
     """
 
     def read(results: Results, _: str) -> Value:
@@ -118,7 +121,7 @@ def _make_error_reader(direction: str) -> ReadValue:
 
 
 def _make_curve_reader(direction: str) -> ReadValue:
-    """Return a reader of a cumulative curve; if there are several draws, it reads the mean over the draws."""
+    """Return a reader of a cumulative curve, or of the mean curve if there are several draws."""
 
     def read(results: Results, _: str) -> Value:
         drawn = results.get("curves") or ()
@@ -145,7 +148,7 @@ def _make_guessing_reader(direction: str) -> ReadValue:
 
 
 def _make_stage1_reader(entry: str) -> ReadValue:
-    """Return a reader of Stage 1's error with the regressor of the headline."""
+    """Return a reader of Stage 1's error with the regressor of `headline`."""
 
     def read(results: Results, _: str) -> Value:
         regressor = results["headline"]["regressor"]
@@ -176,7 +179,7 @@ def _make_parts_reader(section: str, limit: str) -> ReadValue:
     """
 
     def read(results: Results, argument: str) -> Value:
-        rates = _find_limit(results, section, limit, "by_point")
+        rates = _find_hit_rates(results, section, limit, "by_point")
         if rates is None:
             return None
         groups = group_by_part(results["points"])
@@ -194,10 +197,10 @@ def _make_parts_reader(section: str, limit: str) -> ReadValue:
 
 def _make_hits_reader(section: str, limit: str, entry: str) -> ReadValue:
     """Return a reader of hit rates: the rate of each point ("by_point"), or their mean ("average")."""
-    return lambda results, _: _find_limit(results, section, limit, entry)
+    return lambda results, _: _find_hit_rates(results, section, limit, entry)
 
 
-def _find_limit(results: Results, section: str, limit: str, entry: str) -> Any:
+def _find_hit_rates(results: Results, section: str, limit: str, entry: str) -> Any:
     """Find the first hit rates with `limit` in their description; return the given entry, or None."""
     return next((hits[entry] for name, hits in results[section].items() if limit in name), None)
 
@@ -228,7 +231,8 @@ def _make_entry_reader(name: str) -> ReadValue:
 _EYES, _PIXELS, _TORSO = "inter-ocular", " px at ", "torso"
 
 METRICS: dict[str, Metric] = {
-    # Stage 2's error in percent of the normalizer, with the regressor of the headline; number of landmarks.
+    # Stage 2's errors in percent of the normalizer, with the regressor of `headline`; and the number of
+    # landmarks.
     "forward": Metric("detector", "number", _make_error_reader("forward")),
     "backward": Metric("detector", "number", _make_error_reader("backward")),
     "backward_guessing": Metric("detector", "number", lambda results, _: results["guessing"]["backward"]),

@@ -15,7 +15,7 @@ from selfmark.run.files import write_text
 ABSENT = "absent"  # shown in cells whose data set is missing
 FAILED = "failed"  # shown in cells whose training or measurement failed
 
-Values = Mapping[tuple[str, str], Value]  # by the names of row and column
+Values = Mapping[tuple[str, str], Value]  # from the names of row and column to the value of the cell
 
 
 @dataclass(frozen=True)

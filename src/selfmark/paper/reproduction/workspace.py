@@ -91,7 +91,7 @@ def is_trained(folder: Path, stages: int) -> bool:
 def run_experiment_job(workspace: Workspace, job: ExperimentJob) -> None:
     """Train and measure what is not done yet; record failures.
 
-    After a failed training, nothing is measured. After a failed measurement, the others continue.
+    After a failed training, nothing is measured. After a failed measurement, the other measurements continue.
     """
     if job.training is not None and not is_trained(workspace.run_folder(job.training), job.training.stages):
         try:

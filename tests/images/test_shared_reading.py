@@ -14,7 +14,7 @@ from selfmark.image_ref import Box, ImageRef
 from selfmark.images import store as store_module
 from selfmark.images.shared_reading import load_shared_store, share_reading
 from selfmark.images.store import ImageStore, load_store
-from tests.images.videos import encode_video
+from tests.images.videos import encode_changing_video, encode_video
 
 LEFT, RIGHT = (0.0, 0.0, 32.0, 48.0), (32.0, 0.0, 32.0, 40.0)
 IMAGES = Images(size=32, aspect="stretched", margin=0.0)
@@ -92,3 +92,16 @@ def test_views_are_read_alone_if_sharing_is_impossible(
     assert len(decoded) == 3, "other settings, and a frame that was not read before"
     load_shared_store(crop_to(frames, RIGHT), IMAGES, GIGABYTES, None)
     assert len(decoded) == 4, "outside the context, nothing is kept"
+
+
+def test_a_view_outside_some_frames_is_skipped_only_there(tmp_path: Path, decoded: list[Path]) -> None:
+    sizes = [(64, 48), (32, 48), (32, 48), (64, 48)]
+    video = encode_changing_video(tmp_path / "video.mkv", sizes)
+    frames = [ImageRef(video, frame) for frame in (0, 1, 2, 3, 50)]
+    expected = [load_store(crop_to(frames, box), IMAGES, GIGABYTES, None) for box in (LEFT, RIGHT)]
+    assert [item.name.rpartition("#")[2] for item in expected[1].skipped] == ["1", "2", "50"]
+    decoded.clear()
+    with share_reading([LEFT, RIGHT]):
+        for box, store in zip((LEFT, RIGHT), expected, strict=True):
+            assert_equal(load_shared_store(crop_to(frames, box), IMAGES, GIGABYTES, None), store)
+    assert len(decoded) == 1

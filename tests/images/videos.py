@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 av: Any = pytest.importorskip("av")
 
@@ -72,4 +74,26 @@ def encode_video(
             frame.pts, frame.time_base = milliseconds[number] if milliseconds else number, unit
             file.mux(stream.encode(frame))
         file.mux(stream.encode(None))
+    return path
+
+
+def encode_changing_video(path: Path, sizes: Sequence[tuple[int, int]]) -> Path:
+    """Write a Matroska video of JPEG images in which every frame has its own width and height.
+
+    The header has the size of the first frame. Frames are filled with noise.
+    """
+    rng = np.random.default_rng(0)
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("mjpeg", rate=10)
+        stream.width, stream.height = sizes[0]
+        stream.pix_fmt = "yuvj420p"
+        for number, (width, height) in enumerate(sizes):
+            pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).save(buffer, "JPEG", subsampling=2)
+            packet = av.Packet(buffer.getvalue())
+            packet.stream, packet.time_base = stream, MILLISECOND
+            packet.pts = packet.dts = 100 * number
+            packet.is_keyframe = True
+            file.mux(packet)
     return path

@@ -204,6 +204,7 @@ def test_a_comparison_that_is_already_running_is_refused(
 ) -> None:
     monkeypatch.setattr(runner, "read_ground_truth", lambda *inputs: None)
     monkeypatch.setattr(runner, "list_images", lambda inputs: [])
+    monkeypatch.setattr(runner, "digest_inputs", lambda comparison: {})
     monkeypatch.setattr(runner, "run_in_process", lambda job: pytest.fail("a method was started"))
     comparison = _make_job(tmp_path).comparison
     write_json(runner.describe(comparison), tmp_path / "comparison.json")

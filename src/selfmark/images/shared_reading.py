@@ -113,7 +113,10 @@ class _SharedViews:
         self._images = images
         crops = [replace(ref, box=view) for ref in refs for view in views]
         store = load_store(crops, images, float("inf"), None, report)
+        # A frame that cannot be read is skipped in every view, and a view outside a frame only in this view.
+        used = set(store.refs)
+        skipped = dict(zip((crop for crop in crops if crop not in used), store.skipped, strict=True))
         for number, view in enumerate(views):
-            # A frame that cannot be read is skipped in every view.
-            skipped = store.skipped[number :: len(views)]
-            self._stores[view] = replace(store.select(crops[number :: len(views)]), skipped=skipped)
+            own = crops[number :: len(views)]
+            own_skipped = tuple(skipped[crop] for crop in own if crop in skipped)
+            self._stores[view] = replace(store.select(own), skipped=own_skipped)

@@ -167,6 +167,16 @@ def test_frames_missing_from_a_truncated_file_are_counted(
     assert 30 < len(numbers) < 60
 
 
+@pytest.mark.parametrize(("name", "codec"), [("late.mkv", "libx264"), ("late.webm", "libvpx-vp9")])
+def test_a_start_after_zero_adds_no_frames(name: str, codec: str, tmp_path: Path) -> None:
+    """The header of such a file has the time of its end, which already contains the start."""
+    times = [5_000 + 40 * number for number in range(20)]
+    path = encode_video(tmp_path / name, codec, frames=20, milliseconds=times)
+    info = VideoInfo(*video_av.probe_video(path))
+    assert info.frames == len(info.seconds) == 20
+    assert [number for number, _ in video_av.read_frames(path, range(20))] == list(range(20))
+
+
 def test_frames_after_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None:
     path = encode_video(tmp_path / "hole.mp4", "libx264", noise=90, gop=8, options=HIGH_QUALITY)
     content = bytearray(path.read_bytes())

@@ -216,6 +216,12 @@ def test_crops_that_are_not_four_numbers_are_rejected(text: str) -> None:
         ("boxes.csv", "x,y,w,h\n1,2,3,4\n", "the first line must name the columns image or frame"),
         ("boxes.csv", "frame,x,y,w,h\n", "contains no boxes"),
         ("boxes.csv", "frame,x,y,w,h\n1,2,3,4\n", r"line 2: '' is not a number"),
+        ("boxes.csv", "frame,x,y,w,h\n1,2,3,4,5,,\n", None),
+        (
+            "boxes.csv",
+            "frame,x,y,w,h\n1,10,5,20,5,90,0,80,0\n",
+            "line 2: it has 9 cells, but the first line names 5 columns",
+        ),
         (
             "boxes.csv",
             "frame,x,y,w,h\n1.5,2,3,4,5\n",

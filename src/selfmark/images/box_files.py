@@ -103,6 +103,12 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
         where = f"{path} line {number}"
         if not any(cell.strip() for cell in row):
             continue
+        if any(cell.strip() for cell in row[len(header) :]):
+            raise InputError(
+                f"{where}: it has {len(row)} cells, but the first line names "
+                f"{describe_count(len(header), 'column')}; write numbers with decimal points, and names that "
+                "contain commas in quotes"
+            )
         cells = {
             field: row[column].strip()
             for field, column in column_of.items()

@@ -241,9 +241,11 @@ def _estimate_missing(container: Any, stream: Any, times: Sequence[int | None]) 
     length = (stream.frames if container.format.name == "avi" else 0) or stream.duration
     if length is not None:
         seconds = (length + (stream.start_time or 0) - last) * float(stream.time_base)
-    # The duration of the container is that of its longest stream.
+    # The duration of the container is that of its longest stream. Some programs write the time at which the
+    # last frame ends instead, so a start after 0 is not added: it may already be part of this number.
     elif len(container.streams) == 1 and container.duration is not None:
-        seconds = (container.duration + container.start_time) / 1e6 - last * float(stream.time_base)
+        end = container.duration + min(container.start_time, 0)
+        seconds = end / 1e6 - last * float(stream.time_base)
     else:
         return 0
     # The last frame may be displayed for longer than others, so a gap below one second does not show that

@@ -28,9 +28,8 @@ class Schedule:
     # Landmarks stand still if their mean movement between two measurements is less than this value, in
     # percent of the image's side.
     still_movement: float = between(0, 100, 2.0)
-    patience: int = between(
-        1, 1_000, 2
-    )  # Number of measurements in a row in which landmarks must stand still.
+    # Number of measurements in a row in which landmarks must stand still.
+    patience: int = between(1, 1_000, 2)
     # Time between two measurements, as a fraction of the iterations of a round or of Stage 2.
     measure_every: float = above(0, 1, 0.05)
     # Fraction of the iterations of a round that form its final part, which is never skipped. The final part

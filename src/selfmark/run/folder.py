@@ -55,13 +55,28 @@ from selfmark.run.files import (
 )
 from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder, sync
 from selfmark.run.image_list import refs_from_json, refs_to_json
-from selfmark.run.json_schema import is_count, is_list_of, is_none_or, is_number, is_text, require_fields
+from selfmark.run.json_schema import (
+    is_count,
+    is_list_of,
+    is_none_or,
+    is_number,
+    is_text,
+    report_content_errors,
+    require_fields,
+)
 from selfmark.run.locks import exclusive, was_replaced
+from selfmark.run.point_files import (
+    TensorFile,
+    keypoints_from_tensors,
+    keypoints_to_tensors,
+    labels_from_tensors,
+    labels_to_tensors,
+    read_irreplaceable,
+)
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
+from selfmark.run.tensor_files import read_tensors, write_tensors
 
 Listener = Callable[[Event], None]
-TensorFile = tuple[dict[str, torch.Tensor], dict[str, str]]  # tensors and metadata
 
 # Numbers in verification.json and their checks; see `evaluation.second_run`.
 _VERIFICATION_NUMBERS = dict.fromkeys(
@@ -69,7 +84,6 @@ _VERIFICATION_NUMBERS = dict.fromkeys(
     is_none_or(is_number),
 )
 _FREQUENT_EVENTS = ("progress", "train")  # events after which the log is not synced to the disk
-_MAX_IMAGES = 1 << 31  # more than any run has
 _SUBFOLDERS = ("points", "checkpoints")
 # Names of everything that `create` may leave behind if it is killed, without the suffix of temporary files.
 # `create` writes run.json last, so only the temporary file of run.json can be left. Folders with a complete
@@ -259,7 +273,7 @@ class Run:
         record = read_json(path).get("start_from")
         if record is None:
             return None
-        with _report_content_errors(path):
+        with report_content_errors(path):
             require_fields(record, {"model": is_text, "sha256": is_text})
         return {"model": record["model"], "sha256": record["sha256"]}
 
@@ -273,7 +287,7 @@ class Run:
         if not self.verification_path.exists():
             return None
         content: dict[str, Any] = read_json(self.verification_path)
-        with _report_content_errors(self.verification_path):
+        with report_content_errors(self.verification_path):
             shares = {"backward_shares": is_list_of(is_none_or(is_number))}
             require_fields(content, shares, _VERIFICATION_NUMBERS)
             if len(content["backward_shares"]) != self.config.K:
@@ -331,9 +345,8 @@ class Run:
             compute: computes the keypoints; the result may depend only on images and settings.
         """
         path = self.path / "points" / f"{name}.safetensors"
-        tensors, _ = self._load_or_compute(path, lambda: (_keypoints_to_tensors(compute()), {}))
-        with _report_content_errors(path):
-            return _check_keypoints(Keypoints(**tensors), path)
+        tensors, _ = self._load_or_compute(path, lambda: (keypoints_to_tensors(compute()), {}))
+        return keypoints_from_tensors(tensors, path)
 
     def load_or_compute_labels(
         self,
@@ -357,13 +370,8 @@ class Run:
             DamagedFile: if the file is damaged and `repeatable` is False.
         """
         path = self.path / "points" / f"{name}.safetensors"
-        tensors, metadata = self._load_or_compute(path, lambda: _labels_to_tensors(compute()), repeatable)
-        with _report_content_errors(path):
-            label, mirrored = tensors.pop("label").to(device), tensors.pop("mirrored_label").to(device)
-            centroids = tensors.pop("centroids").to(device) if "centroids" in tensors else None
-            points = _check_keypoints(Keypoints(**tensors), path).to(device)
-            labeled = LabeledPoints(points, label, mirrored, int(metadata["clusters"]), centroids)
-            return _check_labels(labeled, path)
+        tensors, metadata = self._load_or_compute(path, lambda: labels_to_tensors(compute()), repeatable)
+        return labels_from_tensors(tensors, metadata, device, path)
 
     def load_or_compute_tensors(
         self, name: str, device: torch.device, compute: Callable[[], dict[str, torch.Tensor]]
@@ -387,7 +395,7 @@ class Run:
         All processes compute the content together, and the leader writes the file.
         """
         can_compute = repeatable or not path.exists()
-        stored = self._read_if_intact(path) if can_compute else _read_irreplaceable(path)
+        stored = self._read_if_intact(path) if can_compute else read_irreplaceable(path)
         self.group.barrier()  # No process may write the file before all have tried to read it.
         if stored is not None:
             return stored
@@ -435,7 +443,7 @@ class Run:
         """Set K to the number of landmarks that landmark_count.json contains."""
         chosen = read_json(self._landmark_count_path)
         require_format(chosen, self._landmark_count_path)
-        with _report_content_errors(self._landmark_count_path):
+        with report_content_errors(self._landmark_count_path):
             require_fields(chosen, {"K": is_count})
             self.config = with_landmarks(self.config, chosen["K"])
 
@@ -560,53 +568,8 @@ def _ends_with_newline(path: Path) -> bool:
 
 def _read_refs(path: Path) -> list[ImageRef]:
     entries = read_json(path)
-    with _report_content_errors(path):
+    with report_content_errors(path):
         return refs_from_json(entries)
-
-
-def _keypoints_to_tensors(points: Keypoints) -> dict[str, torch.Tensor]:
-    tensors = {"xy": points.xy, "image_index": points.image_index, "score": points.score}
-    if points.descriptor is not None:
-        tensors["descriptor"] = points.descriptor
-    return tensors
-
-
-def _labels_to_tensors(labeled: LabeledPoints) -> TensorFile:
-    tensors = _keypoints_to_tensors(labeled.points)
-    tensors |= {"label": labeled.label, "mirrored_label": labeled.mirrored_label}
-    if labeled.centroids is not None:
-        tensors["centroids"] = labeled.centroids
-    return tensors, {"clusters": str(labeled.clusters)}
-
-
-def _check_keypoints(points: Keypoints, path: Path) -> Keypoints:
-    """Check types and values of keypoints that were read from a file, and return the keypoints."""
-    tensors = {"xy": points.xy, "score": points.score}
-    if points.descriptor is not None:
-        if points.descriptor.ndim != 2:
-            raise ValueError("descriptor must be [P, D]")
-        tensors["descriptor"] = points.descriptor
-    if points.image_index.dtype != torch.int64 or not all(t.is_floating_point() for t in tensors.values()):
-        raise ValueError("image_index must be int64 and everything else a float")
-    if len(points) and not 0 <= int(points.image_index.min()) <= int(points.image_index.max()) < _MAX_IMAGES:
-        raise ValueError("image_index is not the number of an image")
-    require_finite(tensors, path)
-    return points
-
-
-def _check_labels(labeled: LabeledPoints, path: Path) -> LabeledPoints:
-    """Check shapes and values of labels that were read from a file, and return the labels."""
-    count = (len(labeled.points),)
-    for label in (labeled.label, labeled.mirrored_label):
-        if label.shape != count or label.dtype != torch.int64:
-            raise ValueError("labels must be [P] int64")
-        if len(label) and not -1 <= int(label.min()) <= int(label.max()) < labeled.clusters:
-            raise ValueError(f"labels must be -1 to {labeled.clusters - 1}")
-    if labeled.centroids is not None:
-        if labeled.centroids.ndim != 2 or len(labeled.centroids) != labeled.clusters:
-            raise ValueError(f"centroids must be [{labeled.clusters}, D]")
-        require_finite({"centroids": labeled.centroids}, path)
-    return labeled
 
 
 def _require_no_run(folder: Path) -> None:
@@ -622,24 +585,3 @@ def _is_unused(folder: Path) -> bool:
         return False
     names = {strip_temporary(path.name) for path in folder.iterdir()}
     return names <= _UNFINISHED_NAMES and not any(any((folder / name).glob("*")) for name in _SUBFOLDERS)
-
-
-def _read_irreplaceable(path: Path) -> TensorFile:
-    """Read labels that cannot be computed again, because the network has been trained further since."""
-    try:
-        return read_tensors(path)
-    except DamagedFile as error:
-        raise DamagedFile(
-            f"{error}; restore it from a copy, or delete it to compute the labels again with the current "
-            "network, which gives a different result than an uninterrupted run"
-        ) from error
-
-
-@contextmanager
-def _report_content_errors(path: Path) -> Iterator[None]:
-    """Convert errors caused by unexpected content of a file to an InputError."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InputError(f"{path} is not valid for this run: {reason}") from error

@@ -1,9 +1,13 @@
-"""Check values from the JSON files of a run folder, which may come from a stranger."""
+"""Check values from the files of a run folder, which may come from a stranger."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeGuard
+
+from selfmark.errors import InputError
 
 _MAX_NUMBER = 1e15  # far above any count, time or error; a float holds all whole numbers up to it exactly
 
@@ -111,3 +115,13 @@ def require_fields(values: Any, fields: dict[str, Check], optional: dict[str, Ch
                 raise ValueError(f"'{name}' is missing")
         elif not check(values[name]):
             raise ValueError(f"{str(values[name])[:40]!r} is not a valid value of '{name}'")
+
+
+@contextmanager
+def report_content_errors(path: Path) -> Iterator[None]:
+    """Convert errors caused by unexpected content of a file to an InputError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{path} is not valid for this run: {reason}") from error

@@ -45,6 +45,18 @@ def test_every_third_frame_is_read(
     assert [read_frame_number(image) for _, image in frames] == list(range(0, 30, 3))
 
 
+@pytest.mark.parametrize("name", ["2024-05-01T10:30:00.avi", "cache:other.avi", "http:127.0.0.1:9.avi"])
+@pytest.mark.usefixtures("reader")
+def test_a_colon_in_a_name_does_not_make_it_a_url(
+    name: str, tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FFmpeg would take such names for URLs if they were given without a folder."""
+    monkeypatch.chdir(tmp_path)
+    write_video(tmp_path / "other.avi", 9, "MJPG")
+    write_video(tmp_path / name, 5, "MJPG")
+    assert [frame for frame, _ in read_frames(Path(name), range(9))] == list(range(5))
+
+
 @pytest.mark.usefixtures("reader")
 def test_channels_are_red_green_blue(tmp_path: Path, write_video: Callable[..., Path]) -> None:
     """The fixture writes red 200 on the left half and blue 200 on the right half."""

@@ -13,6 +13,7 @@ from selfmark.errors import DiskError
 from selfmark.images import video_av
 from selfmark.images.decode import Pixels
 from selfmark.images.video import video_reader
+from selfmark.images.video_container import ffmpeg_path
 
 _CODECS = ("libx264", "libopenh264", "mpeg4")  # the first available codec is used; mpeg4 always exists
 _CODEC_OPTIONS = {"libx264": {"crf": "20", "preset": "veryfast"}, "mpeg4": {"qmax": "4"}}
@@ -53,7 +54,7 @@ class _PyAVWriter:
         codec = next(name for name in _CODECS if name in av.codecs_available)
         self._av: Any = av
         # The index goes to the front of the file, so that playback can start before all of it is loaded.
-        self._file: Any = av.open(str(path), "w", options={"movflags": "faststart"})
+        self._file: Any = av.open(ffmpeg_path(path), "w", options={"movflags": "faststart"})
         nominal_rate = Fraction(rate).limit_denominator(1001)
         stream: Any = self._file.add_stream(codec, rate=nominal_rate, options=_CODEC_OPTIONS.get(codec, {}))
         stream.width, stream.height = size
@@ -88,7 +89,7 @@ class _OpenCVWriter:
     """A writer with a constant frame rate."""
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float) -> None:
-        self._writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
+        self._writer = cv2.VideoWriter(ffmpeg_path(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
         if not self._writer.isOpened():
             raise DiskError(f"cannot write the video {path}; check that its folder is writable")
 

@@ -20,7 +20,12 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
-from selfmark.images.video_container import check_frame_count, require_plausible_frame_size, require_video
+from selfmark.images.video_container import (
+    check_frame_count,
+    ffmpeg_path,
+    require_plausible_frame_size,
+    require_video,
+)
 
 _MIN_SEEK = 50  # frames; a key frame at most this far ahead is reached by decoding instead of seeking
 _WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times instead of display times
@@ -259,7 +264,7 @@ def _open(path: Path) -> Iterator[Any]:
 
     require_video(path)
     try:
-        container = av.open(str(path))
+        container = av.open(ffmpeg_path(path), options={"protocol_whitelist": "file"})
     except (av.FFmpegError, OSError, ValueError) as error:
         raise InputError(
             f"{path} cannot be read as a video; convert it, for example to MP4 (H.264)"

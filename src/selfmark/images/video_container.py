@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from selfmark.errors import InputError
@@ -29,6 +30,18 @@ def require_video(path: Path) -> None:
     if not head.translate(None, _TEXT) or any(word in lowered for word in _PLAYLISTS):
         raise InputError(f"{path} cannot be read as a video: it is a text file or a playlist")
     check_mp4_header(path)
+
+
+def ffmpeg_path(path: Path) -> str:
+    """Return the path of a file in a form that FFmpeg cannot take for a URL.
+
+    FFmpeg reads `SCHEME:REST` as a URL, for example a file called `http:example.org:80.mp4`, or a recording
+    called `2024-05-01T10:30:00.mp4`.
+
+    >>> ffmpeg_path(Path("/videos/cache:b.mp4"))
+    '/videos/cache:b.mp4'
+    """
+    return os.path.abspath(path)
 
 
 def check_frame_count(path: Path, frames: int) -> None:

@@ -18,7 +18,12 @@ import numpy.typing as npt
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
 from selfmark.images.mp4_header import is_mirrored
-from selfmark.images.video_container import check_frame_count, require_plausible_frame_size, require_video
+from selfmark.images.video_container import (
+    check_frame_count,
+    ffmpeg_path,
+    require_plausible_frame_size,
+    require_video,
+)
 
 # For damaged videos, ffmpeg and OpenCV flood the terminal with messages; selfmark reports its own errors.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
@@ -62,7 +67,7 @@ def _open(path: Path) -> Iterator[cv2.VideoCapture]:
     require_video(path)
     if is_mirrored(path):
         raise InputError(f"{path} is mirrored, which OpenCV ignores: run 'pip install av' to read it")
-    capture = cv2.VideoCapture(str(path))
+    capture = cv2.VideoCapture(ffmpeg_path(path))
     try:
         if not capture.isOpened():
             raise InputError(

@@ -33,10 +33,10 @@ _ATTACKED = "() => window.attacked !== undefined || document.querySelector('[one
 
 
 def find_chromium() -> str | None:
-    """Return the path of a Chromium that starts: the one of the system, otherwise that of Playwright."""
+    """Return the path of a Chromium that starts: the system's, or else one that Playwright downloaded."""
     for command in _COMMANDS:
         path = shutil.which(command)
-        if path is not None and _can_start(path):  # Ubuntu's packages may be stubs that only ask for snap
+        if path is not None and _can_start(path):  # on Ubuntu, the command may only ask to install a snap
             return path
     try:
         from playwright.sync_api import sync_playwright
@@ -71,8 +71,8 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Playwright turns the sandbox off; as root, Chromium starts only without it. The tests open
-        # only their own pages.
+        # Playwright turns Chromium's sandbox off. This is necessary, because Chromium does not start with
+        # the sandbox as root, and safe, because the tests open only their own pages.
         started = playwright.chromium.launch(executable_path=chromium, args=["--disable-gpu"])
         yield started
         started.close()
@@ -99,15 +99,15 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Any, place: Path | str, width: int = 1280, **context: Any) -> Iterator[Visit]:
+def visit(browser: Any, target: Path | str, width: int = 1280, **context: Any) -> Iterator[Visit]:
     """Open a local file or the address of a server in a new window.
 
     Console errors and warnings (including violations of the content security policy), script errors, dialogs,
     failed requests, and requests to anything but this file or server are recorded as complaints. Further
-    arguments go to Playwright's `new_context`.
+    keyword arguments are passed to Playwright's `new_context`.
     """
-    address = place if isinstance(place, str) else place.resolve().as_uri()
-    server = address.split("?")[0] if isinstance(place, str) else None
+    address = target if isinstance(target, str) else target.resolve().as_uri()
+    server = address.split("?")[0] if isinstance(target, str) else None
     window = browser.new_context(viewport={"width": width, "height": 800}, **context)
     try:
         page = window.new_page()
@@ -147,7 +147,7 @@ def take_screenshot(page: Any) -> np.ndarray:
 
 
 def crop_screenshot(image: np.ndarray, box: dict[str, float]) -> np.ndarray:
-    """Return the part of a screenshot inside a Playwright bounding box (page not scrolled)."""
+    """Return the part of a screenshot inside a Playwright bounding box; the page must not be scrolled."""
     left, top = round(box["x"]), round(box["y"])
     return image[top : top + round(box["height"]), left : left + round(box["width"])]
 

@@ -61,7 +61,8 @@ SKIPPED_CHECKS: dict[str, Any] = {
     "verification": None,
     "advice": [],
 }
-# Like QUICK, for discovery with features. The second of the two rounds also trains the encoder.
+# The settings of QUICK and those of discovery with features. The second of the two rounds also trains the
+# encoder.
 QUICK_FEATURES: dict[str, Any] = QUICK | {
     "features.name": "efficientnet-lite0",
     "features.sample": 500,

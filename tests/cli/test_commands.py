@@ -94,7 +94,7 @@ def test_a_similar_name_is_suggested(
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_packaged_detector_is_not_a_run(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_refuses_the_packaged_detector(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("evaluate", "demo", photos) == 2
     assert "'demo' is the detector inside selfmark, not a run" in read_error_line(capsys)
 
@@ -116,7 +116,8 @@ def test_more_landmarks_than_points_are_rejected_with_advice(
     text = read_error_line(capsys)
     found = int(re.search(r"K=60 is more than the (\d+) points that 'selfmark' found in any image", text)[1])
     assert f"use -k {found} or less, or" in text
-    # The advice to raise keypoints.max_points, 40 in this preset, appears only if images come near it.
+    # The advice to raise keypoints.max_points appears only if an image has at least 60 percent of that many
+    # points. The limit is 40 in this preset.
     limit = 40
     assert ("raise keypoints.max_points" in text) == (found >= round(0.6 * limit))
     assert "--features efficientnet-lite0" in text

@@ -1,4 +1,4 @@
-"""Test `selfmark predict`: --min-trust leaves landmarks out, and results of another model are kept."""
+"""Test `selfmark predict`: --min-trust leaves landmarks out, and results of another model are protected."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_landmarks_of_low_trust_are_not_drawn(tmp_path: Path) -> None:
     assert (cosine > 0.9).all(), "only landmark 0 is drawn"
 
 
-def test_results_of_another_model_are_kept(
+def test_results_of_another_model_are_overwritten_only_on_request(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, out = tmp_path / "first", tmp_path / "second", tmp_path / "out"
     make_model(first)
-    # Landmarks with other names are still those of the same model.
+    # The second model differs from the first only in the names of its landmarks, so it counts as the same.
     make_model(second, names=tuple(f"part {index}" for index in range(16)))
     image = photos / "000.png"
     assert predict(first, image, "-o", out) == 0
@@ -97,7 +97,8 @@ def test_results_of_another_model_are_kept(
     record = json.loads((out / "predictions.json").read_text())
     assert (record["run"], record["output_format"], record["smoothing"]) == (str(second), "coco", "none")
     before = {path: path.read_bytes() for path in out.iterdir()}
-    detector = Detector.load(second)  # change its weights, which makes it another model
+    detector = Detector.load(second)
+    # With changed weights, the second model counts as another model.
     with torch.no_grad():
         next(iter(detector.psi.parameters())).mul_(2)
     detector.save(second)
@@ -122,7 +123,7 @@ def test_min_trust_works_with_every_runtime(runtime: str, photos: Path, tmp_path
     card = make_model(model, trust=TRUST)
     if runtime == "onnx":
         assert selfmark("export", model, "--onnx") == 0
-    else:  # the command reads the images of a run, which this model does not have
+    else:  # `selfmark export` would need the images of a run, and this model was not made by a run
         sample = torch.randint(0, 256, (4, 3, card.images.size, card.images.size), dtype=torch.uint8)
         write_int8(Detector.load(model), sample, model / FILES["int8"])
     image = photos / "000.png"
@@ -139,7 +140,7 @@ def test_min_trust_works_with_every_runtime(runtime: str, photos: Path, tmp_path
         ({"trust": TRUST}, ["--min-trust=0.5", "--mapped"], "mapped points have no trust"),
     ],
 )
-def test_a_limit_that_cannot_be_applied_is_an_error(
+def test_a_min_trust_that_cannot_be_applied_is_an_error(
     changes: dict[str, object],
     options: list[str],
     message: str,
@@ -157,6 +158,6 @@ def test_a_limit_that_cannot_be_applied_is_an_error(
 
 
 @pytest.mark.parametrize("limit", ["-0.1", "1.1", "much"])
-def test_the_limit_must_be_between_0_and_1(limit: str, photos: Path, tmp_path: Path) -> None:
+def test_min_trust_must_be_between_0_and_1(limit: str, photos: Path, tmp_path: Path) -> None:
     assert predict(TOY_DETECTOR, photos, "-o", tmp_path / "out", f"--min-trust={limit}") == 2
     assert not (tmp_path / "out").exists()

@@ -90,7 +90,7 @@ def test_lines_are_limited_in_rate_but_the_last_one_is_printed(monkeypatch: pyte
     assert done == [1, 17, 33, 40]  # lines more than 15 seconds apart, and the last line
 
 
-def test_lines_carry_the_survey_the_estimate_and_the_time_left() -> None:
+def test_lines_state_the_estimate_the_survey_and_the_time_left() -> None:
     estimate = {"seconds_per_iteration": {"round": 2.0, "stage 2": 1.0}, "after": 5.0}
     out = make_console()
     with ProgressDisplay(out) as display:
@@ -121,7 +121,7 @@ def test_the_overall_bar_counts_both_stages() -> None:
         assert task.completed == 34
 
 
-def test_the_overall_bar_counts_what_a_resumed_run_had_done() -> None:
+def test_the_overall_bar_includes_the_iterations_before_a_run_was_resumed() -> None:
     with ProgressDisplay(make_console(terminal=True)) as display:
         display(PLAN)
         display({"event": "resumed", "stage": "stage1", "iteration": 30})

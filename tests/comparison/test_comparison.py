@@ -80,7 +80,7 @@ def test_methods_are_compared_and_not_repeated(
     page = (output / "index.html").read_text()
     assert page.count("data:image/jpeg") == 2 * 8, "eight pictures for each of the two rows"
     assert "<td>untrained</td>" in page
-    # An image with two boxes is two objects, and each has a row of pictures.
+    # An image with two boxes shows two objects, and the row of each method has a picture of each object.
     image = str(next((labeled / "images").iterdir()))
     boxes = {"images": [{"id": 1, "file_name": image}], "categories": [{"id": 1, "name": "object"}]}
     annotations = [{"id": n, "image_id": 1, "category_id": 1, "bbox": [n, n, 20, 20]} for n in (1, 2)]
@@ -89,7 +89,7 @@ def test_methods_are_compared_and_not_repeated(
     path = write_page(two, content["rows"], output)
     assert path.read_text().count("data:image/jpeg") == 2 * 2
     assert "untrained" in capsys.readouterr().out
-    # The untrained network has the weights that equivariance starts from.
+    # The untrained network has the weights that the method `equivariance` starts from.
     run = Run.open(output / "untrained" / "run")
     with seed_weights(run.config, "equivariance"):
         expected = build_method(run.config).psi.state_dict()

@@ -37,7 +37,7 @@ _SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that advances only during iterations, and further if an iteration trains more parameters."""
+    """Replace the clock by one that advances only in iterations, further if more parameters are trained."""
     now = [0.0]
     take_step = engine._Step.__call__
 

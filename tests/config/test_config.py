@@ -188,7 +188,7 @@ def test_powers_of_ten_are_numbers(text: str, value: float, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["1e", "e5", "1e999", "0x1e3", "1e-3 ", "ten"])
-def test_text_is_not_a_number(text: str) -> None:
+def test_malformed_and_infinite_numbers_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"'optimizer\.lr' must be a number"):
         config.override(config.preset("tiny"), {"optimizer.lr": f"'{text}'"})
 

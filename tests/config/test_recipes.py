@@ -18,7 +18,7 @@ def test_every_recipe_changes_something(name: str) -> None:
     assert override(config, recipe_settings(name)) != config
 
 
-def test_auto_leaves_the_settings_to_the_images() -> None:
+def test_the_recipe_auto_has_no_settings_of_its_own() -> None:
     assert recipe_settings("auto") == {}
 
 

@@ -1,4 +1,7 @@
-"""Test how well some landmarks predict others, against scikit-learn and on cases with a known answer."""
+"""Test the unexplained fraction: the error of predicting some landmarks from others, relative to guessing.
+
+The tests compare the fraction with scikit-learn and with known answers.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def test_points_that_are_not_present_have_no_influence() -> None:
 def test_a_landmark_that_is_hardly_present_is_left_out() -> None:
     points, targets = _make_shapes(80), _make_shapes(80)[:, :2] + _draw_noise((80, 2, 2), 5, seed=7)
     present = _mark_all_present(targets)
-    present[6:, 1] = False  # three images in each half
+    present[6:, 1] = False  # landmark 1 is present in only three even and three odd images
     expected = unexplained_fraction(points, targets[:, :1], present[:, :1])
     assert unexplained_fraction(points, targets, present) == expected
     assert unexplained_fraction(points, targets, np.zeros_like(present)) == 1.0

@@ -65,7 +65,7 @@ def test_hungarian_is_the_cheapest_of_all_assignments() -> None:
 
 
 def test_hungarian_keeps_points_that_nearest_drops() -> None:
-    """If two points are nearest to the same centroid, `nearest` drops one and `hungarian` reassigns it."""
+    """Two points are nearest to the same centroid: `nearest` drops one, `hungarian` assigns it elsewhere."""
     vectors, centroids = torch.tensor([[0.0], [0.1]]), torch.tensor([[0.0], [5.0]])
     images = torch.zeros(2, dtype=torch.int64)
     assert assign_clusters(vectors, images, centroids, "nearest").tolist() == [0, -1]

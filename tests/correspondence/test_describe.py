@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from selfmark.config import Config, override, preset
-from selfmark.correspondence import describe as module
+from selfmark.correspondence import describe as describe_module
 from selfmark.correspondence.describe import describe_images
 from selfmark.correspondence.recovery import DescribedPoints
 from selfmark.images.feed import PixelFeed
@@ -79,7 +79,8 @@ def test_descriptors_are_on_the_host_if_the_gpu_has_too_little_memory(
     missing_bytes: int, expected_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = override(CONFIG, {"runtime.device_fraction": 0.25})
-    # Bytes of the float32 descriptors of 100 images with 5 points each, and of their mirror images.
+    # This is the number of bytes of the float32 descriptors of 100 images, with 5 points each, and of their
+    # mirror images.
     size = 4 * 2 * 500 * config.network.descriptor
     devices: list[torch.device] = []
 
@@ -87,9 +88,9 @@ def test_descriptors_are_on_the_host_if_the_gpu_has_too_little_memory(
         devices.append(device)
         return shape
 
-    monkeypatch.setattr(module, "measure_free_memory", lambda device: 4 * size - missing_bytes)
+    monkeypatch.setattr(describe_module, "measure_free_memory", lambda device: 4 * size - missing_bytes)
     monkeypatch.setattr(torch, "empty", record_device)
-    shape = module._allocate_descriptors(100, config, torch.device("cuda"))
+    shape = describe_module._allocate_descriptors(100, config, torch.device("cuda"))
     assert shape == (2, 500, config.network.descriptor)
     assert devices == [torch.device(expected_device)]
 

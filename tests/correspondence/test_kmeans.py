@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from selfmark.correspondence import kmeans as module
+from selfmark.correspondence import kmeans as kmeans_module
 from selfmark.correspondence.kmeans import centroid_margins, kmeans, nearest_centroid, sample_rows
 from selfmark.run.processes import SINGLE_PROCESS
 
@@ -34,13 +34,13 @@ def test_nearest_centroid_matches_a_loop() -> None:
 
 
 def test_margins_match_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare margins with projections on the lines from the nearest centroid to each other centroid.
+    """Compare margins with projections on the lines from the nearest centroid to all the other centroids.
 
-    The position on a line is 0 at the nearest centroid and 1 at the other one. The margin is 1 - 2t, where t
-    is the largest position of the projected vector on any of the lines.
+    The position on a line is 0 at the nearest centroid and 1 at the centroid at its end. The margin is
+    1 - 2t, where t is the largest position of the projected vector on any of the lines.
     """
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
-    monkeypatch.setattr(module, "_block_size", lambda device: 8)
+    monkeypatch.setattr(kmeans_module, "_block_size", lambda device: 8)
     margins = centroid_margins(vectors, centroids)
     nearest = nearest_centroid(vectors, centroids)
     assert torch.equal(margins.cluster, nearest.cluster)
@@ -59,7 +59,7 @@ def test_the_margin_between_equal_centroids_is_zero() -> None:
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centroids = torch.randn(100, 6), torch.randn(7, 6)
     whole, expected = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _make_generator())
-    monkeypatch.setattr(module, "_block_size", lambda device: 13)
+    monkeypatch.setattr(kmeans_module, "_block_size", lambda device: 13)
     assert torch.equal(nearest_centroid(vectors, centroids).cluster, whole.cluster)
     torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _make_generator()), expected)
 
@@ -67,7 +67,7 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_lloyd_matches_a_plain_loop() -> None:
     vectors = torch.randn(200, 4, dtype=torch.float64)
     start = vectors[:6].clone()
-    ours = module._lloyd(vectors, start, 20, SINGLE_PROCESS)
+    ours = kmeans_module._lloyd(vectors, start, 20, SINGLE_PROCESS)
     centroids = start.numpy().copy()
     points = vectors.numpy()
     for _ in range(20):
@@ -100,8 +100,8 @@ def test_equal_seeds_give_equal_centroids() -> None:
 
 def test_an_empty_cluster_gets_the_farthest_vector() -> None:
     vectors = torch.tensor([[0.0], [0.1], [0.2], [9.0]])
-    centroids = torch.tensor([[0.1], [100.0]])  # nothing is nearest to the second
-    found = module._lloyd(vectors, centroids, 10, SINGLE_PROCESS)
+    centroids = torch.tensor([[0.1], [100.0]])  # no vector is nearest to the second centroid
+    found = kmeans_module._lloyd(vectors, centroids, 10, SINGLE_PROCESS)
     assert sorted(round(float(centroid), 3) for centroid in found) == [0.1, 9.0]
 
 
@@ -137,7 +137,7 @@ def test_seeding_matches_a_plain_loop() -> None:
             seeds.append(points[row])
         expected.append(seeds)
     np.testing.assert_array_equal(
-        module._seed(vectors, draws, SINGLE_PROCESS).double().numpy(), np.array(expected)
+        kmeans_module._seed(vectors, draws, SINGLE_PROCESS).double().numpy(), np.array(expected)
     )
 
 
@@ -183,8 +183,10 @@ def test_the_matmul_precision_is_restored() -> None:
 def test_sums_on_the_gpu_match_the_cpu_and_are_deterministic() -> None:
     vectors = torch.randn(300_000, 64, generator=_make_generator(6))
     centroids = vectors[:40]
-    total, count = module._sum_by_cluster(vectors, centroids, SINGLE_PROCESS)
-    on_gpu = [module._sum_by_cluster(vectors.cuda(), centroids.cuda(), SINGLE_PROCESS) for _ in range(3)]
+    total, count = kmeans_module._sum_by_cluster(vectors, centroids, SINGLE_PROCESS)
+    on_gpu = [
+        kmeans_module._sum_by_cluster(vectors.cuda(), centroids.cuda(), SINGLE_PROCESS) for _ in range(3)
+    ]
     torch.testing.assert_close(on_gpu[0][0].cpu(), total, atol=0.05, rtol=1e-5)
     assert torch.equal(on_gpu[0][1].cpu(), count)
     assert all(torch.equal(sums, on_gpu[0][0]) for sums, _ in on_gpu)
@@ -201,10 +203,10 @@ def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: p
     first = kmeans(vectors, 4, 50, 1, _make_generator())
     real, calls = nearest_centroid, iter(range(100))
 
-    def lower_cost(vectors: torch.Tensor, centroids: torch.Tensor) -> module.NearestCentroids:
+    def lower_cost(vectors: torch.Tensor, centroids: torch.Tensor) -> kmeans_module.NearestCentroids:
         found = real(vectors.double(), centroids.double())
         return found._replace(distance=found.distance * (1 - 1e-8 * next(calls)))
 
-    monkeypatch.setattr(module, "nearest_centroid", lower_cost)
+    monkeypatch.setattr(kmeans_module, "nearest_centroid", lower_cost)
     assert torch.equal(kmeans(vectors, 4, 50, 5, _make_generator()), first)
     assert next(calls) == 5

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from selfmark.config import Correspondence
-from selfmark.correspondence import kmeans as module
+from selfmark.correspondence import kmeans as kmeans_module
 from selfmark.correspondence.kmeans import kmeans, nearest_centroid, sample_rows
 from selfmark.correspondence.recovery import gather_labels, recover_correspondence
 from selfmark.points import LabeledPoints
@@ -27,9 +27,9 @@ def _make_descriptors(points: int, centers: int, spread: float, seed: int = 0) -
     return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[center] + noise, dim=1)
 
 
-# Name -> (vectors, clusters). In the first data set, many restarts find the same clusters in another order.
-# In the second, clusters overlap and there are more centers than clusters, as with real descriptors. In the
-# third, there are more clusters than different vectors.
+# For each data set: the vectors, and the number of clusters. In the first data set, many restarts find the
+# same clusters in another order. In the second, clusters overlap and there are more centers than clusters, as
+# with real descriptors. In the third, there are more clusters than different vectors.
 DATA = {
     "well separated": (_make_descriptors(1_000, 6, 0.3), 6),
     "overlapping": (_make_descriptors(6_000, 60, 1.0), 30),
@@ -63,7 +63,7 @@ def _compute_all(group: ProcessGroup) -> dict[str, Any]:
     # No vector is nearest to the last three centroids, so they get the farthest vectors of all processes.
     vectors = DATA["overlapping"][0]
     start = torch.cat([vectors[:4], 100 + torch.rand(3, 64, generator=_make_generator())])
-    results["repaired"] = module._lloyd(vectors[group.shard(len(vectors))], start, 4, group)
+    results["repaired"] = kmeans_module._lloyd(vectors[group.shard(len(vectors))], start, 4, group)
     rows = _select_own_rows(10_000, group, uneven=True)
     chosen = sample_rows(rows.stop - rows.start, 1_000, _make_generator(), group) + rows.start
     results["sampled"] = group.gather_rows(chosen)
@@ -76,7 +76,7 @@ def _recover(group: ProcessGroup) -> LabeledPoints:
     images = group.shard(30)
     index = described.points.image_index
     own = described.select((index >= images.start) & (index < images.stop))
-    settings = Correspondence(restarts=2, sample=300)  # fewer than the 540 descriptors
+    settings = Correspondence(restarts=2, sample=300)  # the sample is smaller than the 540 descriptors
     return gather_labels(recover_correspondence(own, 6, 12, settings, _make_generator(), group), group)
 
 
@@ -92,7 +92,7 @@ def several(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("name", DATA)
-def test_the_clusters_are_the_same(
+def test_several_processes_find_the_same_clusters_as_one(
     name: str, uneven: bool, single: dict[str, Any], several: list[dict[str, Any]]
 ) -> None:
     vectors, _ = DATA[name]
@@ -100,7 +100,7 @@ def test_the_clusters_are_the_same(
     for results in several:
         centroids = results[f"{name}, {uneven=}"]
         torch.testing.assert_close(centroids, expected, atol=1e-5, rtol=0)
-        if name != "two values":  # which has several equal centroids
+        if name != "two values":  # several centroids of "two values" are equal
             clusters = nearest_centroid(vectors, centroids).cluster
             assert torch.equal(clusters, nearest_centroid(vectors, expected).cluster)
 
@@ -123,7 +123,7 @@ def test_the_sample_does_not_depend_on_the_distribution_of_rows(
         assert torch.equal(results["sampled"], single["sampled"])
 
 
-def test_a_whole_recovery_gives_the_same_labels(
+def test_correspondence_recovery_in_several_processes_gives_the_same_labels(
     single: dict[str, Any], several: list[dict[str, Any]]
 ) -> None:
     expected = single["recovered"]

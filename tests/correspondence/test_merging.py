@@ -19,15 +19,15 @@ from selfmark.correspondence.merging import (
 from selfmark.points import Keypoints, LabeledPoints
 
 
-def _label(image: list[int], label: list[int], clusters: int) -> LabeledPoints:
-    """Return labeled points, whose coordinates are their row number, with one-hot centroids."""
+def _make_labeled(image: list[int], label: list[int], clusters: int) -> LabeledPoints:
+    """Return labeled points and one-hot centroids; x and y of each point are its row number."""
     rows = torch.arange(len(label), dtype=torch.float32)
     points = Keypoints(torch.stack([rows, rows], 1), torch.tensor(image), rows)
     labels = torch.tensor(label)
     return LabeledPoints(points, labels, torch.full_like(labels, -1), clusters, torch.eye(clusters))
 
 
-def test_places_are_counted_like_in_a_loop() -> None:
+def test_confident_clusters_at_the_same_place_are_counted_like_in_a_loop() -> None:
     rng = np.random.default_rng(0)
     cells = rng.integers(0, 5, (20, 6, 2)).astype(np.float32)
     is_confident = rng.random((20, 6)) < 0.7
@@ -52,13 +52,14 @@ def test_clusters_join_the_largest_cluster_at_their_place() -> None:
     counts = PlaceCounts(np.diag(together).copy(), together)
     sizes = np.array([5, 7, 9, 3, 0])
     assert find_leaders(counts, sizes, overlap=0.7).tolist() == [1, 1, 2, 3, 4]
-    # If a smaller overlap is enough, 1 joins the larger 2; 0 shares no place with 2 and stays apart.
+    # If a smaller overlap is enough, cluster 1 joins the larger cluster 2. Cluster 0 shares no place with
+    # cluster 2 and stays apart.
     assert find_leaders(counts, sizes, overlap=0.4).tolist() == [0, 2, 2, 3, 4]
 
 
 def test_an_image_keeps_the_point_of_its_largest_merged_cluster() -> None:
     # Clusters 0 (2 points), 1 (3 points) and 2 (1 point); 0 and 1 merge into 1.
-    labeled = _label(image=[0, 0, 1, 2, 2, 3], label=[0, 1, 0, 1, 2, 1], clusters=3)
+    labeled = _make_labeled(image=[0, 0, 1, 2, 2, 3], label=[0, 1, 0, 1, 2, 1], clusters=3)
     labeled = replace(labeled, mirrored_label=torch.tensor([0, 1, 2, 0, -1, 2]))
     merged = merge_clusters(labeled, np.array([1, 1, 2]))
     rows = merged.points.xy[:, 0].tolist()
@@ -71,7 +72,7 @@ def test_an_image_keeps_the_point_of_its_largest_merged_cluster() -> None:
 
 
 def test_the_largest_clusters_become_landmarks() -> None:
-    labeled = _label(image=[0, 1, 2, 0, 1, 0], label=[3, 3, 3, 1, 1, 0], clusters=5)
+    labeled = _make_labeled(image=[0, 1, 2, 0, 1, 0], label=[3, 3, 3, 1, 1, 0], clusters=5)
     assert cluster_sizes(labeled).tolist() == [1, 2, 0, 3, 0]
     assert find_largest_clusters(labeled, 0).tolist() == [0, 1, 3]
     kept = keep_clusters(labeled, find_largest_clusters(labeled, 2))

@@ -85,7 +85,7 @@ def test_a_landmark_without_counts_has_no_partner() -> None:
 
 
 def test_the_third_of_three_similar_landmarks_has_no_partner() -> None:
-    """Landmarks 1 and 2 both become landmark 0; 1 does so more often."""
+    """Landmarks 1 and 2 both become landmark 0; landmark 1 does so more often."""
     partners = find_mirror_partners(np.array([[0, 6, 4], [9, 0, 0], [7, 0, 1]]))
     assert (partners.mirror, partners.unpaired) == ((1, 0, 2), (2,))
 
@@ -101,7 +101,7 @@ def test_likeness_matches_a_loop() -> None:
         for landmark, partner in enumerate(partners.mirror):
             counts[landmark] += image[landmark] @ mean[partner] > image[landmark] @ mean[landmark]
     expected = [(counts[k] + counts[partner]) / 60 for k, partner in enumerate(partners.mirror)]
-    expected[1] = 1.0  # its own partner
+    expected[1] = 1.0  # landmark 1 is its own partner
     np.testing.assert_allclose(measure_partner_likeness(descriptor, mirrored, partners), expected)
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from selfmark.config import Correspondence
 from selfmark.correspondence import kmeans as kmeans_module
-from selfmark.correspondence import recovery as module
+from selfmark.correspondence import recovery as recovery_module
 from selfmark.correspondence.recovery import (
     DescribedPoints,
     distance_limits,
@@ -26,10 +26,10 @@ SETTINGS = Correspondence(restarts=4)
 
 
 def make_known_landmarks(images: int, landmarks: int, seed: int = 0) -> tuple[DescribedPoints, torch.Tensor]:
-    """Return points and the landmark of each.
+    """Return points, and for each point the number of its landmark.
 
-    Every image has each landmark once, and then a noisier copy of landmark 0. The mirror partner of landmark
-    k is landmarks - 1 - k.
+    Every image has each landmark once, followed by a noisier copy of landmark 0. The mirror partner of
+    landmark k is landmarks - 1 - k.
     """
     generator = torch.Generator().manual_seed(seed)
     centers = normalize(torch.randn(landmarks, 32, generator=generator), dim=-1)
@@ -66,7 +66,7 @@ def test_filtering_keeps_one_keypoint_per_landmark() -> None:
     assert copies_per_image < 0.15
 
 
-def test_labels_agree_with_the_truth_and_its_mirror() -> None:
+def test_labels_are_the_true_landmarks_and_mirrored_labels_are_their_mirror_partners() -> None:
     described, truth = make_known_landmarks(images=30, landmarks=8)
     labeled = label_keypoints(described, 8, SETTINGS, _make_generator())
     chosen = labeled.label >= 0
@@ -83,12 +83,12 @@ def test_labels_agree_with_the_truth_and_its_mirror() -> None:
         assert landmark_of[mirrored] == 7 - landmark_of[label]
 
 
-def test_recover_limits_points_to_k_and_labels_with_m() -> None:
+def test_recovery_keeps_at_most_k_points_per_image_and_labels_them_with_m_clusters() -> None:
     described, _ = make_known_landmarks(images=40, landmarks=10)
     labeled = recover_correspondence(described, 6, 25, SETTINGS, _make_generator())
     assert labeled.points.counts(40).max() <= 6
     assert labeled.clusters == 25
-    assert labeled.label.max() > 6, "labels number the M clusters, not the K"
+    assert labeled.label.max() > 6, "a label is one of M clusters, so it can be larger than K"
     assert labeled.points.descriptor is None
 
 
@@ -152,8 +152,10 @@ def test_rows_of_several_views_are_numbered_point_by_point() -> None:
     views = [torch.randn(7, 3), torch.randn(7, 3)]
     in_order = [view[point] for point in range(7) for view in views]
     rows = torch.tensor([0, 3, 4, 5, 13])
-    assert torch.equal(module._select_rows(views, rows), torch.stack([in_order[row] for row in rows]))
-    assert torch.equal(module._select_rows(views[:1], torch.tensor([2, 6])), views[0][[2, 6]])
+    assert torch.equal(
+        recovery_module._select_rows(views, rows), torch.stack([in_order[row] for row in rows])
+    )
+    assert torch.equal(recovery_module._select_rows(views[:1], torch.tensor([2, 6])), views[0][[2, 6]])
 
 
 @pytest.mark.parametrize("assignment", ["nearest", "hungarian"])
@@ -196,7 +198,8 @@ def test_gpu_memory_stays_within_the_documented_bound_and_labels_are_the_same() 
 
     host_labels, peak_bytes = recover(DescribedPoints(points, views[1]))
     block = kmeans_module._block_size(torch.device("cuda"))
-    # Bytes. The formula is that of docs/performance.md; a block has at most as many vectors as the sample.
+    # All sizes are in bytes. The formula is that of docs/performance.md; a block has at most as many vectors
+    # as the sample.
     fit = settings.sample * (12 * length + 32 * settings.restarts) + 8 * min(block, settings.sample) * length
     assignment = 8 * block * (length + M) + 100 * images * per_image
     cublas_workspace = 128 * 2**20

@@ -123,4 +123,4 @@ def test_uncertain_candidates_are_chosen_last() -> None:
         weight[uncertain] = 0.1
         chosen = choose_landmarks(seen, _weigh(mirrored, weight), LandmarkPartners.identity(7), 2, SCALE)
         assert uncertain not in chosen
-        assert 9 - uncertain in chosen
+        assert 9 - uncertain in chosen, "the other leg is chosen"

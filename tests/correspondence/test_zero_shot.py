@@ -89,7 +89,7 @@ def _plant(num_images: int = 24, radius: int = 1) -> Planted:
 def _find_foreground(
     cells: Tensor, settings: Features = SETTINGS, group: ProcessGroup = SINGLE_PROCESS
 ) -> Tensor:
-    """Find the foreground by features; all cells have the same color."""
+    """Find the foreground from features alone: all cells have the same color."""
     colors = torch.zeros(len(cells), 6, *cells.shape[2:])
     colorless = replace(settings, max_color_border_ratio=1_000)
     return find_foreground(cells, colors, colorless, _make_generator(), group)
@@ -152,7 +152,7 @@ def test_fewer_cells_than_clusters_cause_no_error() -> None:
     assert found.shape == (1, 7, 7)
 
 
-def test_colors_remove_the_surroundings_that_features_take_for_the_object() -> None:
+def test_colors_remove_the_surroundings_that_the_features_mistake_for_the_object() -> None:
     """Features of cells around the object differ from the background, but their colors do not."""
     is_object = _draw_discs(20, radius=3)
     is_near = F.max_pool2d(is_object[:, None].float(), 3, stride=1, padding=1)[:, 0] > 0
@@ -208,7 +208,7 @@ def test_planted_parts_are_found_and_placed(dtype: torch.dtype) -> None:
 
 
 def test_parts_are_placed_in_each_image_on_its_own() -> None:
-    """Images that are processed in several blocks get the same places as each image alone."""
+    """Images that are processed in several blocks get the same positions as each image alone."""
     cells, centroids = _plant(num_images=70).cells[:, :, :6, :6], _draw_unit_vectors(3, 11)
     together = place_parts(cells, centroids, 30.0)
     assert together.xy.shape == (70, 3, 2)
@@ -218,7 +218,7 @@ def test_parts_are_placed_in_each_image_on_its_own() -> None:
         torch.testing.assert_close(together.score[image], alone.score[0])
 
 
-def test_places_move_with_the_features() -> None:
+def test_positions_move_with_the_features() -> None:
     cells, centroids = _plant(radius=0).cells, _draw_unit_vectors(5, 1)
     before, after = (place_parts(maps, centroids, 60.0).xy for maps in (cells, cells.roll((1, -2), (2, 3))))
     torch.testing.assert_close(after - before, torch.tensor([-16.0, 8.0]).expand_as(before), atol=0.1, rtol=0)

@@ -1,4 +1,4 @@
-"""Compare the animal's geometry with slower, independent computations."""
+"""Test the geometry of the generated animal against slower, independent computations."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def make_subject(seed: int, size: int = SIZE) -> Subject:
 
 
 def compute_implicit_values(body: Body, points: np.ndarray) -> np.ndarray:
-    """Return |u|^2 - 1 of n points for each of P parts, [P, n], where u is in units of the part's axes.
+    """Return |u|^2 - 1 for every pair of P parts and n points, [P, n].
 
-    The value is negative inside the part, zero on its surface and positive outside.
+    u is the position of the point relative to the center of the part, in units of the part's axes. The value
+    is negative inside the part, zero on its surface and positive outside.
     """
     values = []
     for center, axes in zip(body.centers, body.axes, strict=True):
@@ -98,7 +99,7 @@ def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
     num_compared = 0
     for (x, y), row, point, is_visible in zip(np.round(xy).astype(int), rows, points, visible, strict=True):
         around = hits.part[y - 1 : y + 2, x - 1 : x + 2]
-        if np.all(around == around[0, 0]):  # away from outlines
+        if np.all(around == around[0, 0]):  # the landmark is away from outlines
             num_compared += 1
             assert is_visible == (hits.part[y, x] == row and abs(hits.depth[y, x] - point[2]) < 0.1)
             assert not is_visible or hits.depth[y, x] == pytest.approx(point[2], abs=0.1)
@@ -118,7 +119,7 @@ def test_cast_rays_hit_at_the_same_depth_as_ray_marching(seed: int) -> None:
             steps_inside = np.flatnonzero(inside.any(axis=0))
             if len(steps_inside) > 0:
                 assert hits.depth[i, j] == pytest.approx(depths[steps_inside[0]], abs=0.0041)
-            elif hits.part[i, j] >= 0:  # a grazing hit shorter than a step: it is still on a surface
+            elif hits.part[i, j] >= 0:  # the ray is inside for less than a step; the hit is on a surface
                 point = hits.depth[i, j] * direction[None]
                 assert compute_implicit_values(subject.body, point).min() == pytest.approx(0.0, abs=1e-6)
 
@@ -209,7 +210,7 @@ def test_occluders_cover_the_positions_of_their_formula() -> None:
     points = np.array([[10, 10], [28, 10], [31, 10], [10, 11.9], [10, 12.1], [-9, 9]], float)
     assert bar.covers(points).tolist() == [True, True, False, True, False, True]
     blob = Occluder(np.zeros(2), np.eye(2) / 10.0, 2.0, 0.2, np.zeros((2, 3)))
-    # Three lobes: at angle 0 the radius is 10 * 1.2, at 60 degrees 10 * 0.8.
+    # The blob has three lobes: at angle 0 its radius is 10 * 1.2, and at 60 degrees it is 10 * 0.8.
     at_60 = np.array([np.cos(np.pi / 3), np.sin(np.pi / 3)])
     points = np.array([[11.9, 0], [12.1, 0], 7.9 * at_60, 8.1 * at_60])
     assert blob.covers(points).tolist() == [True, False, True, False]

@@ -30,7 +30,7 @@ def test_edges_landmarks_and_tags_are_drawn() -> None:
     )
     drawn = draw_frame(frame, [visible], style)
     assert (frame == 0).all(), "the frame itself is not changed"
-    assert drawn[50, 50].min() > 20, "the edge between the landmarks"
+    assert drawn[50, 50].min() > 20, "the edge between the landmarks is drawn"
     assert drawn[50, 20].max() > 2 * drawn[50, 80].max(), "the second landmark is faint"
     outside = DrawnObject(
         xy + 1000,

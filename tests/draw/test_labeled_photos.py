@@ -1,4 +1,4 @@
-"""Test labeled photos, layouts side by side, legends and texts."""
+"""Test labeled photos, side-by-side layouts, legends and texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLORS = np.array([to_rgb(color) for color in landmark_colors(CARD)], int)
 
 
 def make_predictions(refs: list[ImageRef], xy: np.ndarray) -> list[Prediction]:
-    """Return a batch for each of the N objects, with the given points [N, K, 2]."""
+    """Return one batch for each of N objects; `xy` [N, K, 2] are the points of the objects."""
     score = np.ones((1, len(NAMES)), np.float32)
     return [
         Prediction((ref,), np.array([[500, 500]]), Landmarks(points[None], score, NAMES))
@@ -65,8 +65,8 @@ def test_photos_are_drawn_with_all_their_objects(tmp_path: Path) -> None:
         assert get_pixel(second, xy[2, index]).max() < 30, "this object is in the first photo only"
 
 
-def test_all_copies_have_different_names(tmp_path: Path) -> None:
-    """A copy that keeps the suffix of its photo (a.png.jpg) must not be named like the copy of a.png.jpg."""
+def test_all_labeled_photos_have_different_names(tmp_path: Path) -> None:
+    """If the labeled copy of a.png is called a.png.jpg, that of the photo a.png.jpg needs another name."""
     names = ["a.png", "a.jpg", "a.png.jpg", "a.png.jpg.png", "b.png"]
     copies = list_labeled_photo_paths([ImageRef(Path(name)) for name in names], tmp_path)
     assert len(set(copies.values())) == len(names)
@@ -101,7 +101,7 @@ def test_a_layout_has_the_plain_picture_on_the_left_and_a_legend_on_the_right() 
 
 
 def test_text_beyond_ascii_is_drawn() -> None:
-    pytest.importorskip("matplotlib")  # whose font is used
+    pytest.importorskip("matplotlib")  # the text is drawn with a font of matplotlib
     canvases = {}
     for text in ("oeil", "œil", "äil"):
         canvas = np.zeros((40, 120, 3), np.uint8)

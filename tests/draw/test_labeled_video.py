@@ -39,7 +39,7 @@ def _make_predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch:
 def _write_dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
     """Write a video of dark frames, each a little brighter than the last, on which discs are visible.
 
-    With a noise of 1, red and blue are 0.
+    The argument noise=1 of `encode_video` sets red and blue to 0.
     """
     return encode_video(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
                 assert np.abs(pixel - plain[number].mean(axis=(0, 1))).max() < 12
 
 
-def test_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
+def test_odd_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
     odd = encode_video(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
     refs = [ImageRef(odd, frame) for frame in range(3)]
     list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
@@ -113,13 +113,15 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     by_tag = {animal.tag: animal for animal in drawn[11]}
     assert {animal.tag for animal in drawn[3]} == {"1", "2"}
     assert len(by_tag["1"].trail) == 6, "0.2 s at 25 frames per second are 5 steps"
-    assert len(by_tag["2"].trail) == 5, "since frame 7"
+    assert len(by_tag["2"].trail) == 5, "the trail of animal 2 starts again in frame 7"
     for animal in by_tag.values():
         assert np.ptp(animal.trail[..., 1], axis=0).max() < 1, "each animal stays at its own height"
     drawn.clear()
     folder = tmp_path / "without trails"
     list(draw_videos(_make_predictions(refs, np.array(xy)), refs, CARD, folder, every=1, trail=0))
-    assert {len(animal.trail) for animals in drawn for animal in animals} == {1}, "the current frame only"
+    assert {len(animal.trail) for animals in drawn for animal in animals} == {1}, (
+        "a trail is the current position only"
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ([0, 2, 4, 8, 10], 2, 2),  # the animal is missing in frame 6
     ],
 )
-def test_the_trail_of_a_single_animal_ends_where_it_was_missing(
+def test_the_trail_of_a_single_animal_starts_again_after_it_was_missing(
     predicted: Iterable[int], every: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = _write_dark_clip(tmp_path / "clip.mp4")
@@ -159,7 +161,7 @@ def test_trails_have_the_given_length_in_seconds(tmp_path: Path, monkeypatch: py
     )
     list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=1, trail=4 / 25))
     *_, (last,) = filter(None, drawn)
-    assert len(last.trail) == 3, "the newest position, and those 2 and 4 frames before"
+    assert len(last.trail) == 3, "the trail has the newest position and those 2 and 4 frames before"
 
 
 def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path)
     hidden, green = (
         frame[tuple(np.round((point + 0.5) * zoom - 0.5).astype(int)[::-1])] for point in POINTS[:2]
     )
-    assert hidden.astype(int).max() < 60, "as dark as the video"
+    assert hidden.astype(int).max() < 60, "the pixel is as dark as the video"
     assert green[1] > 150 > green[[0, 2]].max()
 
 
@@ -237,7 +239,7 @@ def test_labeled_videos_keep_the_folders_of_their_sources(tmp_path: Path) -> Non
 
 
 def test_a_frame_in_which_only_hidden_landmarks_are_known_is_written_without_drawings(tmp_path: Path) -> None:
-    """Smoothing keeps an object if it knows one of its landmarks, which may be a hidden one."""
+    """Smoothing keeps an object if any of its landmarks is known, even if that landmark is hidden."""
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
     xy = np.repeat(POINTS[None], len(refs), axis=0)

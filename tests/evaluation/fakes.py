@@ -15,7 +15,7 @@ from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
 
 SIZE = 64
-# Two good landmarks, three broken ones, and DUPLICATE, which finds the same blob as GREEN.
+# RED and GREEN are good landmarks. CENTER, RANDOM and LEFTMOST are broken. DUPLICATE finds the blob of GREEN.
 RED, GREEN, CENTER, RANDOM, LEFTMOST, DUPLICATE = range(6)
 
 
@@ -48,8 +48,8 @@ class BlobNetwork(Psi):
         side = red.shape[-1]
         offset = torch.arange(side) - (side - 1) / 2  # from the image center, in cells
         center = torch.exp(-(offset[:, None] ** 2 + offset**2) / 8).expand_as(red)
-        # Mirroring makes the other blue blob the leftmost one. The landmark then marks another blob, although
-        # the card says that it is its own mirror partner.
+        # In the mirror image, the other blue blob is the leftmost one. LEFTMOST then marks another blob,
+        # although the card says that this landmark is its own mirror partner.
         leftmost = blue * torch.linspace(1.0, 0.5, side)
         return torch.stack([red, green, center, torch.rand_like(red), leftmost, green], dim=1)
 

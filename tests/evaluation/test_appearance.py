@@ -1,4 +1,4 @@
-"""Test the check of how landmarks look on different individuals."""
+"""Test the check that compares how each landmark looks on different individuals."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import selfmark.evaluation.cached_predictions as module
+import selfmark.evaluation.cached_predictions as cached_predictions_module
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.cached_predictions import CachedPredictions, load_or_predict
@@ -31,15 +31,15 @@ def folder(quick_run: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def prediction_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Number of images of each call that computes predictions."""
+    """Return a list; each call that computes predictions appends its number of images."""
     calls: list[int] = []
-    original = module._predict
+    original = cached_predictions_module._predict
 
     def count_calls(models, refs, on_progress):  # type: ignore[no-untyped-def]
         calls.append(len(refs))
         return original(models, refs, on_progress)
 
-    monkeypatch.setattr(module, "_predict", count_calls)
+    monkeypatch.setattr(cached_predictions_module, "_predict", count_calls)
     return calls
 
 
@@ -52,7 +52,7 @@ def test_predictions_equal_those_of_the_detector(folder: Path, photos: Path) -> 
     refs = list_images([photos])
     predictions = _load_or_predict(folder, refs)
     direct = Detector.load(folder)(photos)
-    # The images have the size of the network image, so network pixels equal image pixels.
+    # The images have the size of the network's input, so network pixels equal image pixels.
     np.testing.assert_allclose(predictions.xy, direct.xy, atol=1e-4)
     np.testing.assert_allclose(predictions.score, direct.score, atol=1e-6)
     assert predictions.rows.tolist() == list(range(24))

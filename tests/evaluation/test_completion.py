@@ -21,7 +21,7 @@ from selfmark.evaluation.completion import (
 def make_low_rank_landmarks(
     seed: int, images: int = 200, K: int = 12, rank: int = 3, missing: float = 0.3
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return landmarks [images, K, 2] whose motion has rank `rank`: complete, and with NaN in the gaps."""
+    """Return landmarks [images, K, 2] whose motion has the given rank: without gaps, and with gaps (NaN)."""
     rng = np.random.default_rng(seed)
     motion = rng.normal(0, 8, (images, rank)) @ rng.normal(size=(rank, 2 * K)) / np.sqrt(rank)
     complete = (motion + rng.uniform(40, 200, 2 * K)).reshape(images, K, 2)
@@ -59,11 +59,12 @@ def test_more_iterations_reduce_the_error() -> None:
     assert errors[0] > errors[1] > errors[2]
 
 
-def test_the_first_dual_exceeds_the_threshold() -> None:
+def test_the_first_dual_variable_exceeds_the_threshold() -> None:
     matrix = np.random.default_rng(0).normal(size=(8, 30))
     low_rank, _ = threshold_singular_values(matrix, np.ones(matrix.shape, bool), 0)
-    # Without iterations, the result is that of the first dual: zero unless one of its singular values exceeds
-    # tau.
+    # Singular value thresholding iterates a dual variable Y. The result is Y with all singular values lowered
+    # by tau, but not below zero. Without iterations, the result is computed from the first Y. It is zero
+    # unless a singular value of this Y exceeds tau.
     assert np.linalg.norm(low_rank) > 0.0
 
 

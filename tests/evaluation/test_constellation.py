@@ -1,4 +1,7 @@
-"""Test constellations: common shape, landmarks that leave it, duplicates, and predictable landmarks."""
+"""Test constellations, which are the landmarks of an image, and the common shape that is fitted to them.
+
+The tests cover landmarks that leave this shape, duplicates, and landmarks that others predict.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ IMAGES = 40
 
 
 def _place_individuals(noise: float = 0.0, mirrored: bool = True) -> npt.NDArray[np.float64]:
-    """Return copies [IMAGES, 6, 2] of SHAPE with random place, size and direction; half may be mirrored."""
+    """Return copies [IMAGES, 6, 2] of SHAPE with random position, size and direction.
+
+    If `mirrored`, every second copy is mirrored.
+    """
     random = np.random.default_rng(0)
     xy = []
     for index in range(IMAGES):

@@ -43,7 +43,7 @@ def test_the_curve_is_the_mean_of_the_best_points() -> None:
     assert cumulative_by_landmark(np.array([np.nan])).tolist() == []
 
 
-def test_fractions_agree_with_counting() -> None:
+def test_fractions_of_errors_up_to_each_threshold_agree_with_counting() -> None:
     errors, thresholds = draw_errors_with_nan(), np.linspace(0, 20, 41)
     errors[0, 0] = thresholds[7]  # an error at the threshold counts
     fractions = cumulative_by_threshold(errors, thresholds)

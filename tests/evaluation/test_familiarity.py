@@ -26,7 +26,7 @@ TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 
 
 def test_the_distance_matches_a_hand_computed_case() -> None:
-    """The halves are at 0 and 2 on the first axis, so the squared distance from one to the other is 4."""
+    """One half of the images is at 0 on the first axis and the other half at 2: the squared distance is 4."""
     first, second = torch.zeros(4, 3), torch.tensor([[2.0, 0, 0]]).repeat(4, 1)
     familiarity = fit_familiarity(torch.cat([first, second]))
     torch.testing.assert_close(familiarity.mean, torch.tensor([1.0, 0, 0]))

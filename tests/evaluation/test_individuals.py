@@ -21,48 +21,48 @@ BODY = np.array([[-30, 0], [30, 4], [4, -22], [0, 20]], dtype=float)  # head, ta
 
 
 def _draw_animals() -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
-    """Return pictures [N, 3, S, S] of animals that face any direction, and their parts' places [N, 4, 2]."""
+    """Return pictures [N, 3, S, S] of animals that face any direction, and positions of parts [N, 4, 2]."""
     random = np.random.default_rng(0)
     pixels = np.full((IMAGES, SIDE, SIDE, 3), 128, dtype=np.uint8)
-    places = np.empty((IMAGES, 4, 2))
+    positions = np.empty((IMAGES, 4, 2))
     for index in range(IMAGES):
         angle = random.uniform(0, 2 * np.pi)
         rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        places[index] = BODY @ rotation.T + 63.5 + random.uniform(-8, 8, 2)
-        for (x, y), color in zip(places[index].round().astype(int), PARTS.values(), strict=True):
+        positions[index] = BODY @ rotation.T + 63.5 + random.uniform(-8, 8, 2)
+        for (x, y), color in zip(positions[index].round().astype(int), PARTS.values(), strict=True):
             pixels[index, y - 8 : y + 9, x - 8 : x + 9] = color
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2), places
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2), positions
 
 
 def _check(
     monkeypatch: pytest.MonkeyPatch, xy: npt.NDArray[np.float64], pixels: torch.Tensor, **changes: Any
 ) -> IndividualChecks:
-    """Check the given landmarks, described by a tiny encoder."""
+    """Run all checks on the given landmarks, with the features of a tiny encoder."""
     monkeypatch.setattr(individuals, "load_encoder", lambda *_: TinyEncoder(is_symmetric=True))
     settings = {"evaluation.duplicate_radius": 0.03} | changes
     return check_individuals(xy, pixels, override(preset("tiny"), settings), torch.device("cpu"))
 
 
 def test_landmarks_that_stay_on_one_part_pass_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels, places = _draw_animals()
-    result = _check(monkeypatch, places, pixels)
+    pixels, positions = _draw_animals()
+    result = _check(monkeypatch, positions, pixels)
     assert (result.purity == 1).all()
     assert (result.constellation == 1).all()
     assert result.unexplained.max() < 0.3
     assert result.appearance_error.max() < 0.3
     assert result.duplicates == []
     np.testing.assert_allclose(
-        result.spread, np.linalg.norm(places - places.mean(axis=0), axis=2).mean(axis=0) / SIDE
+        result.spread, np.linalg.norm(positions - positions.mean(axis=0), axis=2).mean(axis=0) / SIDE
     )
 
 
 def test_a_landmark_that_switches_between_head_and_tail_is_worse_in_every_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pixels, places = _draw_animals()
+    pixels, positions = _draw_animals()
     is_on_tail = np.arange(IMAGES) % 3 == 0
-    places[is_on_tail, 0] = places[is_on_tail, 1]
-    result = _check(monkeypatch, places, pixels)
+    positions[is_on_tail, 0] = positions[is_on_tail, 1]
+    result = _check(monkeypatch, positions, pixels)
     assert result.purity[0] == pytest.approx(2 / 3, abs=0.1)
     assert result.constellation[0] == pytest.approx(2 / 3, abs=0.1)
     assert result.unexplained[0] > 2 * result.unexplained[2:].max()
@@ -73,15 +73,15 @@ def test_a_landmark_that_switches_between_head_and_tail_is_worse_in_every_check(
 
 
 def test_two_landmarks_on_one_place_are_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels, places = _draw_animals()
-    result = _check(monkeypatch, np.concatenate([places, places[:, 2:3] + 1], axis=1), pixels)
+    pixels, positions = _draw_animals()
+    result = _check(monkeypatch, np.concatenate([positions, positions[:, 2:3] + 1], axis=1), pixels)
     assert result.duplicates == [[2, 4]]
     assert (result.purity[[2, 4]] == 1).all()
 
 
-def test_checks_that_cannot_be_made_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels, places = _draw_animals()
-    single = _check(monkeypatch, places[:, :1], pixels)
+def test_results_of_checks_that_cannot_be_made_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, positions = _draw_animals()
+    single = _check(monkeypatch, positions[:, :1], pixels)
     assert np.isnan(single.constellation).all()
     assert np.isnan(single.unexplained).all()
 
@@ -89,7 +89,7 @@ def test_checks_that_cannot_be_made_are_unknown(monkeypatch: pytest.MonkeyPatch)
         raise InputError("the weights are not installed")
 
     monkeypatch.setattr(individuals, "load_encoder", raise_missing)
-    result = check_individuals(places, pixels, preset("tiny"), torch.device("cpu"))
+    result = check_individuals(positions, pixels, preset("tiny"), torch.device("cpu"))
     assert np.isnan(result.purity).all()
     assert np.isnan(result.appearance_error).all()
     assert np.isnan(result.kind_separation)

@@ -266,7 +266,7 @@ def test_links_may_rename_folders_and_files(tmp_path: Path) -> None:
     assert read(tmp_path, make_valid_content(), given_images).refs == tuple(given_images)
 
 
-def test_a_bare_name_means_the_file_beside_the_labels(tmp_path: Path) -> None:
+def test_a_name_without_folder_means_the_file_in_the_folder_images_beside_the_labels(tmp_path: Path) -> None:
     content = make_valid_content()
     for image in content["images"]:
         image["file_name"] = Path(image["file_name"]).name
@@ -431,7 +431,10 @@ def test_an_annotation_without_a_box_matches_a_single_object(tmp_path: Path) -> 
 
 
 def set_value(*keys_and_value: Any) -> Callable[[dict[str, Any]], None]:
-    """Return a function that sets a value in a COCO file, given the keys to it and then the value."""
+    """Return a function that sets one value in the content of a COCO file.
+
+    The arguments are the keys and indices that lead to the value, followed by the new value.
+    """
 
     def change(content: Any) -> None:
         *keys, last, value = keys_and_value

@@ -61,7 +61,9 @@ def test_sizes_may_be_written_as_other_types(size: Any, photos: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("value", ["wide", -640, 640.5, True, [640], {}, 1e300, "nan", "inf", 10**400])
-def test_sizes_that_are_no_numbers_are_refused(value: Any, photos: Path, tmp_path: Path) -> None:
+def test_sizes_that_are_not_whole_numbers_of_pixels_are_refused(
+    value: Any, photos: Path, tmp_path: Path
+) -> None:
     path = _write_labels(tmp_path / "other.json", [(64, value)] * 4, [INSIDE] * 4)
     with pytest.raises(InputError, match=r"images\[0\]: 'height' must be a whole number of pixels") as caught:
         read_ground_truth(path, list_images([photos]))

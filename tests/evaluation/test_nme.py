@@ -188,7 +188,8 @@ def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
     measured = stage1_errors(*make_examples(scene), Evaluation(ridges=(0.1,), completion_iterations=50))
     assert measured["errors"][1]["backward_found"] == pytest.approx(expected, rel=1e-8)
     assert measured["guessing"]["backward_found"] == pytest.approx(expected_guess, rel=1e-12)
-    # "backward" includes landmarks that were not found and got their mean, which is easy to predict.
+    # The error "backward" includes landmarks that were not found. Their mean position is used instead, and it
+    # is easy to predict.
     assert measured["guessing"]["backward"] < measured["guessing"]["backward_found"]
 
 

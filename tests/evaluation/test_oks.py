@@ -28,7 +28,10 @@ Scene = dict[str, np.ndarray]
 
 
 def make_crowded_scene(seed: int, images: int = 25) -> Scene:
-    """Draw 0 to 3 objects per image, some hidden or crowds; detections miss, repeat and invent objects."""
+    """Draw 0 to 3 objects per image, some of them hidden or crowds.
+
+    Detections miss some objects, repeat others, and invent objects.
+    """
     rng = np.random.default_rng(seed)
     objects = rng.integers(0, 4, images)
     gt_image = rng.permutation(np.repeat(np.arange(images), objects))
@@ -225,7 +228,7 @@ def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
     )
     sigmas, thresholds = np.array([0.05]), np.array([0.5])
     # The hidden object accepts one of the two detections of image 1, so this detection does not count. The
-    # other one is wrong, so precision is 0/1, then 1/2.
+    # other detection of image 1 is wrong, so precision is 0/1, then 1/2.
     without_box = average_precision(detections, targets, sigmas, thresholds)
     assert without_box.ap.tolist() == pytest.approx([0.5])
     boxed_targets = replace(targets, box=np.tile([0.0, 0.0, 10.0, 10.0], (2, 1)))
@@ -270,7 +273,7 @@ def test_similarity_agrees_with_a_naive_loop() -> None:
 
 
 def test_similarity_matches_a_hand_computed_case() -> None:
-    # One exact point, one whose d^2 is exactly 8 area sigma^2: (1 + 1/e) / 2.
+    # The first point is exact. The squared error of the second point is 8 area sigma^2, so its term is 1/e.
     predicted = np.array([[[0.0, 0.0], [np.sqrt(8 * 100) * 0.1, 0.0]]])
     ours = object_keypoint_similarity(
         predicted, np.zeros((1, 2, 2)), np.ones((1, 2), bool), np.array([100.0]), np.array([0.1, 0.1])

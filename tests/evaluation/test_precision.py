@@ -13,7 +13,7 @@ from selfmark.evaluation.precision import keypoint_precision
 
 
 def make_scene(seed: int, images: int = 20, points: int = 400) -> tuple[np.ndarray, ...]:
-    """Return keypoints [P, 2], their images [P], annotated points [N, 6, 2], visibility and hit radii [N]."""
+    """Return keypoints [P, 2], their images [P], annotated points [N, 6, 2], visibility [N, 6], radii [N]."""
     rng = np.random.default_rng(seed)
     visible = rng.random((images, 6)) < 0.5
     visible[3] = False  # so keypoints of image 3 do not count

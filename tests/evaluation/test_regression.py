@@ -20,7 +20,7 @@ def make_data(
 
 
 @pytest.mark.parametrize("ridge", [1e-3, 1e-2, 0.1, 1.0])
-@pytest.mark.parametrize("images", [8, 60])  # fewer and more images than inputs
+@pytest.mark.parametrize("images", [8, 60])  # fewer and more images than the 14 inputs
 def test_ridge_agrees_with_scikit_learn(ridge: float, images: int) -> None:
     x, y = make_data(1, images)
     centered = x - x.mean(axis=0)
@@ -32,7 +32,7 @@ def test_ridge_agrees_with_scikit_learn(ridge: float, images: int) -> None:
     np.testing.assert_allclose(ours.predict(new_inputs), reference.predict(new_inputs), atol=1e-8)
 
 
-@pytest.mark.parametrize("images", [1, 8, 60])  # fewer and more images than inputs
+@pytest.mark.parametrize("images", [1, 8, 60])  # fewer and more images than the 14 inputs
 def test_without_bias_agrees_with_least_squares_without_intercept(images: int) -> None:
     x, y = make_data(1, images)
     reference = LinearRegression(fit_intercept=False).fit(x, y)
@@ -45,7 +45,7 @@ def test_without_bias_agrees_with_least_squares_without_intercept(images: int) -
 
 
 def test_without_bias_the_prediction_goes_through_the_origin() -> None:
-    # y = 2x + 1 at x = 1, 2: through the origin the best slope is (3 + 10) / (1 + 4).
+    # The points are (1, 3) and (2, 5). The best slope through the origin is (1 * 3 + 2 * 5) / (1 + 4).
     regressor = fit_without_bias(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]]))
     assert regressor.weights[0, 0] == pytest.approx(13 / 5)
     assert regressor.predict(np.zeros((1, 1)))[0, 0] == 0.0
@@ -53,7 +53,8 @@ def test_without_bias_the_prediction_goes_through_the_origin() -> None:
 
 def test_one_image_gives_the_minimum_norm_solution() -> None:
     regressor = fit_without_bias(np.array([[3.0, 4.0]]), np.array([[10.0]]))
-    np.testing.assert_allclose(regressor.weights[:, 0], [1.2, 1.6])  # along the input, 10 = 3 * 1.2 + 4 * 1.6
+    # The weights are parallel to the input, and 3 * 1.2 + 4 * 1.6 = 10.
+    np.testing.assert_allclose(regressor.weights[:, 0], [1.2, 1.6])
 
 
 @pytest.mark.parametrize("images", [8, 60])

@@ -26,7 +26,7 @@ from selfmark.points import Keypoints
 from selfmark.run.folder import Run
 from tests.conftest import QUICK
 
-SIDE = 64  # pixels; images and network images have the same side, so that their coordinates are the same
+SIDE = 64  # pixels; images and the network's input have the same side, so that coordinates are the same
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def _evaluate(run: Path, toy: Path, *options: str) -> dict[str, Any]:
     return metrics
 
 
-def _errors_by_regressor(metrics: dict[str, Any]) -> dict[str, Any]:
+def _collect_errors_by_regressor(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return the errors of each regressor fitted on all training images, not on random draws of them."""
     return {row["regressor"]: row for row in metrics["errors"] if row["all"]}
 
@@ -124,7 +124,7 @@ def test_every_metric_matches_a_hand_computed_case(run: Path, toy: Path, known_l
     4 - 4 / (1 + r). Landmark 1 never moves, so the mean is half of that.
     """
     metrics = _evaluate(run, toy, "--normalizer", "side")
-    by_regressor = _errors_by_regressor(metrics)
+    by_regressor = _collect_errors_by_regressor(metrics)
     for ridge in (0.1, 0.01, 0.001, 0.0):
         row = by_regressor[f"ridge {ridge:g}"]
         assert row["forward"]["mean"] == pytest.approx(
@@ -136,20 +136,21 @@ def test_every_metric_matches_a_hand_computed_case(run: Path, toy: Path, known_l
     # Without a bias, the forward error is 0: x of a is exactly 1.5 times x of landmark 0, and a constant
     # coordinate of a landmark serves as the bias of the other targets, which are constant.
     assert by_regressor["no bias"]["forward"]["mean"] == pytest.approx(0, abs=1e-9)
-    # Mean shape: the error of a is 6 in both images, that of landmark 0 is 4.
+    # If the mean shape is guessed, the error of a is 6 in both images, and that of landmark 0 is 4.
     assert metrics["guessing"]["forward"] == pytest.approx(100 * 0.75 * 6 / 64, abs=1e-9)
     assert metrics["guessing"]["backward"] == pytest.approx(100 * 0.5 * 4 / 64, abs=1e-9)
 
     error = 100 * (6 - 6 / 1.01) / 64  # the error of a; the headline uses the ridge 0.01
     assert metrics["headline"]["forward"]["by_point"] == pytest.approx([error, 0], abs=1e-9)
     assert metrics["headline"]["forward"]["cumulative"] == pytest.approx([0, error / 2], abs=1e-9)
-    # Raw: in the training images, landmark 0 is 5, 10 and 15 from a, and landmark 1 is on b. A hit is
-    # within 6 pixels at a side of 128, so within 3 here: landmark 0 misses a by 12 and 8, landmark 1 hits b.
+    # Raw landmarks: in the training images, landmark 0 is 5, 10 and 15 pixels from a, and landmark 1 is on b.
+    # A hit is within 6 pixels at a side of 128, so within 3 pixels here. In the test images, landmark 0
+    # misses a by 12 and 8 pixels, and landmark 1 hits b.
     assert metrics["matched"] == [0, 1]
     (hits,) = metrics["raw"].values()
     assert hits["by_point"] == [0, 100]
     assert hits["average"] == 50
-    # Regressed: the error of a is 0.06 pixels.
+    # Points predicted by the regression: the error of a is 0.06 pixels.
     (hits,) = metrics["regressed"].values()
     assert hits["by_point"] == [100, 100]
 
@@ -201,7 +202,9 @@ def test_across_data_sets_only_common_points_count(run: Path, toy: Path, known_l
     metrics = _evaluate(run, toy, "--normalizer", "side")
     assert metrics["points"] == ["a"]
     error = 100 * (6 - 6 / 1.1) / 64
-    assert _errors_by_regressor(metrics)["ridge 0.1"]["forward"]["mean"] == pytest.approx(error, rel=1e-9)
+    assert _collect_errors_by_regressor(metrics)["ridge 0.1"]["forward"]["mean"] == pytest.approx(
+        error, rel=1e-9
+    )
 
 
 def test_without_labels_the_landmarks_are_ranked(run: Path, photos: Path, tmp_path: Path) -> None:

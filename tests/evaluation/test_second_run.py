@@ -14,10 +14,10 @@ SIZE = 100
 def _draw_landmarks(rng: np.random.Generator, num_images: int) -> PairedLandmarks:
     """Return the landmarks of two detectors on a moving square; landmark 4 of the first detector jumps."""
     corners = np.array([[0.0, 0.0], [20.0, 0.0], [0.0, 20.0], [20.0, 20.0]])
-    place, scale = rng.uniform(20, 60, (num_images, 1, 2)), rng.uniform(0.5, 1.5, (num_images, 1, 1))
-    moved = place + scale * corners
+    position, scale = rng.uniform(20, 60, (num_images, 1, 2)), rng.uniform(0.5, 1.5, (num_images, 1, 1))
+    moved = position + scale * corners
     jumps: FloatArray = rng.uniform(0, SIZE, (num_images, 1, 2))
-    return PairedLandmarks(np.concatenate([moved, jumps], axis=1), place + scale * (corners[:3] + 7.0))
+    return PairedLandmarks(np.concatenate([moved, jumps], axis=1), position + scale * (corners[:3] + 7.0))
 
 
 def test_a_landmark_that_jumps_is_not_confirmed_by_the_other_detector() -> None:

@@ -262,10 +262,10 @@ def test_descriptors_are_the_features_around_a_zero_shot_landmark(feature_run: R
     with torch.no_grad():
         cells = TinyEncoder().describe(IMAGES.float() / 255).numpy()
     for point, (image, label) in enumerate(zip(landmarks.image, landmarks.label, strict=True)):
-        place = ((landmarks.xy[image, label] + 0.5) / 8 - 0.5).clip(0, 7)  # the border is repeated
+        position = ((landmarks.xy[image, label] + 0.5) / 8 - 0.5).clip(0, 7)  # the border is repeated
         expected = np.zeros(8)
         for row, column in np.ndindex(8, 8):
-            overlap_x, overlap_y = (1 - np.abs(place - (column, row))).clip(0)
+            overlap_x, overlap_y = (1 - np.abs(position - (column, row))).clip(0)
             expected += overlap_x * overlap_y * cells[image, :, row, column]
         expected /= np.linalg.norm(expected)
         np.testing.assert_allclose(landmarks.descriptor[point], expected, atol=1e-3)

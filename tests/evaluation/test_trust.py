@@ -26,7 +26,8 @@ SETTINGS = Evaluation(
 )
 AGREEMENT_RADIUS = SETTINGS.agreement_radius
 IMAGES = 60
-MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)  # affine maps, contrast and brightness
+# This augmentation consists of affine maps and changes of contrast and brightness.
+MILD = Augment(noise=0.0, blur_fraction=0.0, color_fraction=0.0)
 
 
 def _make_evidence(stable: list[float], appearance_error: list[float], **changes: Any) -> TrustEvidence:
@@ -42,7 +43,7 @@ def _make_evidence(stable: list[float], appearance_error: list[float], **changes
 
 @pytest.fixture(scope="module")
 def deformed() -> DeformationErrors:
-    torch.manual_seed(0)  # for the landmark at random positions
+    torch.manual_seed(0)  # the landmark RANDOM draws from this generator
     generator = torch.Generator().manual_seed(1)
     return measure_deformation_errors(
         build_blob_detector(), draw_blobs(IMAGES).pixels, 2, MILD, generator, batch=32

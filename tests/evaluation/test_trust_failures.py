@@ -30,24 +30,24 @@ Pictures = tuple[torch.Tensor, FloatArray]
 
 
 def _draw_animals(angles: FloatArray, rng: np.random.Generator, shift: float = 20) -> Pictures:
-    """Return pictures [N, 3, S, S] of animals that face `angles` [N], and their parts' places [N, 4, 2]."""
+    """Return pictures [N, 3, S, S] of animals that face `angles` [N], and positions of parts [N, 4, 2]."""
     pixels = np.full((len(angles), SIDE, SIDE, 3), 128, dtype=np.uint8)
     rotations = np.stack([np.cos(angles), -np.sin(angles), np.sin(angles), np.cos(angles)], -1).reshape(
         -1, 2, 2
     )
-    places = (
+    positions = (
         np.einsum("nij,kj->nki", rotations, BODY) + 63.5 + rng.uniform(-shift, shift, (len(angles), 1, 2))
     )
-    for picture, parts in zip(pixels, places, strict=True):
+    for picture, parts in zip(pixels, positions, strict=True):
         for (x, y), color in zip(parts.round().astype(int), COLORS, strict=True):
             picture[max(y - 8, 0) : y + 9, max(x - 8, 0) : x + 9] = color
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2), places
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2), positions
 
 
 def _judge(
     monkeypatch: pytest.MonkeyPatch, xy: FloatArray, pixels: torch.Tensor, **changes: Any
 ) -> tuple[IndividualChecks, LandmarkTrust]:
-    """Judge landmarks that follow every deformation and are found in every image."""
+    """Judge the given landmarks as if they follow every deformation and are found in every image."""
     monkeypatch.setattr(individuals, "load_encoder", lambda *_: TinyEncoder(is_symmetric=True))
     config = override(preset("tiny"), changes)
     checks = check_individuals(xy, pixels, config, torch.device("cpu"))
@@ -84,8 +84,10 @@ def test_landmarks_that_slide_along_a_wheel_are_not_trusted(monkeypatch: pytest.
 
 def test_duplicates_are_listed_and_fewer_landmarks_are_advised() -> None:
     rng = np.random.default_rng(2)
-    places = rng.uniform(20, 100, (IMAGES, 5, 2))
-    crowded = np.concatenate([places, *[places[:, :1] + 0.5] * 3, *[places[:, 1:2] - 0.5] * 2], axis=1)
+    positions = rng.uniform(20, 100, (IMAGES, 5, 2))
+    crowded = np.concatenate(
+        [positions, *[positions[:, :1] + 0.5] * 3, *[positions[:, 1:2] - 0.5] * 2], axis=1
+    )
     duplicates = group_duplicates(crowded, Evaluation().duplicate_radius * SIDE)
     assert duplicates == [[0, 5, 6, 7], [1, 8, 9]]
     (sentence,) = advise({"duplicates": duplicates, "trust": [1.0] * 10}, 500, Config())
@@ -138,7 +140,7 @@ def _judge_recorded(run: dict[str, Any]) -> LandmarkTrust:
 def test_good_runs_do_not_fail_and_most_of_their_landmarks_are_trusted(
     recorded: list[dict[str, Any]],
 ) -> None:
-    """An earlier version distrusted 14 of 20 landmarks of a run with 0.23 of the error of guessing."""
+    """An earlier version distrusted 14 of 20 landmarks of a run with 0.23 times the error of guessing."""
     good_runs = [run for run in recorded if run["variant"] == "default" and run["forward_share"] <= 0.3]
     assert len(good_runs) >= 5
     for run in good_runs:
@@ -148,7 +150,7 @@ def test_good_runs_do_not_fail_and_most_of_their_landmarks_are_trusted(
 
 
 def test_no_failed_run_is_called_good(recorded: list[dict[str, Any]]) -> None:
-    """An earlier version trusted 13 of 16 landmarks of a run on bees with an error worse than guessing."""
+    """An earlier version trusted 13 of 16 landmarks of a run on bees, whose error was worse than guessing."""
     settings = Evaluation()
     failed = [run for run in recorded if run["forward_share"] >= settings.failed_error]
     assert len(failed) >= 4

@@ -22,7 +22,7 @@ STILLS = [
     (ImageRef(Path("set/left/a.jpg")), (31, 57)),
     (ImageRef(Path("set/right/a.jpg")), (1000, 20)),  # same file name in another folder
 ]
-TWO_OBJECTS = [  # an image with two objects, and another image between them
+TWO_OBJECTS = [  # b.jpg has two objects; the object of c.jpg stands between them in the list
     (ImageRef(Path("set/b.jpg"), None, (0, 0, 9, 9)), (99, 70)),
     (ImageRef(Path("set/c.jpg")), (300, 400)),
     (ImageRef(Path("set/b.jpg"), None, (9, 9, 9, 9)), (99, 70)),
@@ -40,11 +40,11 @@ class ExpectedObject(NamedTuple):
     """An object that the exported file should contain.
 
     Attributes:
-        ref: Its image.
+        ref: The image of the object.
         size: Width and height of the image, in pixels.
-        instance: Its number within the image, from 0.
-        xy: [K, 2].
-        score: [K].
+        instance: Number of the object within the image, from 0.
+        xy: [K, 2], positions of the landmarks in pixels.
+        score: [K], scores of the landmarks.
     """
 
     ref: ImageRef

@@ -109,8 +109,8 @@ def test_tables_keep_the_folders_of_their_videos(write: Write, tmp_path: Path) -
     videos = ["a/day.mp4", "b/day.mp4", "b/day.avi", "b/images.mp4", "images.mov"]
     objects = [(ImageRef(Path(video), frame), (64, 48)) for video in videos for frame in range(2)]
     assert write(make_predictions([*objects, *STILLS], batch=3), tmp_path) == tmp_path
-    # A name keeps its extension if it would otherwise be that of another table: b/day occurs twice, and the
-    # table of still images is called images.
+    # A table keeps the extension of its video if another table has the same name without extension: two
+    # videos are called b/day, and the table of still images is called images.
     stems = {"a/day", "b/day.mp4", "b/day.avi", "b/images", "images.mov", "images"}
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {name.split(SCORER)[0] for name in files} == stems
@@ -127,7 +127,7 @@ def test_long_tables_are_written_in_chunks(
     for folder in (whole, chunked):
         folder.mkdir()
         write(batches, folder)
-        monkeypatch.setattr(dlc, "_CHUNK_ROWS", 2)  # for the second folder
+        monkeypatch.setattr(dlc, "_CHUNK_ROWS", 2)  # the second folder is written in chunks
     files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
     assert len(files) == 3
     for file in files:
@@ -165,7 +165,7 @@ def test_an_hdf5_header_has_a_limited_number_of_columns(landmarks: int, fits: bo
 
 
 def test_sleap_io_reads_the_csv_of_images(tmp_path: Path) -> None:
-    """The reader is made for labeled images, so it needs the images next to the table."""
+    """sleap-io reads such a table as labels of images, so it needs the images next to the table."""
     sleap: Any = pytest.importorskip("sleap_io")
     objects = [*STILLS[1:], *TWO_OBJECTS]
     for ref, size in objects:

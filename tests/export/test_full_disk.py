@@ -167,7 +167,9 @@ def test_a_silent_child_process_is_stopped_and_not_reported_as_a_crash(
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the CPU times of processes")
-def test_a_child_process_that_computes_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_that_computes_is_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hdf5_files, "_MAX_SILENT_SECONDS", 0.6)
 
     def save(path: Path) -> None:

@@ -66,7 +66,8 @@ def predictions(tmp_path: Path) -> list[Prediction]:
     ]
 
 
-# Names in order, edges and mirror pairs as names (None if the format has none), and x of the first object.
+# The content of a file: landmark names in order, edges and mirror pairs as pairs of names (None if the format
+# does not store them), and the x coordinates of the first object.
 Content = tuple[list[str], set[tuple[str, str]] | None, set[frozenset[str]] | None, list[float]]
 
 

@@ -1,4 +1,4 @@
-"""Read label files back with Lightning Pose, and with pandas and the same options."""
+"""Read label files back with Lightning Pose, and with pandas and the options that Lightning Pose gives it."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ def _write_clip(path: Path, frames: int, rate: float) -> Path:
 
 
 def _assert_equal(pose: Any, prediction: Prediction, rows: list[int], times: list[float]) -> None:
+    """Compare the pose that was read back with the given rows of a prediction; `times` are in seconds."""
     assert pose.skeleton.nodes[:].tolist() == list(NAMES)
     assert pose.skeleton.edges[:].tolist() == [list(edge) for edge in EDGES]
     for index, name in enumerate(("nose", "left ear", "right ear", "tail_tip")):
@@ -90,7 +91,7 @@ def test_objects_videos_and_image_sizes_are_stored_separately(tmp_path: Path) ->
         assert sizes == [[48, 32], [48, 32], [40, 30], [64, 50]]
         names = [Path(name).name for name in poses[2].source_video.external_file[:]]
         assert names == ["x.png", "y.png"]
-        assert len(file.acquisition) == 3, "one source for both objects of the video"
+        assert len(file.acquisition) == 3, "both objects of the video have the same source"
 
 
 def test_one_landmark_without_edges_is_stored(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ CARD = ModelCard(
 
 
 def _build_network(settings: Network, landmarks: int, seed: int = 0) -> Psi:
-    """Return a network with random weights; some scales of its norms are negative."""
+    """Return a network with random weights; some scales of its group norms are negative."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -68,7 +68,7 @@ def _export(detector: Detector, folder: Path) -> OnnxDetector:
 @pytest.mark.parametrize("refine", get_args(PeakMethod))
 @pytest.mark.parametrize("flip", [True, False])
 def test_the_graph_agrees_with_torch(refine: PeakMethod, flip: bool, scene: Scene, tmp_path: Path) -> None:
-    # With one of the methods, also test a landmark that has no mirror partner, which is not averaged.
+    # With the method "cell", landmark 0 has no mirror partner, so it is not averaged with a mirror image.
     unpaired = (0,) if refine == "cell" else ()
     card = replace(CARD, refine=refine, flip_test=flip, unpaired=unpaired)
     detector = Detector(_build_network(NETWORK, 3), card)
@@ -197,7 +197,7 @@ def test_folding_scales_keeps_the_output(scene: Scene) -> None:
     psi = _build_network(NETWORK, 3).eval()
     images = _select_pixels(scene, 4).float() / 255
     with torch.no_grad():
-        for spread in (0.1, 0.5):  # with 0.5 some scales are negative, and their norms are not folded
+        for spread in (0.1, 0.5):  # at 0.5, each norm has a negative scale, and such norms are not folded
             for module in psi.modules():
                 if isinstance(module, nn.GroupNorm):
                     module.weight.data = 1 + spread * torch.linspace(-2.1, 2.1, module.num_channels)
@@ -390,7 +390,7 @@ def test_export_needs_a_format(run: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_torch_runs_without_onnx_packages(run: Path, photos: Path, tmp_path: Path) -> None:
-    """Predict in a process in which neither package can be imported."""
+    """Predict in a process in which neither onnx nor onnxruntime can be imported."""
     program = "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
     program += "import runpy; runpy.run_module('selfmark', run_name='__main__')"
     command = [sys.executable, "-c", program, "predict", run, photos, "-o", tmp_path / "out", "--device=cpu"]

@@ -1,4 +1,4 @@
-"""Test that the ONNX file takes images of any size and returns landmarks in their pixels."""
+"""Test that the ONNX file takes images of any size and returns landmarks in the pixels of these images."""
 
 from __future__ import annotations
 
@@ -100,9 +100,8 @@ def test_boxes_agree_with_torch(detector: Detector, file: Path, tmp_path: Path) 
     (expected,) = (prediction.landmarks for prediction in detector.predict(refs))
     points, _ = _predict_points(_open_session(file), frame[None], boxes)  # several objects in one image
     np.testing.assert_allclose(points, expected.xy, atol=0.05)
-    points, _ = _predict_points(
-        _open_session(file), np.stack([frame, frame[::-1]]), boxes[:1]
-    )  # one box for many images
+    # One box applies to all images of a batch.
+    points, _ = _predict_points(_open_session(file), np.stack([frame, frame[::-1]]), boxes[:1])
     np.testing.assert_allclose(points[0], expected.xy[0], atol=0.05)
     assert np.abs(points[1] - points[0]).max() > 1
 

@@ -1,4 +1,4 @@
-"""Outputs of different sources have different names, whatever the sources are called."""
+"""Test that the outputs of different videos and of still images have different names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_no_video_has_the_name_of_the_still_images() -> None:
 
 
 def test_names_differ_on_every_file_system() -> None:
-    # The accent of the last name is a character of its own; some file systems do not distinguish this.
+    # The last two names look alike: é is one character in the first, and an e and an accent in the second.
+    # Some file systems do not distinguish these names.
     videos = [Path(name) for name in ("Day.mp4", "day.mp4", "DAY_2.mkv", "\u00e9.mp4", "e\u0301.mp4")]
     paths = choose_output_paths(videos)
     assert len({normalize_name(path) for path in paths.values()}) == len(videos)
@@ -86,7 +87,7 @@ def test_every_video_has_a_table_of_its_own(
 
 
 def test_every_video_has_a_folder_of_its_own_in_lightning_pose(tmp_path: Path) -> None:
-    """The name with a number, which a second video gets, may be that of a third one."""
+    """A second video called a would be renamed a_2, but this name may belong to a third video."""
     videos = [tmp_path / name for name in ("d1/a.mp4", "d1/a_2.mp4", "d2/a.mp4", "d2/A.mp4")]
     for video in videos:
         video.parent.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfmark.export import parquet as module
+from selfmark.export import parquet as parquet_module
 from selfmark.export.csv_table import COLUMNS, write_csv
 from selfmark.export.parquet import write_parquet
 from tests.export.fakes import (
@@ -46,7 +46,7 @@ def test_values_keep_their_types(tmp_path: Path) -> None:
             NAMES[index],
         )
         x, y = obj.xy[index]
-        assert (row["x"], row["y"], row["score"]) == (x, y, obj.score[index]), "not rounded"
+        assert (row["x"], row["y"], row["score"]) == (x, y, obj.score[index]), "values are not rounded"
 
 
 def test_values_equal_those_of_the_csv_file(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_values_equal_those_of_the_csv_file(tmp_path: Path) -> None:
 
 
 def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MIN_GROUP_ROWS", 3 * len(NAMES))
+    monkeypatch.setattr(parquet_module, "_MIN_GROUP_ROWS", 3 * len(NAMES))
     path = write_parquet(make_predictions(EVERYTHING, batch=2), CARD, tmp_path)
     file = parquet.ParquetFile(path)
     sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]

@@ -1,6 +1,7 @@
 """Test what all export formats guarantee: atomic files, clear errors, and bounded memory.
 
-SLEAP, NWB and Ultralytics have their own tests of errors, and CSV is not tested here.
+The list of files that a format announces is tested for all formats. The other tests leave out CSV, and
+SLEAP, NWB and Ultralytics, which have their own tests of errors.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ OPTIONAL_PACKAGES = {
     "sleap": ("sleap_io",),
     "sleap-analysis": ("sleap_io",),
 }
+# Formats whose writers keep only the last batch of predictions in memory.
 STREAMING = [
     write_coco,
     write_coco_results,
@@ -111,7 +113,7 @@ def test_a_format_writes_only_the_files_that_it_announces(
     out = tmp_path / "out"
     out.mkdir()
     if output_format == "sleap-analysis" and objects in (STILLS, TWO_OBJECTS):
-        return  # it refuses still images
+        return  # the format sleap-analysis refuses still images
     get_writer(output_format)(make_predictions(objects), replace(CARD, names=("a", "b", "c", "d")), out)
     # These folders are refused if they exist already.
     new_folders = [out / name for name in ("frames", "labeled-data", "ultralytics")]

@@ -70,7 +70,9 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
     first, second = labels.videos
     assert [Path(name).name for name in first.filename] == ["a.png", "c.png"]
     assert [Path(name).name for name in second.filename] == ["b.png"]
-    assert (first.shape, second.shape) == ((2, 30, 40, 3), (1, 50, 64, 3)), "each size is its own video"
+    assert (first.shape, second.shape) == ((2, 30, 40, 3), (1, 50, 64, 3)), (
+        "images of the same size form one video"
+    )
     stored = [tuple(video.shape) for video in sio.load_slp(str(path), open_videos=False).videos]
     assert stored == [(2, 30, 40, 3), (1, 50, 64, 3)], "sizes are stored, so the images need not be opened"
     assert first[1].shape == (30, 40, 3), "sleap-io finds the image"

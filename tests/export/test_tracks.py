@@ -29,7 +29,7 @@ from tests.export.fakes import CARD, NAMES
 SIZE = (48, 32)
 FRAME_RATE = 25.0
 VISIBLE = [(0, 7), (0, 3), (1, 3), (1, 7), (2, 3), (3, 7), (3, 3), (4, 7)]  # frame, track
-Tracks = dict[tuple[int, int], np.ndarray]  # (frame, track) to xy [K, 2]
+Tracks = dict[tuple[int, int], np.ndarray]  # mapping from (frame, track) to xy [K, 2]
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def _read_label_studio(path: Path) -> Tracks:
         picture = path.parent / "frames" / task["data"]["image"].split("/")[-1]
         frame = int(picture.stem.split("_")[-1])
         assert np.array(Image.open(picture)).mean() == pytest.approx(40 * frame, abs=4), (
-            "the image of this frame"
+            "the task shows the image of this frame"
         )
         for box in (region for region in prediction["result"] if region["type"] == "rectanglelabels"):
             points = [

@@ -28,7 +28,7 @@ from tests.export.eared_animal import CARD, make_random_prediction
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 JUDGED = replace(CARD, trust=(0.91234567, 0.15, 0.5, 0.0), verdict="usable", hidden=(2,))
 TRUST = [0.9123, 0.15, 0.0]  # rounded to four decimals, without the hidden landmark
-Content = tuple[Any, Any]  # trust and verdict; None where the file does not contain it
+Content = tuple[Any, Any]  # trust and verdict in a file; each is None if the file does not contain it
 
 
 @pytest.fixture
@@ -93,12 +93,12 @@ READERS: dict[str, Callable[[Path], Content]] = {
     "sleap-analysis": _read_sleap,
     "ultralytics": _read_ultralytics,
 }
-WITHOUT_PLACE_FOR_TRUST = ("csv", "dlc", "dlc-h5", "lightning-pose")
-AS_TEXT = ("label-studio", "nwb")  # tested below
+WITHOUT_TRUST = ("csv", "dlc", "dlc-h5", "lightning-pose")  # formats that cannot store trust
+AS_TEXT = ("label-studio", "nwb")  # formats that show trust in hints or descriptions; each has its own test
 
 
 def test_every_format_is_considered() -> None:
-    assert {*READERS, *WITHOUT_PLACE_FOR_TRUST, *AS_TEXT} == FORMATS.keys()
+    assert {*READERS, *WITHOUT_TRUST, *AS_TEXT} == FORMATS.keys()
 
 
 def _write(name: str, predictions: list[Prediction], card: ModelCard, folder: Path) -> Path:
@@ -117,7 +117,7 @@ def test_trust_of_the_visible_landmarks_is_stored(
 
 
 @pytest.mark.parametrize("name", ["csv", "dlc", "lightning-pose"])
-def test_formats_without_a_place_for_trust_do_not_change(
+def test_trust_does_not_change_files_that_cannot_store_it(
     name: str, predictions: list[Prediction], tmp_path: Path
 ) -> None:
     judged = _write(name, predictions, JUDGED, tmp_path / "judged")

@@ -23,7 +23,7 @@ from PIL import Image
 from selfmark.config import Images, Network
 from selfmark.detector import Prediction
 from selfmark.errors import InputError
-from selfmark.export import ultralytics as module
+from selfmark.export import ultralytics as ultralytics_module
 from selfmark.export.ultralytics import format_label, write_ultralytics
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
@@ -69,8 +69,8 @@ def _write_clip(path: Path, frames: int) -> Path:
 def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarray]]:
     """Return the size (w, h), boxes [N, 4] and points [N, K, 3] of each image; the keys are file stems.
 
-    By the documentation of Ultralytics, a line has the class, the box (center x, center y, w, h) and x, y and
-    visibility of each point. Coordinates are fractions of the image size.
+    According to the documentation of Ultralytics, a line contains the class, the box (center x, center y, w,
+    h), and for each point x, y and visibility. Coordinates are fractions of the image size.
     """
     labels = {}
     for image in sorted(folder.glob("*/images/*")):
@@ -120,7 +120,7 @@ def stills(tmp_path: Path) -> list[Prediction]:
     a = _write_picture(tmp_path / "one" / "a.png", (40, 30))
     b = _write_picture(tmp_path / "two" / "a.png", (64, 50))
     c = _write_picture(tmp_path / "one" / "c.ppm", (64, 50), 90)
-    boxes = ((1.0, 2.0, 20.0, 10.0), (30.0, 5.0, 20.0, 25.0))  # the second extends beyond the image
+    boxes = ((1.0, 2.0, 20.0, 10.0), (30.0, 5.0, 20.0, 25.0))  # the second box extends beyond the image
     return [
         _make_random_prediction([ImageRef(a.path, box=box) for box in boxes], (40, 30), 1),
         _make_random_prediction([b, c], (64, 50), 2),
@@ -187,7 +187,7 @@ def test_data_yaml_describes_the_keypoints_and_their_mirror_partners(
     assert data["kpt_shape"] == [4, 3]
     assert data["names"] == {0: "object"}
     assert data["kpt_names"] == {0: list(NAMES)}
-    assert "path" not in data, "so that the folder can be moved"
+    assert "path" not in data, "without a path, the folder can be moved"
     assert all((path.parent / data[split]).is_dir() for split in ("train", "val"))
     # Ultralytics mirrors x, then takes landmark i from position flip_idx[i].
     points = np.array([[0.5, 0.1], [0.3, 0.2], [0.7, 0.2], [0.5, 0.9]])  # a symmetric animal
@@ -226,10 +226,10 @@ def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
 def test_points_outside_the_image_are_absent() -> None:
     outside = np.array([[-2.0, 5.0], [50.0, 5.0]])
     assert format_label(outside, None, np.array([40.0, 20.0])) == "0 0.5 0.5 1 1 0 0 0 0 0 0", (
-        "the whole image"
+        "the box is the whole image"
     )
     single = format_label(np.array([[9.5, 4.5]]), None, np.array([40.0, 20.0]))
-    assert single == "0 0.25 0.25 0.025 0.05 0.25 0.25 2", "a box of one pixel"
+    assert single == "0 0.25 0.25 0.025 0.05 0.25 0.25 2", "the box has one pixel"
 
 
 def test_links_fall_back_to_copies(
@@ -267,7 +267,7 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     other = tmp_path / "other"
     other.mkdir()
-    monkeypatch.setattr(module, "_build_data_yaml", fail)
+    monkeypatch.setattr(ultralytics_module, "_build_data_yaml", fail)
     with pytest.raises(OSError, match="No space left"):
         write_ultralytics([two_frames], CARD, other)
     assert not list(other.iterdir())

@@ -1,4 +1,4 @@
-"""Test the stored features of all cells: values, mirror images, and a file for them if memory is short."""
+"""Test the features of all cells, those of mirror images, and the file that holds them if memory is short."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_places_are_appended_if_used_and_are_mirrored_in_mirror_images(tmp_path:
     )
     torch.testing.assert_close(cells[:, :8], _compute_expected(), atol=1e-3, rtol=0)
     for image, row, column in ((0, 0, 0), (3, 2, 5), (6, 7, 1)):
-        # The offset of the cell's center from the center of the image, in fifths of the image side, times the
-        # square root of the weight 0.25.
+        # A place is the offset of the cell's center from the center of the image, in fifths of the image
+        # side, times the square root of the weight 0.25.
         x, y = (((index + 0.5) / 8 - 0.5) * 5 * 0.5 for index in (column, row))
         assert cells[image, 8:, row, column].tolist() == pytest.approx([x, y], abs=1e-3)
         assert mirrored[image, 8:, row, column].tolist() == pytest.approx([-x, y], abs=1e-3)

@@ -19,7 +19,7 @@ from selfmark.features.loading import build_encoder, load_encoder
 from tests.features.random_images import random_images
 
 SMALL = TransformerShape(channels=24, heads=3, depth=4, positions=5)
-# Part of a name in transformers -> the same part in the official weights files.
+# Mapping from parts of names in transformers to the same parts of names in the official weights files.
 OFFICIAL_NAMES = {
     "embeddings.cls_token": "cls_token",
     "embeddings.mask_token": "mask_token",
@@ -81,7 +81,7 @@ def test_tokens_match_transformers(reference: Any, grid: tuple[int, int]) -> Non
 
 
 @torch.no_grad()
-def test_features_are_unit_tokens_of_enlarged_images() -> None:
+def test_features_are_normalized_outputs_of_two_blocks_for_enlarged_images() -> None:
     encoder = DinoV2Encoder("dinov2-s", SMALL)
     images = random_images(3, 64)
     enlarged = F.interpolate(images, (112, 112), mode="bicubic")  # 8 x 8 patches of 14 pixels
@@ -108,7 +108,8 @@ def test_the_published_networks_have_the_official_shapes() -> None:
     with torch.device("meta"):
         small, base = (VisionTransformer(SHAPES[name]).state_dict() for name in ("dinov2-s", "dinov2-b"))
     assert small.keys() == base.keys()
-    # Class token and positions, patch embedding, 14 tensors in each of 12 blocks, and the last norm.
+    # The tensors are class token and positions, two of the patch embedding, 14 in each of 12 blocks, and two
+    # of the last norm.
     assert len(small) == 2 + 2 + 12 * 14 + 2
     assert small["pos_embed"].shape == (1, 1370, 384)
     assert base["blocks.11.attn.qkv.weight"].shape == (2304, 768)

@@ -1,4 +1,7 @@
-"""Test directions of objects: templates, angles and scales, for images with known directions."""
+"""Test directions of objects: templates, angles and scales, for images with known directions.
+
+A template describes the features of an object that faces the common direction.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def test_objects_are_turned_the_same_way_and_their_axis_is_vertical() -> None:
     assert min(axis, 180 - axis) < 8, "the head is up or down"
 
 
-def test_objects_without_a_direction_have_no_consistent_one() -> None:
+def test_images_without_a_direction_have_a_low_consistency() -> None:
     noise = torch.rand(30, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     _, _, consistency = _fit(noise)
     assert consistency < 0.6

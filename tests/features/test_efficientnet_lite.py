@@ -16,7 +16,7 @@ from selfmark.run.processes import SINGLE_PROCESS
 from selfmark.train.optimizer import FlatAdamW
 from tests.features.random_images import random_images
 
-# Name -> side of the images the network was trained on, pixels.
+# Mapping from the names of networks to the side of the images that they were trained on, in pixels.
 VARIANTS = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
 LITE0 = "efficientnet-lite0"
 
@@ -47,7 +47,7 @@ def compare_maps(name: str, state: dict[str, Tensor], size: int, image_size: int
 
     Args:
         name: name of the variant.
-        state: its weights.
+        state: weights of the variant.
         size: side of the image that both networks get, pixels.
         image_size: image side that the network of the package is built for; None for any side.
     """
@@ -111,7 +111,7 @@ def test_features_have_the_stated_shapes(
 
 
 @torch.no_grad()
-def test_features_are_normalized_resized_blocks(lite0: EfficientNetLiteEncoder) -> None:
+def test_features_are_normalized_resized_outputs_of_blocks(lite0: EfficientNetLiteEncoder) -> None:
     images = random_images(2, 64)
     maps = lite0.network(images, (4, 10, 14))
     resized = [F.interpolate(values, (8, 8), mode="bilinear", align_corners=False) for values in maps]
@@ -125,7 +125,7 @@ def test_features_are_normalized_resized_blocks(lite0: EfficientNetLiteEncoder) 
 
 @torch.no_grad()
 def test_features_of_an_image_do_not_depend_on_the_batch(lite0: EfficientNetLiteEncoder) -> None:
-    images = random_images(7, 64)  # more than are computed at a time
+    images = random_images(7, 64)  # more images than the encoder processes at a time
     together = lite0(images)
     torch.testing.assert_close(together.norm(dim=1), torch.ones(7, 8, 8))
     torch.testing.assert_close(lite0(images.flip(0)), together.flip(0))
@@ -165,14 +165,14 @@ def test_features_follow_the_precision_of_autocast(is_training: bool) -> None:
         rounded = encoder(images)
     assert rounded.dtype == torch.float32
     assert 1e-3 < float((rounded - exact).norm(dim=1).mean()) < 0.1  # features are unit vectors
-    assert torch.equal(encoder(images), exact)  # weights in bf16 must not be used again
+    assert torch.equal(encoder(images), exact)  # the weights in bf16 must not be reused in float32
     by_autocast = _compute_with_autocast_alone(encoder, images)
     torch.testing.assert_close(rounded, by_autocast, rtol=0, atol=0.02)
 
 
 @torch.enable_grad()
 def _compute_with_autocast_alone(encoder: Encoder, images: Tensor) -> Tensor:
-    """Compute features in bf16 with gradients, for which autocast casts the weights, not the network."""
+    """Compute features in bf16 with gradients enabled; then autocast, not the network, casts the weights."""
     with torch.autocast("cpu", torch.bfloat16):
         return encoder(images).detach()
 
@@ -225,7 +225,7 @@ def test_batch_norms_stay_in_evaluation_mode() -> None:
     features[:, 0].sum().backward()
     assert all(torch.equal(value, before[name]) for name, value in encoder.named_buffers())
     assert all(parameter.grad is not None for parameter in encoder.parameters())
-    nn.Sequential(encoder).train()  # also as a part of a larger network
+    nn.Sequential(encoder).train()  # the encoder may be a part of a larger network
     assert not any(module.training for module in encoder.modules() if isinstance(module, nn.BatchNorm2d))
 
 
@@ -255,6 +255,6 @@ def test_a_state_dict_restores_the_features(lite0: EfficientNetLiteEncoder) -> N
         assert torch.equal(copy(images), lite0(images))
 
 
-def test_the_module_has_no_classifier(lite0: EfficientNetLiteEncoder) -> None:
+def test_the_network_has_no_classifier(lite0: EfficientNetLiteEncoder) -> None:
     count = sum(parameter.numel() for parameter in lite0.parameters())
     assert count < 2.4e6  # the published network has 4.7 million

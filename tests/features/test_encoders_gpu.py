@@ -1,4 +1,4 @@
-"""Test encoders on a GPU: the same features as on the CPU, without waiting for the GPU."""
+"""Test encoders on a GPU: features are the same as on the CPU, and no operation waits for the GPU."""
 
 from __future__ import annotations
 

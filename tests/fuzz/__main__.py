@@ -4,9 +4,10 @@
     python -m tests.fuzz --readers video --add fuzz.json --out fuzz.json   # add to the counts of fuzz.json
 
 Valid files are corrupted and read for the given time; slow readers get fewer files. Files that a reader
-accepts are corrupted further. Readers may only raise errors of selfmark, and what is written must be read
-back unchanged. Other errors are printed, the files that caused them are added to tests/fuzz/corpus,
-which the test suite reads, and the exit code is 1. Readers whose library is not installed are left out.
+accepts are corrupted further. Readers may raise only errors of selfmark, and files that a writer writes must
+be read back unchanged. If another error occurs, it is printed, the file that caused it is added to
+tests/fuzz/corpus, which the test suite reads, and the exit code is 1. Readers whose library is not installed
+are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main() -> int:
         known = build_readers(Path(name))
     chosen = [kind.strip() for kind in arguments.readers.split(",") if kind.strip()] or list(known)
     if unknown := set(chosen) - set(known):
-        parser.error(f"unknown reader {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        parser.error(f"unknown reader {', '.join(sorted(unknown))}; the readers are {', '.join(known)}")
     left_out = {kind: known[kind].requires for kind in chosen if not known[kind].is_available()}
     kinds = [kind for kind in chosen if kind not in left_out]
     if arguments.minutes > 0:

@@ -35,12 +35,12 @@ class FuzzResult:
     """Outcome of fuzzing one reader.
 
     inputs:          number of corrupted files
-    read:            how many of them the reader read without an error
-    refused:         how many it refused with an error of selfmark
+    read:            number of corrupted files that the reader read without an error
+    refused:         number of corrupted files that the reader refused with an error of selfmark
     slowest_seconds: longest time for one file
     failures:        messages of all other errors
-    failing_inputs:  contents of the files that caused them
-    accepted:        contents of some of the files that were read; they are corrupted further
+    failing_inputs:  contents of the files that caused the failures
+    accepted:        contents of some of the files that were read; these contents are corrupted further
     """
 
     inputs: int = 0
@@ -57,14 +57,15 @@ def fuzz(
 ) -> FuzzResult:
     """Let a reader read `count` corrupted files.
 
-    In the first round, the reader first reads its valid files; an error in one of them is raised.
+    In the first round, the reader reads its valid files before the corrupted files. If it fails on a valid
+    file, the error is raised.
 
     Args:
         reader: the reader.
         folder: folder for its file.
         count: number of corrupted files.
         rng: source of the corruption.
-        result: result of earlier rounds, to which this one is added; None for the first round.
+        result: result of earlier rounds, to which this round is added; None for the first round.
     """
     path = folder / reader.file
     if result is None:
@@ -132,7 +133,9 @@ def _ask_git() -> str:
 
 
 def fuzz_all(minutes: float, seed: str, kinds: list[str], folder: Path) -> None:
-    """Fuzz readers in turn; after each round of all readers, write the counts, in case the process dies.
+    """Fuzz readers in turn, and write the counts after each round of all readers.
+
+    So the counts of earlier rounds are kept if the process dies.
 
     Args:
         minutes: time to spend.
@@ -176,8 +179,8 @@ def _count(result: FuzzResult) -> Counts:
 def fuzz_in_processes(minutes: float, seed: int, processes: int, kinds: list[str]) -> dict[str, Any]:
     """Fuzz readers in several processes at the same time and return the sum of their counts.
 
-    A process may die, for example by a segmentation fault in a library. That counts as a failure of the
-    reader whose file the process was reading, and the file is added to the corpus.
+    A process may die, for example by a segmentation fault in a library. Its death counts as a failure of the
+    reader whose file the process was reading, and this file is added to the corpus.
     """
     summaries = []
     with tempfile.TemporaryDirectory() as name:

@@ -82,7 +82,7 @@ def change_lines(content: bytes, rng: random.Random) -> bytes:
     row = rng.randrange(len(lines))
     try:
         changed = change_json(lines[row], rng)
-    except ValueError:  # a line that was corrupted before
+    except ValueError:  # this line was corrupted in an earlier round
         return change_bytes(content, rng)
     return b"\n".join((*lines[:row], changed, *lines[row + 1 :], b""))
 

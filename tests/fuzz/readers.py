@@ -72,7 +72,7 @@ class Reader:
     requires: str = ""
 
     def is_available(self) -> bool:
-        """Return True if its library is installed."""
+        """Return True if the reader needs no optional library, or if this library is installed."""
         return not self.requires or importlib.util.find_spec(self.requires) is not None
 
 

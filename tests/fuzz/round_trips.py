@@ -81,7 +81,7 @@ def round_trip_tables(path: Path) -> None:
 
 
 def _parse_prediction(path: Path) -> tuple[ModelCard, Prediction]:
-    """Build a model card and a prediction from a JSON file; raise an InputError if it is not as expected."""
+    """Build a model card and a prediction from a JSON file; raise an InputError if its content is invalid."""
     try:
         values: Any = json.loads(path.read_bytes())
         names, image = values["names"], values["image"]

@@ -55,21 +55,22 @@ def test_entries_store_their_location(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["names", "keys", "fields"])
 def test_texts_that_are_not_valid_unicode_are_refused(where: str, tmp_path: Path) -> None:
-    """No file could be written with them: a map or a table would fail after the work is done."""
+    """Such texts cannot be written to a file: writing a map or a table would fail only after all the work."""
     category = {"id": 1, "name": "cat", "keypoints": ["\ud800" if where == "names" else "nose"]}
     values = {"\udfff" if where == "keys" else "pose": "x\udc00" if where == "fields" else "side"}
-    places = {
+    locations = {
         "names": r"categories\[0\].keypoints\[0\] '.ud800'",
         "keys": r"a key of images\[0\] '.udfff'",
         "fields": r"images\[0\].pose 'x.udc00'",
     }
-    with pytest.raises(InputError, match=f"labels.json: {places[where]} is not valid UTF-8") as caught:
+    with pytest.raises(InputError, match=f"labels.json: {locations[where]} is not valid UTF-8") as caught:
         write_and_read(tmp_path, [{"id": 1, "file_name": "a.jpg"} | values], categories=[category])
     assert "\n" not in str(caught.value)
 
 
 def test_characters_beyond_16_bits_are_allowed(tmp_path: Path) -> None:
-    file = write_and_read(tmp_path, categories=[{"id": 1, "name": "\U0001f431"}])  # json escapes it
+    # The module json writes this character as two escape sequences.
+    file = write_and_read(tmp_path, categories=[{"id": 1, "name": "\U0001f431"}])
     assert "\\ud83d" in (tmp_path / "labels.json").read_text()
     assert file.category([]).name == "\U0001f431"
 

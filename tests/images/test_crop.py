@@ -232,7 +232,8 @@ def test_border_pixels_are_repeated_outside_the_image(shrink: float, tolerance: 
     """Padding the image beyond the region before cropping gives nearly the same result."""
     noise = np.random.default_rng(8).integers(0, 256, (20, 30, 3), np.uint8)
     ramps = np.add.outer(np.arange(20) * 5, np.arange(30) * 4)[..., None].repeat(3, 2).astype(np.uint8)
-    # A reduction averages border pixels before it repeats them, so it is tested with a smooth image.
+    # When an image is reduced, border pixels are averaged before they are repeated. This case is tested with
+    # a smooth image.
     image = noise if shrink <= 1 else ramps
     side = 32 * shrink
     region = np.array([-side / 3, -side / 4, side, side])

@@ -77,7 +77,7 @@ def _assert_equal(store: ImageStore, expected: ImageStore) -> None:
 
 @pytest.fixture
 def expected(refs: list[ImageRef]) -> ImageStore:
-    """The store as threads read it; tests request this fixture before `processes`."""
+    """Read the images in threads; tests must request this fixture before `processes`."""
     return load_store(refs, IMAGES, 1.0, None)
 
 

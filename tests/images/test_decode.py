@@ -233,9 +233,9 @@ def test_only_the_first_frame_is_read(tmp_path: Path) -> None:
 
 # --- orientation -----------------------------------------------------------------------------------
 
-ORIENTATION_TAG = 274  # its number in EXIF 2.3
-XMP_TAG = 700  # its number in TIFF
-# Value of the tag -> the sides of the scene that are stored in row 0 and in column 0 of the file.
+ORIENTATION_TAG = 274  # number of the tag in EXIF 2.3
+XMP_TAG = 700  # number of the tag in TIFF
+# Mapping from the value of the tag to the sides of the scene that row 0 and column 0 of the file store.
 STORED_SIDES = {
     1: ("top", "left"),
     2: ("top", "right"),
@@ -249,7 +249,7 @@ STORED_SIDES = {
 
 
 def to_stored(scene: Pixels, orientation: int) -> Pixels:
-    """Return the pixels that a camera in this orientation stores, copied one by one."""
+    """Return the pixels that a camera in this orientation stores; they are copied one by one."""
     height, width = scene.shape[:2]
     row_side, column_side = STORED_SIDES[orientation]
     upright = row_side in ("top", "bottom")

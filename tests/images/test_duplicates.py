@@ -37,7 +37,7 @@ def test_near_duplicates_match_a_comparison_of_all_pairs() -> None:
     rng = np.random.default_rng(1)
     images = [_draw_photo(seed) for seed in range(30)]
     for row in rng.integers(0, 30, 40):
-        noise = rng.normal(0, rng.uniform(2, 40), (4, 4, 3))  # some stay alike, some do not
+        noise = rng.normal(0, rng.uniform(2, 40), (4, 4, 3))  # with little noise, the images stay alike
         changed = images[row] + cv2.resize(noise, (64, 64), interpolation=cv2.INTER_CUBIC)
         images.append(np.clip(changed, 0, 255).astype(np.uint8))
     pixels = _stack_images(images)

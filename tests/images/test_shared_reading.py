@@ -1,4 +1,4 @@
-"""Test views that share their frames: one decoding, and the same crops as if each were read alone."""
+"""Test views of the same frames: frames are decoded once, and crops equal those of views read alone."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_two_views_are_decoded_once_and_equal_views_that_are_read_alone(
             # A second run of the same view, for the verification, uses a part of its images.
             part = load_shared_store(refs[1:], IMAGES, GIGABYTES, None)
             assert_equal(part, load_store(refs[1:], IMAGES, GIGABYTES, None))
-    assert len(decoded) == 1 + 2, "once for both views, and twice for the comparisons"
+    assert len(decoded) == 1 + 2, "once for both views together, and twice for the comparisons"
     assert reports[-1] == (5, 5)
 
 
@@ -89,7 +89,7 @@ def test_views_are_read_alone_if_sharing_is_impossible(
         load_shared_store(crop_to(frames[:2], RIGHT), replace(IMAGES, size=16), GIGABYTES, None)
         other = [replace(frames[0], frame=1, box=RIGHT)]
         assert load_shared_store(other, IMAGES, GIGABYTES, None).refs == tuple(other)
-    assert len(decoded) == 3, "other settings, and a frame that was not read before"
+    assert len(decoded) == 3, "other settings and a new frame are not shared"
     load_shared_store(crop_to(frames, RIGHT), IMAGES, GIGABYTES, None)
     assert len(decoded) == 4, "outside the context, nothing is kept"
 

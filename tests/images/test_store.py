@@ -1,4 +1,4 @@
-"""Test the image store: order, skipped images, large JPEGs, memory, and batches equal to the whole store."""
+"""Test the image store: order, skipped images, large JPEGs, memory, and crops that are read in batches."""
 
 from __future__ import annotations
 

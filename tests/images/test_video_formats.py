@@ -16,7 +16,7 @@ from tests.images.videos import encode_video, read_frame_number
 HIGH_QUALITY = {"crf": "10"}  # options of the encoder
 # Display times in milliseconds, with gaps between 10 and 90.
 UNEVEN = np.cumsum(np.random.default_rng(0).integers(10, 90, 40)).tolist()
-# File name -> (codec, other arguments of `encode_video`).
+# Mapping from file names to the codec and other arguments of `encode_video`.
 FORMATS = {
     "b-frames.mp4": ("libx264", {"options": {"bf": "3", "b_strategy": "0", **HIGH_QUALITY}}),
     "hevc.mp4": ("libx265", {"options": {"x265-params": "log-level=none:crf=10"}}),
@@ -75,7 +75,7 @@ def test_mirrored_videos_are_mirrored_or_refused(matrix: tuple[int, int, int, in
     assert image.shape == ((64, 48, 3) if is_transposed else (48, 64, 3))
     # The left half is red. It becomes the right half, stays, or becomes the upper or the lower half.
     color = "red" if image[4, 4, 0] > image[4, 4, 2] else "blue"
-    assert color == ("blue" if -1 in (matrix[0], matrix[1]) else "red"), "at the top left"
+    assert color == ("blue" if -1 in (matrix[0], matrix[1]) else "red"), "the color at the top left"
     for read in (video_opencv.probe_video, lambda path: next(video_opencv.read_frames(path, [0]))):
         with pytest.raises(
             InputError, match=r"a\.mp4 is mirrored, which OpenCV ignores: run 'pip install av'"
@@ -140,7 +140,8 @@ def test_a_wrong_index_loses_no_frames(tmp_path: Path, monkeypatch: pytest.Monke
         tmp_path / "clip.mp4", "libx264", options={"bf": "3", "b_strategy": "0", **HIGH_QUALITY}
     )
     monkeypatch.setattr(video_av, "_MIN_SEEK", 5)
-    monkeypatch.setattr(video_av, "_key_frame_before", lambda index, frame: frame - 1)  # not a key frame
+    # With this wrong index, the reader seeks to frames that are no key frames.
+    monkeypatch.setattr(video_av, "_key_frame_before", lambda index, frame: frame - 1)
     frames = [(number, read_frame_number(image)) for number, image in video_av.read_frames(path, [2, 19, 38])]
     assert frames == [(2, 2), (19, 19), (38, 38)]
 
@@ -185,7 +186,7 @@ def test_frames_after_a_damaged_part_keep_their_numbers(tmp_path: Path) -> None:
     path.write_bytes(content)
     frames = [(number, read_frame_number(image)) for number, image in video_av.read_frames(path, range(40))]
     assert 20 < len(frames) < 40
-    # Frames are intact again after the next key frame. Before it, decoders do not always notice the damage.
+    # Frames are intact again after the next key frame. Until then, decoders do not always notice the damage.
     assert frames[-10:] == [(number, number) for number in range(30, 40)]
 
 

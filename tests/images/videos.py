@@ -49,7 +49,7 @@ def encode_video(
         milliseconds: display time of each frame; None for 25 frames per second.
         rotation: rotation at display, degrees counterclockwise; None for no display matrix.
         gop: distance between key frames.
-        noise: if not 0, fill red and blue with random values below this, which makes the file larger.
+        noise: if not 0, fill red and blue with random values below `noise`, which makes the file larger.
         options: options of the encoder.
         container: options of the container.
     """

@@ -92,7 +92,7 @@ def test_the_rulers_have_a_mark_every_hundred_pixels(tmp_path: Path) -> None:
     assert ruler is not None
     assert ruler.shape == (40 + 65, 40 + 1600, 3)  # half the size, because it is wide
     marks = np.flatnonzero((ruler[36, 36:] < 128).all(axis=1)) + 36
-    # The marks are at 0, 100, ... 3,100; that of 3,200 is beyond the border of the ruler.
+    # The marks are at 0, 100, ... 3,100; a mark at 3,200 would be beyond the border of the ruler.
     np.testing.assert_array_equal(marks, 40 + np.arange(32) * 50)
     assert draw_ruler(store, 0.1) is None
 
@@ -108,7 +108,7 @@ def test_every_stage_of_a_training_is_timed(
     config = override(preset("tiny"), settings)
     before = torch.random.get_rng_state()
     estimate = estimate_run(list_images([photos]), config, CPU)
-    assert torch.equal(torch.random.get_rng_state(), before)  # a run after it gives the same weights
+    assert torch.equal(torch.random.get_rng_state(), before)  # a later run starts from the same weights
     iterations = stage_iterations(override(config, {"features.orientation": "upright"}))
     assert estimate.seconds_per_iteration.keys() == iterations.keys()
     assert all(seconds > 0 for seconds in estimate.seconds_per_iteration.values())
@@ -123,7 +123,7 @@ def test_every_stage_of_a_training_is_timed(
 def test_the_comparison_of_rotations_is_part_of_the_estimate(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One second per pass; whether objects that are not upright are turned is decided by their rotations."""
+    """A pass takes one second. For objects that are not upright, three rotated copies per image are added."""
     monkeypatch.setattr(run_estimate, "measure_pass", lambda *_: 1.0)
     monkeypatch.setattr(run_estimate, "measure_steps", lambda *_: {})
     settings = QUICK_FEATURES | {"features.keypoint_landmarks": False}

@@ -32,7 +32,7 @@ def find_published_weights(name: str) -> str:
 
 
 def draw_rectangles(side: int, seed: int) -> tuple[Pixels, Floats]:
-    """Return a gray image [side, side, 3] with a rectangle in each 48 x 48 tile, and the corners [N, 2]."""
+    """Return a gray image [side, side, 3] with a rectangle in each 48 x 48 tile, and all corners [N, 2]."""
     rng = np.random.default_rng(seed)
     image = np.full((side, side), 110, np.uint8)
     corners = []

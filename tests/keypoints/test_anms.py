@@ -10,7 +10,7 @@ from selfmark.keypoints.anms import cover_with_squares, suppress_non_maxima
 
 
 def make_clusters(seed, count=600, width=200, height=140):
-    """Return points [N, 2], strongest first, most of them around a few centers as with a corner detector."""
+    """Return points [N, 2], strongest first. Most lie around a few centers, as with a corner detector."""
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0, [width, height], (6, 2))
     near = centers[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
@@ -19,7 +19,7 @@ def make_clusters(seed, count=600, width=200, height=140):
 
 
 def cover_naively(xy, side):
-    """Keep each point, strongest first, if its cell is over two cells from the cells of all kept points."""
+    """Keep each point, strongest first, if its cell is over two cells away from those of all kept points."""
     survivors = []
     for index, point in enumerate(xy):
         cell = np.floor((point + 0.5) / (side / 2))
@@ -29,7 +29,7 @@ def cover_naively(xy, side):
 
 
 @pytest.mark.parametrize("side", [1, 2, 5, 16, 33, 200])
-def test_cover_matches_a_naive_loop(side):
+def test_covering_with_squares_matches_a_naive_loop(side):
     xy = make_clusters(side)
     assert cover_with_squares(xy, side, 200, 140, limit=10_000).tolist() == cover_naively(xy, side)
 
@@ -46,7 +46,7 @@ def test_selected_points_are_a_side_apart_and_others_have_a_stronger_neighbor(se
         assert np.abs(xy[stronger] - xy[index]).max(axis=1).min() < 1.5 * side
 
 
-def test_cover_stops_at_its_limit():
+def test_covering_with_squares_stops_at_the_limit():
     xy = make_clusters(3)
     assert cover_with_squares(xy, 4, 200, 140, limit=7).tolist() == cover_naively(xy, 4)[:7]
 

@@ -182,7 +182,8 @@ def test_random_points_and_the_choice_of_replaced_points_are_uniform():
     noise = mixed.xy[changed].numpy()
     for axis in (0, 1):
         assert kstest((noise[:, axis] + 0.5) / 64, "uniform").pvalue > 0.01
-    # At each of the 20 positions, 100 of 400 points should be replaced, with a variance of 400 * 0.25 * 0.75.
+    # Each of the 400 images has 20 points. For each index of a point, 100 of the 400 points with this index
+    # should be replaced, with a variance of 400 * 0.25 * 0.75.
     replaced = changed.view(400, 20).sum(dim=0).float()
     chi_squared = float(((replaced - 100) ** 2 / 75).sum())
     assert chi_squared < 40  # about 20 expected

@@ -131,8 +131,8 @@ def test_superpoint_can_predict_a_cell_without_a_point():
 
 
 def test_the_receptive_field_of_r2d2_is_symmetric():
-    # The 3x3 kernels have the radii 1, 1, 1, 2, 2 and 4, the 2x2 kernels half their dilation: 2, 4 and 8.
-    # Together, the field extends 25 pixels to each side of pixel 40.
+    # The 3x3 kernels have the radii 1, 1, 1, 2, 2 and 4. The radii of the 2x2 kernels are half their
+    # dilations: 2, 4 and 8. Together, the field extends 25 pixels to each side of pixel 40.
     torch.manual_seed(0)
     image = torch.rand(1, 3, 81, 81, requires_grad=True)
     R2D2().eval().ops((image - 0.5) * 10)[0, :, 40, 40].square().sum().backward()

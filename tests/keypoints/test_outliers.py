@@ -49,7 +49,7 @@ def test_smaller_blocks_give_the_same_scores(monkeypatch):
 
 
 def make_points_with_outliers():
-    """Return 90 points in three clusters of descriptors and 60 outliers, shuffled, and the outlier mask."""
+    """Return shuffled points, 90 in three clusters of descriptors and 60 outliers, and the outlier mask."""
     clusters = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
         90, 64, generator=make_generator()
     )

@@ -16,7 +16,7 @@ from selfmark.model.heatmaps import local_maxima, sample_descriptors
 def find_naive_maxima(score, radius, threshold):
     """Mark each cell that is the maximum of its window, unless an earlier maximum is within the radius.
 
-    An earlier maximum suppresses the cell even if it is suppressed itself.
+    An earlier maximum suppresses the cell even if a still earlier one suppresses that maximum.
     """
 
     def cut_window(values, y, x):

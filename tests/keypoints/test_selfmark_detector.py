@@ -91,7 +91,7 @@ def test_the_users_weights_replace_the_packaged_ones(tmp_path):
     state = load_file(path)
     save_file({name: torch.zeros_like(tensor) for name, tensor in state.items()}, path)
     uniform = create(weights=str(path), threshold=0.0).detect(to_batch(image))
-    assert (uniform.score < 0.02).all()  # 64 pixels of a cell and `no point` have 1/65 each
+    assert (uniform.score < 0.02).all()  # the 64 pixels of a cell and `no point` get 1/65 each
     save_file({"conv1a.weight": state["conv1a.weight"]}, path)
     with pytest.raises(InputError, match="does not contain weights of the selfmark network"):
         create(weights=str(path))

@@ -129,7 +129,7 @@ def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: 
 
 
 def test_mapped_points_have_no_trust(run: Path, tmp_path: Path) -> None:
-    """Trust and verdict belong to the landmarks; the number of mapped points may differ from theirs."""
+    """Trust and verdict belong to the landmarks, whose number may differ from that of the mapped points."""
     card = read_card(run / "model")
     trust = tuple(0.1 for _ in card.names)
     write_card(replace(card, trust=trust, verdict="failed"), run / "model")
@@ -281,7 +281,7 @@ def test_missing_map_is_reported_with_the_command_that_makes_one(run: Path) -> N
 
 
 def test_arrays_and_description_of_different_maps_are_rejected(run: Path, tmp_path: Path) -> None:
-    """Earlier versions left these files if the process was killed between writing the two."""
+    """Earlier versions left such files if the process was killed after it had written one of the two."""
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     description = learned.path.read_text()
     learn_map(run, _write_labels(tmp_path / "more", _draw_shapes(4, seed=8)))
@@ -353,7 +353,7 @@ def _find_arrays(run: Path) -> Path:
     ],
 )
 def test_crafted_arrays_are_rejected(name: str, change: Any, problem: str, run: Path, tmp_path: Path) -> None:
-    """The digest in map.json matches the crafted arrays."""
+    """The digest in map.json matches the crafted arrays, so only checks of the values can reject them."""
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     arrays = dict(vars(learned.mapping.map))
     arrays[name] = np.ascontiguousarray(change(arrays[name])).reshape(np.shape(change(arrays[name])))

@@ -84,7 +84,7 @@ def test_objects_of_one_image_are_held_out_together() -> None:
 def test_many_images_are_held_out_in_folds() -> None:
     examples, options = _make_examples(MAX_FOLDS + 10), FitOptions(False, False, 0.1)
     errors = compute_cross_validation_errors(examples, np.full(len(examples), 60.0), None, options)
-    rows = np.array([3, MAX_FOLDS + 3])  # in the same fold
+    rows = np.array([3, MAX_FOLDS + 3])  # both images are in the same fold
     rest = examples.select(np.setdiff1d(np.arange(len(examples)), rows))
     point_map = fit_with_options(rest, None, options)
     predicted = point_map.predict(examples.landmarks[rows], examples.score[rows])

@@ -1,4 +1,7 @@
-"""Test point maps of synthetic objects whose points are known functions of their landmarks."""
+"""Test point maps of synthetic objects whose points are known functions of their landmarks.
+
+A fit combines the annotated images with a prior, which says that points move with the landmarks around them.
+"""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_edge_maps_have_the_gradient_of_the_maximum_over_all_edges() -> None:
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-6, rtol=1e-5)
 
 
-def test_the_map_at_an_end_point_is_the_weight() -> None:
+def test_an_edge_map_has_the_weight_of_the_edge_at_its_ends() -> None:
     side = 8
     ends = torch.tensor([[[-0.875, -0.625], [0.375, 0.125]]])  # centers of pixels (0, 1) and (5, 4)
     maps = draw_edges(ends, _list_pairs(2), torch.tensor([0.7]), 1e-3, side)[0, 0]

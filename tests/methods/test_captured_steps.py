@@ -1,4 +1,4 @@
-"""Test methods on a GPU: captured steps give the losses of eager ones; others still run."""
+"""Test steps that a CUDA graph captures: their losses are those of eager steps; other steps run eagerly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _train(method: str, is_captured: bool, iterations: int) -> tuple[TrainState,
 @pytest.mark.filterwarnings("error:training is slower")
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_captured_steps_give_the_losses_of_eager_steps(method: str) -> None:
-    # The first three steps are eager in both trainings. Later ones differ by rounding errors, because the
+    # The first three steps are eager in both trainings. Later steps differ by rounding errors, because the
     # order of atomic additions varies.
     eager, eager_losses = _train(method, is_captured=False, iterations=10)
     captured, captured_losses = _train(method, is_captured=True, iterations=10)

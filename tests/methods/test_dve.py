@@ -1,4 +1,7 @@
-"""Test dense embeddings: exchange and matching against loops, and landmarks from clusters of embeddings."""
+"""Test dense embeddings: exchange and matching against loops, and landmarks from clusters of embeddings.
+
+An exchange replaces each vector of an image by a mean of similar vectors of an auxiliary image.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ def test_exchange_and_matching_loss_agree_with_loops_over_cells() -> None:
     source, auxiliary, target = (
         _draw_unit_vectors(seed, 2, cells, 5) for seed, cells in ((0, 4), (1, 6), (2, 6))
     )
-    places = torch.rand(2, 4, 2, generator=torch.Generator().manual_seed(3)).double() * 2 - 1
-    places[1, 2] = torch.tensor([1.5, 0.0])  # outside of the image
+    positions = torch.rand(2, 4, 2, generator=torch.Generator().manual_seed(3)).double() * 2 - 1
+    positions[1, 2] = torch.tensor([1.5, 0.0])  # outside of the image
     cells = cell_positions(2, 3, torch.device("cpu")).double()
     exchanged = exchange(source, auxiliary, sharpness=7.0)
     costs = []
@@ -44,13 +47,13 @@ def test_exchange_and_matching_loss_agree_with_loops_over_cells() -> None:
             )
             np.testing.assert_allclose(exchanged[image, cell], vector)
             matches = _apply_softmax(7.0 * target[image].numpy() @ vector)
-            distances = np.linalg.norm(places[image, cell].numpy() - cells.numpy(), axis=1)
+            distances = np.linalg.norm(positions[image, cell].numpy() - cells.numpy(), axis=1)
             is_outside = (image, cell) == (1, 2)
             if not is_outside:
                 costs.append(
                     sum(match * distance**0.5 for match, distance in zip(matches, distances, strict=True))
                 )
-    loss = matching_loss(exchanged, target, places, cells, sharpness=7.0, power=0.5)
+    loss = matching_loss(exchanged, target, positions, cells, sharpness=7.0, power=0.5)
     assert float(loss) == pytest.approx(np.mean(costs))
 
 
@@ -95,8 +98,8 @@ def test_views_larger_than_the_limit_are_matched_at_fewer_cells() -> None:
     changes = RandomChanges(config, BatchSlice(0, 3, 3), torch.Generator().manual_seed(1))
     loss = method.compute_losses(images, images, changes)["total"]
     loss.backward()  # type: ignore[no-untyped-call]
-    # The loss is a mean of distance**0.5. No distance exceeds the diagonal of the image from -1 to 1, whose
-    # length is 2**1.5.
+    # The loss is a mean of distance**0.5. Coordinates are from -1 to 1, so no distance exceeds the diagonal
+    # of the image, 2**1.5.
     assert 0 < float(loss.detach()) < 2**0.75
     gradient = method.psi.head.last.weight.grad
     assert gradient is not None

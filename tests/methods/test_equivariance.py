@@ -45,7 +45,7 @@ def test_diversity_counts_landmarks_that_share_a_square() -> None:
 
 
 def test_scores_do_not_depend_on_the_position_in_the_image() -> None:
-    """The same picture at another place has the same scores there, but not if the network is an hourglass."""
+    """A picture that is moved has the same scores at its new position, unless the network is an hourglass."""
 
     def measure_difference(depth: int) -> float:
         torch.manual_seed(0)

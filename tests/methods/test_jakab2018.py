@@ -46,7 +46,7 @@ def _make_changes(config: Config, seed: int = 0) -> RandomChanges:
 
 
 def _use_scaled_pixels_as_features(method: Jakab2018) -> None:
-    """Replace the four perceptual maps by the image times 2, 3, 4 and 5, whose errors are known."""
+    """Replace the four perceptual maps by the image times 2, 3, 4 and 5, so that their errors are known."""
     features = PerceptualFeatures("scaled", lambda images: [images * factor for factor in (2, 3, 4, 5)])
     method._perceptual = features
 

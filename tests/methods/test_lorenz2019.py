@@ -63,7 +63,7 @@ def test_bell_maps_equal_a_naive_loop() -> None:
                 assert float(maps[0, part, row, column]) == pytest.approx(expected, rel=1e-4)
 
 
-def test_root_squares_to_the_covariance() -> None:
+def test_the_square_of_a_root_is_the_enlarged_covariance() -> None:
     covariances, enlarged = (
         _draw_covariances(2),
         _draw_covariances(2) + 0.01 * torch.eye(2, dtype=torch.float64),

@@ -14,7 +14,7 @@ from selfmark.methods import mallis2020
 from selfmark.points import Keypoints, LabeledPoints
 
 
-def test_rare_clusters_are_left_out_and_the_message_rounds_up() -> None:
+def test_rare_clusters_are_left_out_and_the_message_rounds_the_minimum_up() -> None:
     """With 5 images and `min_found` 0.5, a cluster needs 2.5 images, so at least 3."""
     run: Any = SimpleNamespace(config=Config(mallis2020=Mallis2020(min_found=0.5)))
     image, label = torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 1, 0, 1, 0])

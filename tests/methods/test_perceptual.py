@@ -14,7 +14,8 @@ from selfmark.errors import InputError
 from selfmark.methods.perceptual import PerceptualFeatures, Vgg16, load_perceptual_features
 
 _CPU = torch.device("cpu")
-# Position and channels of the convolutions in torchvision's `vgg16().features`, up to the fourth block.
+# Mapping from the positions of the convolutions in torchvision's `vgg16().features`, up to the fourth block,
+# to their numbers of input and output channels.
 _CONVOLUTIONS = {
     0: (3, 64),
     2: (64, 64),

@@ -47,7 +47,7 @@ def _compute_losses(network: Zhang2018, images: Tensor) -> dict[str, Tensor]:
     return dict(network.compute_losses(images, images, changes))
 
 
-def test_cells_are_shared_as_by_the_detector() -> None:
+def test_cells_are_divided_among_landmarks_as_in_the_detector() -> None:
     scores = _draw_random(0, 2, 4, 8, 8)
     shared = to_cell_distributions(scores)
     torch.testing.assert_close(shared[:, :-1], to_distributions(scores, "channels"))
@@ -73,7 +73,7 @@ def test_concentration_is_the_area_of_a_gaussian_with_the_variance_of_the_cells(
     assert float(concentration_loss(distributions)) == pytest.approx(total / 2, rel=1e-5)
 
 
-def test_concentration_does_not_depend_on_the_place() -> None:
+def test_concentration_does_not_depend_on_the_position() -> None:
     maps = torch.zeros(2, 1, 8, 8)
     maps[0, 0, 1, 1] = maps[0, 0, 2, 1] = maps[1, 0, 5, 6] = maps[1, 0, 6, 6] = 0.5
     first, second = (float(concentration_loss(distribution[None])) for distribution in maps)
@@ -121,7 +121,8 @@ def test_features_are_pooled_with_the_distribution() -> None:
 def test_reconstruction_sums_over_pixels_and_averages_over_images() -> None:
     predicted = torch.full((2, 3, 16, 16), 0.5)
     images = torch.stack([torch.full((3, 64, 64), 0.5), torch.full((3, 64, 64), 0.7)])
-    expected = 3 * 16 * 16 * 0.2**2 / 2 / 2  # half the squares; one of the two images is exact
+    # The loss is half the sum of squares, averaged over two images, of which the first has no error.
+    expected = 3 * 16 * 16 * 0.2**2 / 2 / 2
     assert float(reconstruction_loss(predicted, images)) == pytest.approx(expected, rel=1e-4)
 
 

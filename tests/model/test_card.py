@@ -60,7 +60,9 @@ def test_landmarks_are_not_averaged_with_a_partner_that_the_detector_has_not_lea
     assert landmarks_without_partner(card) == []
     separated = replace(card, mirror=(0, 1, 2), confirmed=(0,))
     assert landmarks_without_partner(separated) == [0, 1]
-    assert landmarks_without_partner(replace(separated, trained_mirror=())) == [], "cards of older versions"
+    assert landmarks_without_partner(replace(separated, trained_mirror=())) == [], (
+        "cards of older versions lack it"
+    )
     assert visible_card(replace(separated, hidden=(2,))).trained_mirror == (1, 0)
 
 

@@ -1,4 +1,4 @@
-"""GroupNorm and ReLU on a CPU, and the networks that use them, against torch's own operations."""
+"""Compare GroupNorm and ReLU on a CPU, and the networks that use them, with torch's own operations."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def train(config: Config, feed: PixelFeed, steps: int, plain: bool) -> list[floa
 
 
 def test_training_agrees_with_plain_torch() -> None:
-    """The first steps agree to rounding; later, training amplifies rounding, so means are compared."""
+    """The first losses agree up to rounding. Training amplifies errors, so later losses are averaged."""
     config = preset("tiny")
     config = replace(config, network=replace(config.network, channels=32, depth=1, norm_groups=4))
     # Maps of the first layers have 48 x 48 cells, enough for the faster backward pass.

@@ -159,7 +159,7 @@ def test_weights_of_every_architecture_are_loaded(
     assert bytes_per_network_image(card) > 3 * 64**2 * 4
 
 
-# A network that turns images, so that all objects face the same way, before it finds landmarks.
+# This network turns images so that all objects face the same way before it finds landmarks.
 TURNED = replace(CARD, features=replace(CARD.features, orientation="turned", direction_size=64))
 
 

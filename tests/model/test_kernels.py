@@ -85,7 +85,7 @@ def test_the_plain_backend_is_used_where_kernels_are_off_or_unsupported() -> Non
 
 
 def _make_data(images: int, size: int, points: int) -> tuple[torch.Tensor, PointTable]:
-    """Return smooth random images and points at their brightest positions, which a network can learn."""
+    """Return smooth random images, and points at the brightest positions, which a network can learn."""
     generator = torch.Generator(CUDA).manual_seed(1)
     coarse = torch.rand((images, 3, size // 16, size // 16), generator=generator, device=CUDA)
     fine = torch.rand((images, 3, size // 4, size // 4), generator=generator, device=CUDA)
@@ -102,7 +102,10 @@ def _make_data(images: int, size: int, points: int) -> tuple[torch.Tensor, Point
 
 
 def _prepare_training(config: Config, pixels: torch.Tensor, table: PointTable, feed: PixelFeed | None = None):  # type: ignore[no-untyped-def]
-    """Return a Stage 1 state and a function that trains it up to an iteration and returns its losses."""
+    """Return a training state of Stage 1, and a function.
+
+    The function trains this state up to a given iteration and returns the losses.
+    """
     torch.manual_seed(0)
     phi = Phi(config.network)
     prepare_network(phi, CUDA, config.runtime)

@@ -43,45 +43,45 @@ def _compute_contrastive_loss(
     return losses.contrastive_loss(positive_squared, weights[0], negative_squared, weights[1], settings)
 
 
-def _list_positive_distances(v: dict[str, torch.Tensor]) -> list[float]:
+def _list_positive_distances(views: dict[str, torch.Tensor]) -> list[float]:
     """Return the squared distances of all valid pairs of points with the same label."""
     return [
-        _compute_squared_distance(v["a"][image, i], v["b"][image, j])
+        _compute_squared_distance(views["a"][image, i], views["b"][image, j])
         for image in range(B)
         for i in range(P)
         for j in range(P)
-        if v["valid_a"][image, i]
-        and v["valid_b"][image, j]
-        and v["label_a"][image, i] >= 0
-        and v["label_a"][image, i] == v["label_b"][image, j]
+        if views["valid_a"][image, i]
+        and views["valid_b"][image, j]
+        and views["label_a"][image, i] >= 0
+        and views["label_a"][image, i] == views["label_b"][image, j]
     ]
 
 
 @pytest.mark.parametrize("average", ["together", "apart"])
 @pytest.mark.parametrize("seed", range(5))
 def test_contrastive_loss_with_same_image_negatives_matches_a_loop(seed: int, average: str) -> None:
-    v = _make_views(seed)
+    views = _make_views(seed)
     generator = torch.Generator().manual_seed(seed + 100)
     cells = torch.rand(B, P, 2, generator=generator) * 12
     random_cells = torch.rand(B, 9, 2, generator=generator) * 12
     random_descriptors = normalize(torch.randn(B, 9, D, generator=generator), dim=-1)
     settings = Loss(average=average, negative_weight=3.0, margin=0.8)  # type: ignore[arg-type]
 
-    positives = _list_positive_distances(v)
+    positives = _list_positive_distances(views)
     hinges = [
-        max(0.0, 0.8 - _compute_squared_distance(v["a"][image, i], random_descriptors[image, q]))
+        max(0.0, 0.8 - _compute_squared_distance(views["a"][image, i], random_descriptors[image, q]))
         for image in range(B)
         for i in range(P)
         for q in range(9)
-        if v["valid_a"][image, i]
+        if views["valid_a"][image, i]
         and math.dist(cells[image, i].tolist(), random_cells[image, q].tolist()) > 5.7
     ] + [
-        max(0.0, 0.8 - _compute_squared_distance(v["a"][image, i], v["a"][image, j]))
+        max(0.0, 0.8 - _compute_squared_distance(views["a"][image, i], views["a"][image, j]))
         for image in range(B)
         for i in range(P)
         for j in range(i + 1, P)
-        if v["valid_a"][image, i]
-        and v["valid_a"][image, j]
+        if views["valid_a"][image, i]
+        and views["valid_a"][image, j]
         and math.dist(cells[image, i].tolist(), cells[image, j].tolist()) > 5.7
     ]
     if average == "together":
@@ -90,10 +90,10 @@ def test_contrastive_loss_with_same_image_negatives_matches_a_loop(seed: int, av
         expected = sum(positives) / len(positives) + 3 * sum(hinges) / len(hinges)
 
     ours = _compute_contrastive_loss(
-        losses.squared_distances(v["a"], v["b"]),
-        losses.positive_pairs(v["label_a"], v["label_b"], v["valid_a"], v["valid_b"]),
-        losses.squared_distances(v["a"], torch.cat([v["a"], random_descriptors], dim=1)),
-        losses.negatives_same_image(cells, v["valid_a"], random_cells, 5.7),
+        losses.squared_distances(views["a"], views["b"]),
+        losses.positive_pairs(views["label_a"], views["label_b"], views["valid_a"], views["valid_b"]),
+        losses.squared_distances(views["a"], torch.cat([views["a"], random_descriptors], dim=1)),
+        losses.negatives_same_image(cells, views["valid_a"], random_cells, 5.7),
         settings,
     )
     assert ours.item() == pytest.approx(expected, abs=1e-5)
@@ -101,21 +101,21 @@ def test_contrastive_loss_with_same_image_negatives_matches_a_loop(seed: int, av
 
 @pytest.mark.parametrize("seed", range(5))
 def test_contrastive_loss_with_different_cluster_negatives_matches_a_loop(seed: int) -> None:
-    v = _make_views(seed)
+    views = _make_views(seed)
     hinges = [
-        max(0.0, 0.8 - _compute_squared_distance(v["a"][image, i], v["b"][image, j]))
+        max(0.0, 0.8 - _compute_squared_distance(views["a"][image, i], views["b"][image, j]))
         for image in range(B)
         for i in range(P)
         for j in range(P)
-        if v["valid_a"][image, i]
-        and v["valid_b"][image, j]
-        and v["label_a"][image, i] >= 0
-        and v["label_b"][image, j] >= 0
-        and v["label_a"][image, i] != v["label_b"][image, j]
+        if views["valid_a"][image, i]
+        and views["valid_b"][image, j]
+        and views["label_a"][image, i] >= 0
+        and views["label_b"][image, j] >= 0
+        and views["label_a"][image, i] != views["label_b"][image, j]
     ]
-    positives = _list_positive_distances(v)
-    arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
-    across = losses.squared_distances(v["a"], v["b"])
+    positives = _list_positive_distances(views)
+    arguments = (views["label_a"], views["label_b"], views["valid_a"], views["valid_b"])
+    across = losses.squared_distances(views["a"], views["b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
     ours = _compute_contrastive_loss(across, positive, across, negative, Loss())
     expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
@@ -170,10 +170,10 @@ class _OneOfTwo(ProcessGroup):
 
 @pytest.mark.parametrize("average", ["together", "apart"])
 def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -> None:
-    v = _make_views(3)
+    views = _make_views(3)
     settings = Loss(average=average, negative_weight=3.0)  # type: ignore[arg-type]
-    across = losses.squared_distances(v["a"], v["b"])
-    arguments = (v["label_a"], v["label_b"], v["valid_a"], v["valid_b"])
+    across = losses.squared_distances(views["a"], views["b"])
+    arguments = (views["label_a"], views["label_b"], views["valid_a"], views["valid_b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
     whole = _compute_contrastive_loss(across, positive, across, negative, settings)
     parts = []
@@ -193,7 +193,7 @@ def test_detector_loss_is_the_mean_squared_error() -> None:
 
 
 def test_stage2_error_counts_only_detected_landmarks() -> None:
-    """Compare with Eq. 4 of the paper: the mean over the detected landmarks of images that have any."""
+    """Compare with Eq. 4 of the paper: the mean over images of the mean over their detected landmarks."""
     generator = torch.Generator().manual_seed(1)
     maps, target = (torch.rand(3, 4, 5, 5, generator=generator) for _ in range(2))
     present = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)

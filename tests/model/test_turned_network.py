@@ -1,4 +1,4 @@
-"""Test networks that turn images before they find landmarks, but return heatmaps of the images as given."""
+"""Test networks that turn images to find landmarks, and then turn the heatmaps back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = Features(name="efficientnet-lite0", orientation="turned", direction_s
 
 
 class _Brightest(FeaturePsi):
-    """Finds the brightest cell of the left half and of the right half of an image."""
+    """Network that finds the brightest cell of the left half and of the right half of an image."""
 
     def __init__(self) -> None:
         super().__init__(TinyEncoder(), Student(width=2, depth=1), 2)

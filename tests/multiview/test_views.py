@@ -122,12 +122,12 @@ def test_the_landmarks_of_two_views_are_in_one_table(run: Path, mirrored: Path, 
         xy = np.array([(float(row["x"]), float(row["y"])) for row in rows]).reshape(12, 2, 4, 2)[:, number]
         np.testing.assert_allclose(xy, batch.landmarks.xy, atol=1e-3)
         assert (xy[..., 1] >= box[1] - 0.5).all()
-        assert (xy[..., 1] <= box[1] + box[3] - 0.5).all(), "within the view"
+        assert (xy[..., 1] <= box[1] + box[3] - 0.5).all(), "landmarks lie within the view"
     assert len(list((tmp_path / "out" / "drawn").iterdir())) == 12
 
 
 def _write_video(path: Path, sizes: Sequence[tuple[int, int]]) -> Path:
-    """Write a video whose frames have these widths and heights; the header states the first one."""
+    """Write a video whose frames have the given widths and heights; its header states the first of them."""
     av: Any = pytest.importorskip("av")
     with av.open(str(path), "w") as file:
         stream = file.add_stream("mjpeg", rate=10)

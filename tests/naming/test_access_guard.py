@@ -90,7 +90,7 @@ FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
 def test_foreign_host_names_are_rejected(shared_server: ToyServer, host: str) -> None:
-    """DNS rebinding: evil.example resolves to 127.0.0.1."""
+    """Reject DNS rebinding, in which the address of another site, such as evil.example, becomes 127.0.0.1."""
     sent = host.format(port=shared_server.origin.rsplit(":", 1)[1])
     headers = {"host": sent, **get_cookie_header(shared_server)}
     status, text = send_raw(shared_server, "GET", "/api/card", headers)

@@ -98,7 +98,9 @@ def test_requests_are_checked_and_simultaneous_ones_are_all_kept(toy: ToyServer)
         assert response.status_code == 409
         assert message in response.json()["error"]
     assert not (toy.folder / "corrections" / "labels.json").exists()
-    assert toy.client.post("/api/corrections", json={"edits": [move]}).status_code == 403, "not from the page"
+    assert toy.client.post("/api/corrections", json={"edits": [move]}).status_code == 403, (
+        "the request lacks the page's header"
+    )
     with ThreadPoolExecutor(4) as threads:
         all_moves = [{**move, "row": row, "landmark": landmark} for row in range(5) for landmark in range(K)]
         statuses = list(threads.map(lambda edit: toy.correct(edit).status_code, all_moves))

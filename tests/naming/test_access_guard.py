@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
-from selfmark.local_page.access_guard import MAX_BODY_BYTES
+from selfmark.local_page.access_guard import MAX_BODY_BYTES, AccessGuard
 from tests.naming.toy_server import WRITE_HEADERS, ToyServer
 
 RENAME = {"edits": [{"kind": "rename", "landmark": 0, "name": "nose"}]}
@@ -227,3 +229,17 @@ def test_tokens_are_compared_in_constant_time(
     assert shared_server.client.get("/api/run").status_code == 403
     monkeypatch.setattr("selfmark.local_page.access_guard.hmac.compare_digest", lambda a, b: True)
     assert httpx.get(shared_server.origin + "/api/run").status_code == 200
+
+
+@pytest.mark.parametrize(("port", "status"), [(80, 200), (8080, 421)])
+def test_the_default_port_may_be_missing_from_the_host(port: int, status: int) -> None:
+    """Browsers leave out port 80; other ports are always in the Host header."""
+    app = AccessGuard(PlainTextResponse("page"), "secret", port, "selfmark name")
+
+    async def visit() -> int:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            client.cookies.set(f"selfmark_{port}", "secret")
+            return (await client.get("/")).status_code
+
+    assert asyncio.run(visit()) == status

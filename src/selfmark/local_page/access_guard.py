@@ -28,6 +28,7 @@ WRITE_HEADER = "x-selfmark"  # forms and scripts of other sites cannot send this
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
 BODY_SECONDS = 20.0  # time that the body of a request may take to arrive
+_DEFAULT_PORT = 80  # browsers leave this port out of the Host header
 _MAX_QUERY_BYTES = 2_048
 _MAX_PARAMETERS = 20
 _TOKEN = b"token="
@@ -64,6 +65,8 @@ class AccessGuard:
         self._token = token.encode()
         self._command = command
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        if port == _DEFAULT_PORT:
+            self._hosts |= {"127.0.0.1", "localhost"}
         self._cookie = f"selfmark_{port}"  # ports of a host share cookies, so each port needs its own name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -198,9 +198,7 @@ def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
     worst = next((verdict for verdict in ("failed", "usable", "good") if verdict in verdicts), None)
     return replace(
         cards[0],
-        names=tuple(
-            f"{view}_{name.removeprefix('landmark_')}" for view, card, _ in placed for name in card.names
-        ),
+        names=_merge_names([(view, name) for view, card, _ in placed for name in card.names]),
         mirror=tuple(partner + offset for _, card, offset in placed for partner in card.mirror),
         skeleton=tuple((a + offset, b + offset) for _, card, offset in placed for a, b in card.skeleton),
         colors=tuple(color or default for color, default in zip(colors, defaults, strict=True)),
@@ -213,3 +211,22 @@ def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
         trust=trust if all(card.trust for card in cards) else (),
         verdict=None if None in verdicts else worst,
     )
+
+
+def _merge_names(names: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return different names for landmarks of all views, given the view and the name of each landmark.
+
+    >>> _merge_names([("side", "landmark_0"), ("side", "nose"), ("below", "landmark_0")])
+    ('side_0', 'side_nose', 'below_0')
+    >>> _merge_names([("side", "landmark_3"), ("side", "3"), ("a", "b_ear"), ("a_b", "ear")])
+    ('side_landmark_3', 'side_3', 'a_b_ear_2', 'a_b_ear_3')
+    """
+    merged = [f"{view}_{name.removeprefix('landmark_')}" for view, name in names]
+    # Equal names get their prefix back, which is enough within a view.
+    merged = [
+        f"{view}_{name}" if merged.count(old) > 1 else old
+        for (view, name), old in zip(names, merged, strict=True)
+    ]
+    while len(set(merged)) < len(merged):
+        merged = [f"{name}_{index}" if merged.count(name) > 1 else name for index, name in enumerate(merged)]
+    return tuple(merged)

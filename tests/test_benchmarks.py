@@ -78,6 +78,22 @@ def test_names_imported_from_the_package_exist(path: Path) -> None:
             assert not missing, f"{node.module} has no {missing}"
 
 
+@pytest.mark.parametrize("path", SCRIPTS, ids=[str(path.relative_to(ROOT)) for path in SCRIPTS])
+def test_attributes_of_imported_package_modules_exist(path: Path) -> None:
+    """Private functions count, too: some scripts call or replace them."""
+    tree = ast.parse(path.read_text())
+    defined: dict[str, set[str]] = {}  # local name of an imported module -> names that the module defines
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "selfmark":
+            folder = ROOT / "src" / str(node.module).replace(".", "/")
+            for alias in node.names:
+                if (source := folder / f"{alias.name}.py").is_file():
+                    defined[alias.asname or alias.name] = _list_defined_names(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in defined:
+            assert node.attr in defined[node.value.id], f"{node.value.id} has no '{node.attr}'"
+
+
 def test_the_check_finds_imports_and_attributes(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("import two as other\nfrom two import a, b\nother.c()\n")
     (tmp_path / "two.py").write_text("a, (b, *d) = 1, (2, 3)\n\ndef c(): ...\n")

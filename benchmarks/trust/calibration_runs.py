@@ -285,18 +285,18 @@ def limit_inputs(inputs: list[str], max_images: int) -> list[str]:
 @contextmanager
 def _keep_second_detectors() -> Iterator[list[Detector]]:
     """Within the context, keep the detectors of second runs; `selfmark.discover` deletes their folders."""
-    compare = verification._compare_on_held_out_images
+    locate_both = verification._locate_both
     detectors: list[Detector] = []
 
-    def compare_and_keep(run: Run, detector: Detector, other: Detector, store: Any) -> Any:
+    def locate_and_keep(run: Run, detector: Detector, other: Detector, store: Any) -> Any:
         detectors.append(other)
-        return compare(run, detector, other, store)
+        return locate_both(run, detector, other, store)
 
-    verification._compare_on_held_out_images = compare_and_keep
+    verification._locate_both = locate_and_keep
     try:
         yield detectors
     finally:
-        verification._compare_on_held_out_images = compare
+        verification._locate_both = locate_both
 
 
 @contextmanager

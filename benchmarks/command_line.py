@@ -2,8 +2,8 @@
 
     python benchmarks/command_line.py --out docs/results/command_line.json
 
-The commands take turns. Each runs several times, every time in a new process. `value` is the median CPU time,
-which depends little on other programs. `wall` is the shortest wall-clock time.
+The commands take turns. Each runs several times, every time in a new process. In the results, `value` is
+the median CPU time, which depends little on other programs. `wall` is the shortest wall-clock time.
 """
 
 from __future__ import annotations

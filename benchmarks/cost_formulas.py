@@ -25,7 +25,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Properties of the method (preset `paper`) and of the machines; only those marked so are measured."""
+    """Properties of the method (preset `paper`) and of the machines, measured only if the comment says so."""
 
     parameters: float = 6.77e6  # values; weights of the network, one gradient each
     gradient_bytes: int = 4  # B; float32; bfloat16 would halve the traffic
@@ -160,7 +160,7 @@ def estimate_independent_work(
 
 def estimate_kmeans_fit(gpus: int, rates: Rates, assumptions: Assumptions = ASSUMPTIONS) -> float:
     """Return the seconds to fit both K-means of one recovery (with K and with M) on the sample."""
-    iterations = assumptions.restarts * assumptions.iterations  # of one of the two K-means
+    iterations = assumptions.restarts * assumptions.iterations  # number for one of the two K-means
     compute = max(rates.recovery_fit_200k / gpus, 2 * iterations * assumptions.iteration_floor)
     seeding = (
         2

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(data: Path, run: Path) -> dict[str, Any]:
-    """Evaluate a finished run and write a contact sheet of 24 test images, test_faces.png, to its folder."""
+    """Evaluate a finished run and draw 24 of its test images in `test_faces.png` in the run folder."""
     metrics = evaluate_run(
         run,
         EvaluationInputs(data / "images", data / "test.json", train_labels=data / "train.json"),

@@ -40,7 +40,8 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 
 ANNOTATED = (1, 2, 3, 5, 10, 20, 50)  # numbers of annotated images
-DEFAULT_OPTIONS = FitOptions(aligned=True, mirrored=True, ridge=RIDGES[0])  # of maps without model selection
+# Options of the maps that are fitted without model selection.
+DEFAULT_OPTIONS = FitOptions(aligned=True, mirrored=True, ridge=RIDGES[0])
 
 
 class Part(NamedTuple):
@@ -74,7 +75,7 @@ def main() -> None:
 
 
 def read_part(detector: Detector, data: Path, part: str, cache: Path, max_images: int) -> Part:
-    """Read the part "train" or "test" of the data set, and its landmarks from the cache if they are there."""
+    """Read the part "train" or "test" of the data set, and predict its landmarks if they are not cached."""
     truth = read_ground_truth(data / f"{part}.json", list_images([data / "images" / part]))
     if max_images and max_images < len(truth):
         truth = truth.select(np.linspace(0, len(truth) - 1, max_images).astype(int))
@@ -158,7 +159,7 @@ def measure(detector: Detector, train: Part, test: Part, draws: int) -> dict[str
 
 
 def describe_hardware(device: torch.device) -> str:
-    """Return what predicted the landmarks, and what fitted the maps: always the CPU."""
+    """Name the hardware: maps are fitted on the CPU; landmarks are predicted on the CPU or on a GPU."""
     processor = f"CPU, {platform.machine()}, {torch.get_num_threads()} threads, shared with other work"
     if device.type != "cuda":
         return processor

@@ -138,7 +138,7 @@ def measure_contact(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
         centers = np.stack(
             [tracker.update(_draw_mask(*pose)).center for pose in zip(places, angles, strict=True)]
         )
-        # The animal nearest to track 0 before the contact (frame 3) and at the end.
+        # Find the animal that is nearest to track 0 before the contact (frame 3), and the nearest at the end.
         before, after = (
             np.linalg.norm(centers[frame, 0] - places[frame], axis=1).argmin() for frame in (3, -1)
         )
@@ -203,7 +203,7 @@ def measure_crossing(
         places, angles = _generate_contact("one runs over the other", frames, rng)
         if kind == CROSSINGS[1]:
             middle = len(places) // 2
-            places, angles = (  # until the middle, then backward to the start
+            places, angles = (  # The animals move until the middle and then back to the start.
                 np.concatenate([movement[:middle], movement[middle::-1]]) for movement in (places, angles)
             )
         with tempfile.TemporaryDirectory() as scratch:

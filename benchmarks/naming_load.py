@@ -65,7 +65,7 @@ def main() -> None:
         {
             "script": "benchmarks/naming_load.py",
             "hardware": provenance.describe_processor(),
-            # over the last 1, 5 and 15 minutes, at the end of the measurement
+            # Load averages over the last 1, 5 and 15 minutes, read at the end of the measurement.
             "load_average_meanwhile": [round(value, 1) for value in os.getloadavg()],
             "versions": {name: version(name) for name in ("fastapi", "uvicorn", "numpy", "pillow")}
             | {"python": platform.python_version()},

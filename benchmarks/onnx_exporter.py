@@ -16,7 +16,7 @@ int8:    hand                selfmark.export.onnx_export
          quantizer_all       quantize_static of exporter_opset21, default operators (fails with opset 18)
          quantizer_conv      quantize_static of exporter, all convolutions
          quantizer_blocks    quantize_static of exporter, the convolutions that selfmark has in 8 bits
-         quantizer_hand      quantize_static of selfmark's float32 graph, the same convolutions
+         quantizer_hand      quantize_static of selfmark's float32 graph, convolutions as in quantizer_blocks
 
 All int8 graphs are calibrated on the same images. The quantizer uses QDQ nodes and per-channel weights.
 

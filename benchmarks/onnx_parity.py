@@ -2,10 +2,11 @@
 
     python benchmarks/onnx_parity.py --out docs/results/onnx_parity.json --run NAME RUN IMAGES
 
-NAME is the name in the rows, RUN a run folder and IMAGES a folder of images. The script crops and resizes 100
-of the images to random sizes, from smaller to much larger than the network input. It passes each result to
-`Detector` and to ONNX Runtime. Rows give differences in pixels of these images and in network pixels; one
-network pixel covers several pixels of a large image. Speed is the median CPU time of one thread.
+NAME becomes part of the names of the rows. RUN is a run folder, and IMAGES is a folder of images. The script
+crops and resizes 100 of the images to random sizes, from smaller to much larger than the network input. It
+passes each result to `Detector` and to ONNX Runtime. Rows give differences in pixels of these images and in
+network pixels; one network pixel covers several pixels of a large image. Speed is the median CPU time of one
+thread.
 """
 
 from __future__ import annotations

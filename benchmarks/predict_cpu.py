@@ -30,7 +30,8 @@ import os
 
 import provenance
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in `selfmark predict`; read when torch is imported
+# `selfmark predict` sets the variable in the same way. torch reads it when it is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import argparse
 import json
@@ -96,7 +97,7 @@ def main() -> None:
         "--visibility", type=int, default=1, help="use annotated points with at least this COCO visibility"
     )
     arguments = parser.parse_args()
-    tune_process()  # as in `selfmark predict`
+    tune_process()  # `selfmark predict` does the same.
     torch.set_num_threads(arguments.threads)
     if arguments.accuracy is not None:
         name, run = arguments.accuracy

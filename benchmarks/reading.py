@@ -124,7 +124,8 @@ def use_threads(count: int) -> Iterator[None]:
 @contextlib.contextmanager
 def use_processes(count: int) -> Iterator[None]:
     """Read with this number of processes; the first 33 images are read before they start."""
-    # Processes start only if an image has been read by then. At most 32 images are read ahead (`PREFETCH`).
+    # After `_TRIAL_IMAGES` images, processes start if at least one image has been taken from the threads. The
+    # threads read at most 32 images ahead (`PREFETCH`), so one has been taken before image 33.
     settings = {"MAX_PROCESSES": count, "_MIN_SECONDS": 0.0, "_MIN_CORES": 0, "_TRIAL_IMAGES": 33}
     with mock.patch.multiple(crop_readers, **settings, _count_cores=lambda: count):
         yield

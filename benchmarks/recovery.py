@@ -138,7 +138,7 @@ def time_recovery(
 
 def print_table(results: dict[int, dict[str, dict[str, Any]]]) -> None:
     """Print one line per number of images and location of the descriptors."""
-    suffixes = ("", "_fit", "_assign", "_peak")  # of the row names, one per column
+    suffixes = ("", "_fit", "_assign", "_peak")  # Each suffix of a row's name is a column of the table.
     print(f"{'images':>8}  {'descriptors':11}  {'s':>6}  {'fit s':>6}  {'assign s':>8}  {'GPU peak GiB':>12}")
     for images, values in results.items():
         for where, name in (("on device", "recovery"), ("on host", "recovery_host")):

@@ -216,7 +216,7 @@ def measure_start(
 def measure_forward_error(
     detector: Detector, fit: AnnotatedObjects, test: AnnotatedObjects
 ) -> tuple[float, float]:
-    """Return the forward error and the error of the mean shape on test images, percent of the normalizer."""
+    """Return the errors of regression and of the mean shape on test images, in percent of the normalizer."""
     examples = []
     for part in (fit, test):
         predicted = detector.predict_network_pixels(part.refs)

@@ -30,7 +30,8 @@ PARTS = (
     "verification",
     "checks and report",
 )
-_BY_STAGE = {  # stage of a "progress" event: part of the run that it ends
+# Mapping from the stage of a "progress" event to the part of the run that the event ends.
+_BY_STAGE = {
     "reading images": "reading images",
     "first keypoints": "first keypoints",
     "detecting keypoints": "first keypoints",
@@ -39,7 +40,8 @@ _BY_STAGE = {  # stage of a "progress" event: part of the run that it ends
     "training a second detector": "verification",
     "checking landmarks": "checks and report",
 }
-_BY_EVENT = {  # name of an event: part of the run that it ends
+# Mapping from the name of an event to the part of the run that the event ends.
+_BY_EVENT = {
     "images": "reading images",
     "survey": "reading images",
     "keypoints": "first keypoints",

@@ -34,7 +34,7 @@ from selfmark.train.objectives import build_stage1_task, warmup_pair_settings
 from selfmark.train.pairs import PairSource
 from selfmark.train.point_table import PointTable, build_point_table, label_by_index
 
-POINTS = 30  # per image
+POINTS = 30  # points per image
 WARM_UP_STEPS = 20  # before the measurement starts
 
 

@@ -120,8 +120,9 @@ def measure_errors(xy: Floats, truth: Track) -> dict[str, float]:
     """Compare positions [T, K, 2] with the true track.
 
     Returns:
-        `error_*` and `jitter` in percent of the object's size, `jumps` and `known` as fractions of positions,
-        `lag_frames`, and `speed_kept`, the top speed relative to the true one.
+        A mapping with these keys. `error_*` and `jitter` are in percent of the object's size. `jumps` and
+        `known` are fractions of positions. `lag_frames` says how far the positions lag behind the true track.
+        `speed_kept` is the top speed divided by the true top speed.
     """
     percent = 100 / truth.size
     error = np.linalg.norm(xy - truth.xy, axis=2)
@@ -143,9 +144,10 @@ def measure_predictions(xy: Floats, track: Track) -> dict[str, float]:
     """Measure smoothed predictions [T, K, 2] whose true positions are unknown.
 
     Returns:
-        `jitter` in percent of the object's size. `jumps`, the fraction of steps longer than a fifth of this
-        size. `lag_frames` behind the track before smoothing. `change_median`, the distance from that track in
-        percent of the object's size. `known`, the fraction of positions that are known.
+        A mapping with these keys. `jitter` is in percent of the object's size. `jumps` is the fraction of
+        steps that are longer than a fifth of this size. `lag_frames` says how far the positions lag behind
+        the track before smoothing. `change_median` is the distance from that track in percent of the object's
+        size. `known` is the fraction of positions that are known.
     """
     percent = 100 / track.size
     steps = np.linalg.norm(np.diff(xy, axis=0), axis=2)

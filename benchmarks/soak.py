@@ -3,8 +3,8 @@
     python benchmarks/soak.py --frames 100000 --out soak.json
 
 Like a program that runs for a day, the script predicts a short video again and again, from opening the file
-to writing a table. The network is small and untrained, which is fast and does not change what could leak. The
-first quarter does not count, because buffers and caches still grow then. The script also counts temporary
+to writing a table. The network is small and untrained. This saves time and does not change what could leak.
+The first quarter does not count, because buffers and caches still grow then. The script also counts temporary
 files.
 """
 

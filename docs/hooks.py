@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-# File of the repository root: page of the site.
+# Mapping from files of the repository root to pages of the site.
 ROOT_PAGES = {
     "README.md": "project/readme.md",
     "CONTRIBUTING.md": "project/contributing.md",

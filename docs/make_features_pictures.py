@@ -2,14 +2,15 @@
 
     python docs/make_features_pictures.py PICTURE --runs RUN... --images IMAGE...
 
-docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk, with three runs that were
-made on its 60 training images, on a CPU:
+docs/images/features-flies.jpg shows test images 1, 9, 17, 25 and 33 of flies-dpk. The landmarks come from
+three runs, which were made on a CPU with the 60 training images of this data set:
 
     selfmark discover IMAGES -k 16 --features none -o runs/none
     selfmark discover IMAGES -k 16 --method zero-shot -o runs/zero-shot
     selfmark discover IMAGES -k 16 -o runs/default
 
-docs/images/features-mouse.jpg shows test images 1, 5, 9 and 13 of mirror-mouse, with two runs on a CPU:
+docs/images/features-mouse.jpg shows test images 1, 5, 9 and 13 of mirror-mouse. The landmarks come from two
+runs on a CPU:
 
     selfmark discover images/train -k 16 --features none -o runs/mouse-none
     selfmark discover images/train -k 16 -o runs/mouse

@@ -1,4 +1,4 @@
-"""Update the table of docs/reproduce.md from the experiment files: commands, costs, the paper's numbers.
+"""Update the table of docs/reproduce.md from the experiment files: commands, costs and the paper's numbers.
 
 Run `python docs/make_reproduce.py` after you change an experiment file or a rate of the cost estimate. A test
 fails until you do.

@@ -81,7 +81,7 @@ _TERMS = {
 
 
 def read_field_comments(kind: type[Any]) -> dict[str, str]:
-    """Return the comment of each field of a dataclass: on its line or, if the comment is long, above it."""
+    """Return a mapping from fields of a dataclass to comments, which are on the same line or above it."""
     comments: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(kind).splitlines():

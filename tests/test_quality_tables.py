@@ -423,7 +423,8 @@ def test_readme_shows_the_results_of_the_default_command(summaries: ModuleType) 
     errors = [
         summaries.format_mean(summaries.collect_values(_read_published(), name, "forward")) for name in names
     ]
-    assert f"had errors of {', '.join(errors[:-1])} and {errors[-1]} % on the first five rows" in text
+    listed = f"{', '.join(errors[:-1])} and {errors[-1]} %"
+    assert f"had errors of {listed} on the data of the first five rows" in text
 
 
 def test_expected_errors_match_the_default_command(summaries: ModuleType) -> None:

@@ -147,7 +147,7 @@ def main() -> None:
 def measure(
     data: Data, K: int, augment: Augment, variant: Variant, iterations: int
 ) -> Iterator[dict[str, Any]]:
-    """Train a variant and yield a row with its error for the zero-shot landmarks and after each round."""
+    """Train a variant. Yield a row with the error of the zero-shot landmarks, then a row after each round."""
     device = data.pixels.device
     training, validation = split_rows(len(data.pixels), device)
     start = time.monotonic()

@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 READING = "centroid"  # how the preset `tiny` reads heatmaps of Stage 2
 CONFIDENCE = 0.95
 
-# Label in the tables: name of the row, without the prefix of the data set.
+# Mapping from labels in the tables to the names of rows, without the prefix of the data set.
 NEGATIVE_ROWS = {
     "different clusters + clustering": "different-clustering",
     "same image + equivariance": "same-equivariance",

@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="runs at the same time")
     parser.add_argument("--minutes", type=float, help="start no run that would end after this many minutes")
     parser.add_argument(
-        "--commit", default=provenance.read_commit(), help="commit of the code, if git has none"
+        "--commit", default=provenance.read_commit(), help="commit of the code; by default git is asked"
     )
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--results", type=Path, default=RESULTS)

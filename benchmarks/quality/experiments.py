@@ -25,8 +25,8 @@ RIDGES = (0.1, 0.01, 0.001)
 # The recorded runs of the preset `fast` have its iterations for any number of images.
 FIXED_SCHEDULE: Settings = {"schedule.growth": 0}
 
-# The schedule of all ablations, about a third of the preset `fast`. As there, the learning rate drops at the
-# start of the last round, after the fraction (700 + 2 x 500) / (700 + 3 x 500) of the iterations.
+# The schedule of all ablations, about a third of the preset `fast`. As in `fast`, the learning rate drops at
+# the start of the last round, after the fraction (700 + 2 x 500) / (700 + 3 x 500) of the iterations.
 SHORT: Settings = {
     "warmup.iterations": 700,
     "rounds.count": 3,

@@ -37,7 +37,8 @@ def measure(detector: Detector, refs: Sequence[ImageRef], config: Config) -> dic
         config: settings of the run.
 
     Returns:
-        Under "motion", fractions and distances; distances are percentages of the network image's side.
+        A mapping with the single key "motion". Its value contains fractions and distances. Distances are
+        percentages of the network image's side.
     """
     store = load_store(refs, config.images, float("inf"), None)
     batches = torch.split(store.pixels, config.runtime.predict_batch)

@@ -251,7 +251,7 @@ _MOTION = {
 }
 
 
-# A row without temporal pairs, and a row that differs from it only by temporal pairs.
+# Each entry names a row without temporal pairs, and a row that differs from this one only by temporal pairs.
 _VIDEOS = (
     ("flies", "flies-temporal"),
     ("mouse", "mouse-temporal"),

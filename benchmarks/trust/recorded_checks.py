@@ -3,7 +3,7 @@
     PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
         python benchmarks/trust/recorded_checks.py DATA WORK OUT
 
-Run it after changing a check, instead of making all runs again. DATA, WORK and OUT are those of
+Run the script after changing a check, instead of making all runs again. DATA, WORK and OUT are those of
 `calibration_runs.py`. The results replace those in OUT/*.json.
 """
 
@@ -66,7 +66,8 @@ def repeat_checks(path: Path, run: dict[str, Any], work: Path) -> dict[str, Any]
 def _parse_ref(name: str, work: Path) -> ImageRef:
     """Return the image that a recorded name, FILE[#FRAME]|BOX, stands for.
 
-    FILE may be from another machine. Its part from data/ on is looked for in the working folder.
+    FILE may be a path of another machine. Only the part from `data/` on is used, as a path in the folder
+    `work`.
     """
     file, _, box = str(name).partition("|")
     file, _, frame = file.partition("#")

@@ -85,7 +85,7 @@ def gather_runs(folder: Path) -> dict[str, Any]:
 
 
 def update_runs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the old runs with those replaced that were made again; `made_with` says which ones.
+    """Replace old runs by new runs of the same data set and variant; `made_with` lists the new runs.
 
     Args:
         old: what `gather_runs` returned for the old runs.

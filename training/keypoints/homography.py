@@ -50,7 +50,7 @@ def sample_homographies(count: int, side: int, views: Views, generator: torch.Ge
 
 def sample_pairs(count: int, side: int, views: Views, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return homographies of two views that show about the same part of each image, 2 x [count, 3, 3]."""
-    # The same shift for both views of an image, added to the shift of each view.
+    # Both views of an image get this shift in addition to their own shifts.
     roam = draw_uniform((count, 2, 1), -1, 1, generator) * views.roam * side
 
     def sample() -> Tensor:

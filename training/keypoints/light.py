@@ -126,7 +126,7 @@ def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> T
 
 
 def _reduce_resolution(views: Tensor, light: Light) -> Tensor:
-    """Shrink and enlarge views. Each quarter of the batch, which is in random order, gets its own size."""
+    """Shrink and enlarge views. The views are in random order, and each quarter of them gets its own size."""
     side, result = views.shape[-1], []
     for part, group in enumerate(views.chunk(SIZES)):
         scale = light.coarse[0] + (light.coarse[1] - light.coarse[0]) * (part + 0.5) / SIZES

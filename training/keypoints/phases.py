@@ -77,7 +77,7 @@ def build_joint_step(
     def step() -> dict[str, Tensor]:
         parts = _draw(shapes, num_shapes, generator), _draw(labeled, options.batch - num_shapes, generator)
         images, points = (torch.cat(pair) for pair in zip(*parts, strict=True))
-        # All first views, then all second views.
+        # The batch contains all first views, then all second views.
         to_image = torch.cat(sample_pairs(options.batch, side, ranges, generator))
         to_view = invert(to_image)
         view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, ranges.side)

@@ -81,7 +81,7 @@ def score_held_out(state: dict[str, Tensor], settings: Settings, folder: Path, d
     for index in range(settings.data.held_out):
         kind = ("scenes", "animal", "photographs", "photographs")[index % 4]
         image = _draw_unseen(kind, index, settings, sources)
-        # The same kind of view and light as in benchmarks/quality/keypoints.py.
+        # benchmarks/quality/keypoints.py makes views and changes light in the same way.
         rng = np.random.default_rng([settings.seed, index])
         matrix = sample_homography(rng, side, rotation=25, zoom=1.25, perspective=0.08, shift=0.05)
         view = cv2.warpPerspective(image, matrix, (side, side), borderMode=cv2.BORDER_REFLECT_101)

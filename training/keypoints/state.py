@@ -20,7 +20,7 @@ FILE = "state.safetensors"
 
 
 def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, settings: Settings) -> None:
-    """Save the network after `phases` finished phases. If interrupted, the old file stays intact."""
+    """Save the network after `phases` finished phases. After an interruption, the old file is intact."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     header = {"phases": str(phases), "scores": json.dumps(scores), "settings": _to_text(settings)}
     with atomic_write(folder / FILE) as temporary:

@@ -6,14 +6,14 @@
 The first command collects the photographs, the second one trains:
 
 1. Train the detector on shapes with known points.
-2. Homographic adaptation: points that the detector finds in many views of scenes, toy animals and photographs
-   become their labels.
+2. Label scenes, toy animals and photographs by homographic adaptation: points that the detector finds in many
+   views of an image become labels of this image.
 3. Train detector and descriptor together on pairs of views of the labeled images.
 4. Repeat steps 2 and 3 with the better detector.
 
 The output folder contains `selfmark.safetensors` (the weights), the weights after earlier phases, `log.json`,
-and `sheet.png`, which shows points in images that training did not use, and labels of training images. After
-an interruption, `--resume` continues after the last finished phase. It gives the same result as an
+and `sheet.png`. The sheet shows points in images that training did not use, and labels of training images.
+After an interruption, `--resume` continues after the last finished phase. It gives the same result as an
 uninterrupted training, apart from rounding on a GPU.
 """
 

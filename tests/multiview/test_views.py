@@ -159,7 +159,10 @@ def test_views_and_frames_are_not_mixed_up_if_frames_lack_a_view(
     for number, view in enumerate(read_views(run)):
         expected = Detector.load(run / view.name).predict([ImageRef(video, f, view.box) for f in frames])
         np.testing.assert_allclose(
-            xy[:, number], np.concatenate([part.landmarks.xy for part in expected]), atol=1e-3
+            # Rounding depends on the number of images at a time; other views and frames differ by pixels.
+            xy[:, number],
+            np.concatenate([part.landmarks.xy for part in expected]),
+            atol=0.1,
         )
 
 

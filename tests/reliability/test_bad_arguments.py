@@ -250,3 +250,25 @@ def test_a_deleted_current_folder_is_reported(
     finally:
         os.chdir(tmp_path)
     assert "the current folder no longer exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-k", "5", "--set", "K=7"], "--set K=7 contradicts the option for this setting, which is 5"),
+        (["-k", "auto", "--set", "K=3"], "--set K=3 contradicts"),
+        (["--seed", "3", "--set", "seed=5"], "--set seed=5 contradicts"),
+        (["--temporal", "--set", "temporal.enabled=false"], "which is True"),
+        (["--no-verify", "--set", "verification.enabled=true"], "which is False"),
+        (["--detector", "orb", "--set", "keypoints.detector=sift"], "which is orb"),
+        (["--detector", "orb", "--points", "POINTS"], "--detector orb has no effect with --points"),
+    ],
+)
+def test_options_of_discover_that_contradict_each_other_are_refused(
+    options: list[str], message: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "points.csv").write_text("image,x,y\n000.png,3,4\n")
+    given = [str(tmp_path / "points.csv") if word == "POINTS" else word for word in options]
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *given) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()

@@ -77,6 +77,13 @@ def test_csv_boxes_of_a_single_video_are_read(folder: Path) -> None:
     ]
 
 
+def test_a_column_id_that_numbers_the_rows_is_no_track(folder: Path) -> None:
+    path = folder / "boxes.csv"
+    path.write_text("id,frame,x,y,w,h\n1,3,1,2,3,4\n2,7,5,6,7,8\n3,11,1,1,2,2\n")
+    found = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
+    assert [track for *_, track in found] == [None, None, None]
+
+
 def test_images_are_matched_by_the_end_of_their_paths(folder: Path) -> None:
     for name in ("left", "right"):
         (folder / name).mkdir()

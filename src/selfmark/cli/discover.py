@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -122,6 +122,8 @@ def discover(
 
     observers = parse_observers(watch, logger)
     settings = parse_settings(overrides)
+    if points is not None and detector not in (None, "file"):
+        raise InputError(f"--detector {detector} has no effect with --points: leave out one of them")
     shortcuts: dict[str, Any] = {
         "keypoints.detector": "file" if points is not None else detector,
         "keypoints.weights": None if weights is None else str(weights),
@@ -129,6 +131,8 @@ def discover(
         "temporal.enabled": True if temporal else None,
         "seed": seed,
     }
+    others = {"K": landmarks, "method": method, "features.name": features, "verification.enabled": verify}
+    _require_no_contradiction(settings, shortcuts | others)
     settings |= {name: value for name, value in shortcuts.items() if value is not None}
     default_detector = "superpoint" if preset == "paper" else ""
     notice = pop_license_notice(str(settings.get("keypoints.detector", default_detector)))
@@ -212,6 +216,26 @@ _OPTION_NAMES = {
     "recipe": "--recipe",
     "start_from": "--start-from",
 }
+
+
+def _require_no_contradiction(settings: Mapping[str, str], by_option: Mapping[str, Any]) -> None:
+    """Raise if `--set` gives a setting another value than the option for this setting.
+
+    Args:
+        settings: mapping from the names in `--set` to their values.
+        by_option: mapping from names of settings to the values of their options; None if an option is not
+            given.
+    """
+    for name, value in by_option.items():
+        given = settings.get(name)
+        if value is None or given is None:
+            continue
+        text = "0" if (name, value) == ("K", "auto") else str(value)
+        if given.strip().lower() != text.lower():
+            raise InputError(
+                f"--set {name}={given} contradicts the option for this setting, which is {value}: give only "
+                "one of them"
+            )
 
 
 class _OutputRecorder:

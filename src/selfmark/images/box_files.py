@@ -23,7 +23,9 @@ _COLUMNS = {  # accepted column names of a CSV file
     "y": ("y", "top"),
     "w": ("w", "width"),
     "h": ("h", "height"),
-    "track": ("track", "track_id", "id"),
+    "track": ("track", "track_id"),
+    # Only if its numbers occur again in other rows. Otherwise they number the rows.
+    "id": ("id",),
 }
 
 
@@ -87,8 +89,8 @@ def _read_coco_boxes(path: Path) -> Iterator[FileBox]:
 
 
 def _read_csv(path: Path) -> Iterator[FileBox]:
-    rows = iter(read_csv_rows(path))
-    header = [name.strip().lower() for name in next(rows, (1, []))[1]]
+    rows = list(read_csv_rows(path))
+    header = [name.strip().lower() for name in rows[0][1]] if rows else []
     column_of = {
         field: next((header.index(name) for name in names if name in header), None)
         for field, names in _COLUMNS.items()
@@ -99,7 +101,8 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
             f"{path}: the first line must name the columns image or frame (or both), x, y, w, h, and "
             f"optionally track; it is '{','.join(header)[:80]}'"
         )
-    for number, row in rows:
+    track = "track" if column_of["track"] is not None or not _repeats(rows[1:], column_of["id"]) else "id"
+    for number, row in rows[1:]:
         where = f"{path} line {number}"
         if not any(cell.strip() for cell in row):
             continue
@@ -120,8 +123,14 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
             cells.get("image", ""),
             _parse_index(cells.get("frame", ""), "frame", where),
             parse_box(numbers, f"{where}: the box"),
-            _parse_index(cells.get("track", ""), "track", where),
+            _parse_index(cells.get(track, ""), "track", where),
         )
+
+
+def _repeats(rows: Sequence[tuple[int, list[str]]], column: int | None) -> bool:
+    """Return True if a value occurs several times in a column of a CSV file."""
+    values = [row[column].strip() for _, row in rows if column is not None and column < len(row)]
+    return len(set(values)) < len(values)
 
 
 def _parse_number(text: str, where: str) -> float:

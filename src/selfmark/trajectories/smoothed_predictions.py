@@ -184,12 +184,14 @@ def _compute_object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) 
     """Return the size of an object in pixels: the median of the longer side of its boxes.
 
     If some reference has no box, tight boxes around the landmarks [T, K, 2] are used instead. Frames with an
-    unknown landmark do not count then; if no frame counts, the size is infinite.
+    unknown landmark do not count then. The size is infinite if no frame counts, or if the tight boxes have no
+    size: that of a single landmark says nothing about the object.
     """
     if all(ref.box is not None for ref in refs):
         return float(np.median([max(ref.box[2:]) for ref in refs if ref.box is not None]))
     known = xy[np.isfinite(xy).all(axis=(1, 2))]
-    return float(np.median(np.ptp(known, axis=1).max(axis=1))) if len(known) else float("inf")
+    size = float(np.median(np.ptp(known, axis=1).max(axis=1))) if len(known) else 0.0
+    return size if size > 0 else float("inf")
 
 
 def _get_frame_number(ref: ImageRef) -> int:

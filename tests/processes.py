@@ -30,8 +30,8 @@ def run_in_processes(size: int, function: Callable[..., Any], *arguments: Any) -
     """Call `function(group, *arguments)` in each of `size` processes.
 
     Returns:
-        The results in rank order. The result of a process is the error if the function raised an error of
-        selfmark, and None if the process died.
+        The results in rank order. If the function raised an error of selfmark, the result is this error. If
+        the process died, the result is None.
     """
     return _run_children(size, _call_with_group, function, *arguments)
 

@@ -16,7 +16,7 @@ from selfmark.image_ref import ImageRef
 
 @pytest.fixture
 def objects() -> AnnotatedObjects:
-    """Three objects with two points; the second point of the second object is not annotated."""
+    """Return three objects with two points; the second point of the second object is not annotated."""
     xy = np.arange(12.0).reshape(3, 2, 2)
     xy[1, 1] = np.nan
     refs = [ImageRef(Path("a.jpg")), ImageRef(Path("v.mp4"), 4), ImageRef(Path("c.jpg"))]

@@ -19,7 +19,10 @@ PAGE = ROOT / "docs" / "api.md"
 
 
 def _import_object(name: str) -> Any:
-    """Import the longest prefix of a dotted name that is a module, and get the other parts as attributes."""
+    """Return the object with a dotted name.
+
+    The longest prefix that is a module is imported; the other parts of the name are attributes.
+    """
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
@@ -35,7 +38,7 @@ def _import_object(name: str) -> Any:
 def test_every_documented_name_exists() -> None:
     page = PAGE.read_text(encoding="utf-8")
     documented = re.findall(r"^::: (\S+)$", page, flags=re.MULTILINE)
-    assert "selfmark" in documented  # this entry lists the members of selfmark.__all__
+    assert "selfmark" in documented  # This entry lists the members of selfmark.__all__.
     for name in documented:
         _import_object(name)
     for name in re.findall(r"\bselfmark\.[A-Z]\w*", page):

@@ -1,4 +1,4 @@
-"""Test scripts that need a GPU or hours to run: all their imports must exist, and some parts are tested."""
+"""Test scripts that need a GPU or hours to run. All their imports must exist; parts that are fast are run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _list_used_names(path: Path) -> set[tuple[str, str]]:
     siblings = {sibling.stem for sibling in path.parent.glob("*.py")}
     tree = ast.parse(path.read_text())
     used: set[tuple[str, str]] = set()
-    imported: dict[str, str] = {}  # local name -> module
+    imported: dict[str, str] = {}  # mapping from the local name to the module
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in siblings and not node.level:
             used |= {(node.module, alias.name) for alias in node.names}
@@ -135,7 +135,7 @@ def test_the_object_of_a_crop_is_in_its_middle(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.syspath_prepend(str(ROOT / folder))
     find_object = import_module("on_object").find_object
     crop = np.zeros((90, 90, 3), np.uint8)
-    crop[5:15, 5:15] = 200  # outside the middle
+    crop[5:15, 5:15] = 200  # The bright square is not in the middle.
     assert not find_object(crop).any(), "the background is no object"
     crop[40:60, 40:50] = 200
     mask = find_object(crop)

@@ -1,4 +1,4 @@
-"""Test claims.md and compare.md: statistics against scipy, pages against their records."""
+"""Test claims.md and compare.md: compare statistics with those of scipy, and pages with their records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_spread_is_what_rows_and_seeds_do_not_explain(claims: ModuleType) ->
     rows, seeds = 4, 3
     seed_effects = np.array([[0.0, 5.0, -2.0]])
     errors = np.random.default_rng(1).normal(0, 1, (rows, seeds)) + seed_effects
-    # Least squares with one coefficient per row and per seed.
+    # Fit the errors by least squares, with one coefficient for each row and one for each seed.
     design = np.array(
         [[*np.eye(rows)[row], *np.eye(seeds)[seed]] for row in range(rows) for seed in range(seeds)]
     )

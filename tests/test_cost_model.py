@@ -52,7 +52,7 @@ def _run_ring_all_reduce(values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     chunks = values.reshape(members, members, -1).copy()
     sent = [0] * members
     for phase in range(2 * (members - 1)):
-        # In the first half of the phases members add up chunks, in the second half they pass on the sums.
+        # Members add up chunks in the first half of the phases, and pass on the sums in the second half.
         is_adding = phase < members - 1
         messages = []
         for member in range(members):
@@ -130,5 +130,5 @@ def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
             for gpus in (8, 64, 1024)
         ]
         assert costs == sorted(costs)
-        recoveries = 35  # each describes the keypoints of all images
+        recoveries = 35  # Each correspondence recovery describes the keypoints of all images.
         assert costs[0] > images * recoveries / formulas.Rates().extract

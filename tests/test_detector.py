@@ -35,7 +35,7 @@ NETWORK = Network(channels=32, depth=2, descriptor=16, norm_groups=4)
 
 
 class _ColorNetwork(Psi):
-    """Stands in for a trained network: landmark 0 is the reddest location, landmark 1 the greenest."""
+    """A network that finds landmark 0 at the reddest location and landmark 1 at the greenest."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.avg_pool2d(images[:, :2], 4)
@@ -105,7 +105,7 @@ def test_flip_test_averages_with_the_mirror_partner() -> None:
     maps = flipping.psi(images.float() / 255)
     mirrored = flipping.psi(images.flip(-1).float() / 255).flip(-1)
     expected = torch.stack([(maps[:, 0] + mirrored[:, 1]) / 2, (maps[:, 1] + mirrored[:, 0]) / 2], dim=1)
-    side = 16  # cells; a cell has 4 x 4 pixels
+    side = 16  # number of cells on each side of a heatmap; a cell has 4 x 4 pixels
     best = expected.flatten(2).argmax(dim=2)
     cells = torch.stack([best % side, best // side], dim=-1)
     located_cells = (flipping.locate(images).xy + 0.5) / 4 - 0.5
@@ -117,7 +117,7 @@ def test_flip_test_averages_with_the_mirror_partner() -> None:
         best = expected_map.flatten(1).argmax(dim=1)
         cell_centers = 4 * torch.stack([best % side, best // side], dim=-1) + 1.5
         assert (unpaired.locate(images).xy[:, landmark] - cell_centers).abs().max() <= 2
-    # A user separates partners that the network has learned: it still swaps them in mirrored images.
+    # A user separates partners that the network has learned. The network still swaps them in mirrored images.
     separated = replace(card, mirror=(0, 1), trained_mirror=(1, 0), flip_test=True)
     without_flip = Detector(flipping.psi, replace(card, flip_test=False)).locate(images)
     assert torch.equal(Detector(flipping.psi, separated).locate(images).xy, without_flip.xy)
@@ -156,7 +156,7 @@ def _build_feature_detector(architecture: Architecture, encoder: Encoder) -> Det
 @pytest.mark.parametrize("architecture", ["encoder", "zero-shot"])
 def test_detectors_on_encoders_are_saved_and_loaded(architecture: Architecture, tmp_path: Path) -> None:
     encoder = build_encoder("efficientnet-lite0")
-    for value in encoder.state_dict().values():  # make the weights differ from those of a new encoder
+    for value in encoder.state_dict().values():  # The weights must differ from a new encoder's.
         value.add_(0.01 if value.is_floating_point() else 3)
     detector = _build_feature_detector(architecture, encoder)
     detector.save(tmp_path / "model")

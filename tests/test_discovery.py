@@ -37,7 +37,7 @@ def _build_resume_options(output: Path, **changes: Any) -> RunOptions:
 
 @pytest.fixture
 def run_folder(photos: Path, tmp_path: Path) -> Path:
-    """A run that was just created."""
+    """Return a run that was just created."""
     with open_run(RunInputs([photos]), _build_options(tmp_path / "run"), None):
         pass
     return tmp_path / "run"
@@ -260,7 +260,8 @@ def test_the_end_of_a_run_uses_the_images_in_memory(
     metrics, page = run.path / "metrics.json", run.path / "report" / "index.html"
     from_memory = metrics.read_text(), _list_pictures(page)
     check_run(run, detector, load_store(run.refs(), run.config.images, float("inf"), None))
-    shutil.rmtree(run.path / "predictions")  # the cached landmarks and positions of the report
+    # This folder has the landmarks and positions that the report stores.
+    shutil.rmtree(run.path / "predictions")
     build_report(RunModels.of(run, detector))
     assert (metrics.read_text(), _list_pictures(page)) == from_memory
     # There are fewer pictures than evaluation.min_images. The metrics, the log and the report say so.

@@ -40,12 +40,13 @@ from selfmark.run.processes import ProcessGroup
 from tests.conftest import QUICK, QUICK_FEATURES
 from tests.processes import run_command_in_processes, run_in_processes, run_patched_command_in_processes
 
-# Two and three processes divide these batches evenly. There is no noise: each process would draw its own.
+# Both two and three processes divide these batches evenly. There is no noise, because each process would draw
+# its own noise.
 SHARED = QUICK | {
     "runtime.batch": 6,
     "stage2.batch": 6,
     "runtime.log_every": 1,
-    "runtime.predict_batch": 5,  # the 24 images are processed in five passes
+    "runtime.predict_batch": 5,  # The 24 images are processed in five passes.
     "augment.noise": 0.0,
     "optimizer.lr": 1e-4,
 }
@@ -84,7 +85,7 @@ def _discover(
 
 @pytest.fixture(scope="module")
 def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
-    """The same discovery with one, two and three processes."""
+    """Return runs of the same discovery with one, two and three processes."""
     folder = tmp_path_factory.mktemp("distributed")
     return {processes: _discover(photos, folder / str(processes), processes) for processes in (1, 2, 3)}
 
@@ -137,12 +138,14 @@ def test_only_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     assert (runs[processes].path / "report" / "index.html").exists()
 
 
-def test_all_processes_verify_the_number_of_landmarks_that_one_chose(photos: Path, tmp_path: Path) -> None:
+def test_all_processes_use_and_verify_the_number_of_landmarks_that_one_process_chose(
+    photos: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "run"
     options = ["-k", "auto", "--verify", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]"]
     run = _discover(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1")
     (event,) = [event for event in run.events() if event["event"] == "landmark_count"]
-    assert event["images"] == 21, "the 24 images of both processes without the 3 held-out ones"
+    assert event["images"] == 21, "the 24 images without the 3 images that are held out"
     assert event["K"] == run.config.K
     verification = run.read_verification()
     assert verification is not None
@@ -216,7 +219,7 @@ def test_a_signal_saves_the_state_of_all_processes(receiver: str, photos: Path, 
 
 @pytest.fixture(scope="module")
 def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
-    """The same discovery with features, with one and two processes."""
+    """Return runs of the same discovery with features, with one and two processes."""
     folder = tmp_path_factory.mktemp("features")
     # Each process draws its own sample of the cells. The sample is large enough to contain all of them.
     values = QUICK_FEATURES | {
@@ -230,7 +233,9 @@ def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     }
 
 
-def test_features_give_the_same_first_landmarks_as_one_process(feature_runs: dict[int, Run]) -> None:
+def test_two_processes_with_features_find_the_same_first_landmarks_as_one(
+    feature_runs: dict[int, Run],
+) -> None:
     single, both = (load_file(run.path / "points" / "zero-shot.safetensors") for run in feature_runs.values())
     assert single.keys() == both.keys()
     for name, value in single.items():
@@ -246,7 +251,7 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
     previews = [event["step"] for event in both.events() if event["event"] == "preview"]
     assert previews[0] == "zero-shot"
     assert len(set(previews)) == len(previews), "only one process writes a preview"
-    for round_number, count in ((1, 12), (2, 4)):  # the first round finds three candidates per landmark
+    for round_number, count in ((1, 12), (2, 4)):  # The first round finds three candidates per landmark.
         landmarks = load_file(both.path / "points" / f"student-{round_number}.safetensors")["xy"]
         assert landmarks.shape == (24, count, 2)
     assert (both.path / "report" / "index.html").exists()
@@ -255,7 +260,7 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
 def _compute_results(group: ProcessGroup, folder: Path) -> dict[str, Any]:
     """Compute the results of a finished run that processes share."""
     opened = Run.open(folder)
-    # Both numbers are two passes. The slow checks of appearance need eight images.
+    # Both 7 and 8 images take two passes. The checks of appearance are slow and need eight images.
     num_samples = 8 if opened.config.uses_features else 7
     config = override(opened.config, {"evaluation.num_samples": num_samples})
     run, detector = Run(folder, config, None, group), Detector.load(folder)
@@ -298,7 +303,9 @@ def _locate_with_another_method(group: ProcessGroup, folder: Path) -> dict[str, 
     return {"xy": labeled.points.xy, "centroids": labeled.centroids, "mirror": torch.tensor(partners.mirror)}
 
 
-def test_methods_with_one_stage_locate_the_same_landmarks_as_one_process(runs: dict[int, Run]) -> None:
+def test_two_processes_locate_the_same_landmarks_as_one_with_methods_of_one_stage(
+    runs: dict[int, Run],
+) -> None:
     (single,) = run_in_processes(1, _locate_with_another_method, runs[1].path)
     assert single["xy"].shape == (24 * runs[1].config.K, 2)
     for shared in run_in_processes(2, _locate_with_another_method, runs[1].path):
@@ -307,7 +314,7 @@ def test_methods_with_one_stage_locate_the_same_landmarks_as_one_process(runs: d
 
 
 def _score_outliers(group: ProcessGroup, points: Keypoints) -> torch.Tensor:
-    outliers._MAX_SIMILARITIES = 20 * 10  # ten points at a time
+    outliers._MAX_SIMILARITIES = 20 * 10  # Ten points are compared at a time.
     assert points.descriptor is not None
     generator = torch.Generator().manual_seed(0)
     return outliers.compute_outlier_scores(points.descriptor, 4, 20, generator, group)
@@ -414,7 +421,8 @@ def test_processes_skip_the_same_iterations_of_stage_2(photos: Path, tmp_path: P
         "schedule.measure_every": 0.1,
     }
     run = _discover(photos, tmp_path / "run", 2, values=values)
-    # Measurements after 1, 2 and 3 iterations; the final part begins at 9, with the drop of the rate.
+    # The landmarks are measured after 1, 2 and 3 iterations, so movements are known after 2 and 3. The final
+    # part begins after 9 iterations, where the learning rate drops.
     measured = [event for event in run.events() if event["event"] == "movement"]
     assert [(event["iteration"], event["skipped"]) for event in measured] == [(2, 0), (3, 6)]
     trained = [e["iteration"] for e in run.events() if e["event"] == "train" and e["stage"] == "stage 2"]

@@ -39,8 +39,8 @@ from tests.tracking.arena import wander, write_arena_video
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Settings that make the documented runs short. Pages ask for up to twenty landmarks, so keypoints are
-# detected in larger images than in other tests.
+# Settings that make the documented runs short. The pages ask for up to twenty landmarks. So keypoints are
+# detected in larger images than in other tests, which gives more keypoints.
 _SHORT = {
     **QUICK_FEATURES,
     "keypoints.image_size": 96,
@@ -98,9 +98,9 @@ def test_the_docs_show_the_main_commands() -> None:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that documented commands use: photos/, video.mp4, points.csv and so on."""
-    # Commands run in the workspace, where the fork server would not find the modules that it imports. So it
-    # must start before.
+    """Return a folder with the files that documented commands use, such as photos/ and video.mp4."""
+    # Commands run in this folder, where the fork server would not find the modules that it imports. So the
+    # server must start before.
     forkserver.ensure_running()
     folder = tmp_path_factory.mktemp("docs")
     scene = generate_scene(16, 64, seed=5)
@@ -119,7 +119,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     video = cv2.VideoWriter(str(folder / "mirror.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, (396, 406))
     for image in scene.images[:12]:
         views = [cv2.resize(image, (396, 168)), cv2.resize(image[::-1], (396, 238))]
-        for _ in range(4):  # the page uses every fourth frame
+        for _ in range(4):  # The page uses every fourth frame.
             video.write(np.concatenate(views)[..., ::-1])
     video.release()
     rows = [
@@ -176,7 +176,7 @@ def _write_datasets(folder: Path) -> None:
 
 
 def _write_birds(root: Path, scene: Scene) -> None:
-    """Write the pictures of a scene in the layout of CUB-200-2011: one species, two thirds for training."""
+    """Write the pictures of a scene as one species in the layout of CUB-200-2011, two thirds for training."""
     (root / "images" / "001.Toy_Bird").mkdir(parents=True)
     (root / "parts").mkdir()
     lists: dict[str, list[str]] = {
@@ -199,7 +199,7 @@ def _write_birds(root: Path, scene: Scene) -> None:
 
 @pytest.fixture(scope="module")
 def done() -> set[str]:
-    """Commands that have run in the workspace."""
+    """Return the set to which tests add the commands that have run in the workspace."""
     return set()
 
 
@@ -220,7 +220,8 @@ def test_every_documented_command_runs(
             done.add(needed)
 
 
-# Commands that need another one, in addition to the one that writes the folder they read.
+# Mapping from a command to another command that must run before it. Commands that write the folder that the
+# command reads are not listed here.
 _FIRST_COMMANDS = {
     "selfmark refine runs/cats --undo": "selfmark refine runs/cats",
     "selfmark models add cats.safetensors": "selfmark models save runs/cats cats.safetensors",
@@ -292,8 +293,9 @@ def _run_documented_command(command: str, monkeypatch: pytest.MonkeyPatch) -> in
     if name == "models":
         monkeypatch.setenv("SELFMARK_CACHE", str(Path("cache").absolute()))
     if name == "compare":
-        words += [*SHORT, "--budget=1s"]  # with the preset auto, because zero-shot needs features
-        # tests/comparison starts new processes; here they are forked from one that has imported torch.
+        words += [*SHORT, "--budget=1s"]  # The preset stays auto, because zero-shot needs features.
+        # New processes start slowly. So processes are forked here, from one that has imported torch. The
+        # tests in tests/comparison start new processes.
         monkeypatch.setattr("selfmark.comparison.runner.multiprocessing.get_context", lambda _: FORKSERVER)
     if name == "reproduce" and "--data" in words:
         words += [*SHORT, "--preset=tiny"]
@@ -310,7 +312,7 @@ def _run_documented_command(command: str, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 def _predict_shown_landmarks(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predict the landmarks that `selfmark name` shows; then this command need not import torch in a process.
+    """Predict the landmarks that `selfmark name` shows, so that it starts no process that imports torch.
 
     Do nothing for `selfmark name runs/cats`, so that one command still predicts in a new process.
     """
@@ -332,7 +334,7 @@ def test_the_batch_script_starts_a_run_and_resumes_it(workspace: Path) -> None:
         assert (workspace / "runs/batch/model/model.json").exists()
     log = (workspace / "runs/batch/log.jsonl").read_text().splitlines()
     events = [json.loads(line)["event"] for line in log]
-    assert events.count("keypoints") == 1  # resuming a finished run repeats nothing
+    assert events.count("keypoints") == 1  # Resuming a finished run repeats nothing.
     assert events[-1] == "done"
 
 
@@ -344,10 +346,10 @@ def _correct_a_landmark(run: Path, image: Path) -> None:
 
 
 def _open_and_close_page(words: list[str], farewell: str) -> None:
-    """Run a command that serves a page until Ctrl-C: wait for its address, request the page, interrupt it."""
+    """Run a command that serves a page: wait for the address, request the page, and interrupt the command."""
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
-    command = [sys.executable, "-m", *words, "--no-browser", "--port", "0"]  # any free port
+    command = [sys.executable, "-m", *words, "--no-browser", "--port", "0"]  # Port 0 means any free port.
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
@@ -395,7 +397,7 @@ def test_the_demo_picture_is_up_to_date() -> None:
     redrawn = demo.draw_picture()[..., ::-1]
     assert saved is not None
     assert saved.shape == redrawn.shape
-    # JPEG blurs edges slightly; a disc at another position changes dozens of pixels completely.
+    # JPEG compression changes edges only slightly. A disc at another position changes dozens of pixels a lot.
     is_changed = np.abs(saved.astype(int) - redrawn).max(axis=-1) > 100
     assert is_changed.mean() < 5e-4, "run: python docs/make_demo.py"
 
@@ -408,8 +410,8 @@ def test_the_readme_picture_can_be_redrawn(workspace: Path, tmp_path: Path) -> N
     for trust in (1.0, 0.0):
         (tmp_path / "metrics.json").write_text(json.dumps({"unlabelled": {"trust": [trust] * 16}}))
         sheets.append(script.draw_picture(str(tmp_path), images))
-    assert sheets[0].shape == (script.WIDTH // 2 - 1, script.WIDTH, 3)  # two rows of four, with gaps
-    assert (sheets[0] != sheets[1]).any()  # landmarks of low trust are not drawn
+    assert sheets[0].shape == (script.WIDTH // 2 - 1, script.WIDTH, 3)  # Two rows of four images have gaps.
+    assert (sheets[0] != sheets[1]).any()  # Landmarks of low trust are not drawn.
 
 
 def test_pictures_of_features_can_be_redrawn(workspace: Path, tmp_path: Path) -> None:
@@ -420,7 +422,7 @@ def test_pictures_of_features_can_be_redrawn(workspace: Path, tmp_path: Path) ->
     images = [str(workspace / "photos" / f"{index:03d}.png") for index in range(3)]
     sheet = script.draw_picture(runs, images)
     assert sheet.shape[1:] == (script.WIDTH, 3)
-    assert abs(sheet.shape[0] - script.WIDTH * 2 / 3) < 2  # one row for each run, with a gap
+    assert abs(sheet.shape[0] - script.WIDTH * 2 / 3) < 2  # Each run has a row.
     half = sheet.shape[0] // 2
     # Both runs have the same detector, so both rows are alike except for the resampling.
     rows = sheet[: half - 2].astype(int), sheet[-(half - 2) :]
@@ -455,12 +457,14 @@ def test_examples_use_only_the_public_api() -> None:
     for page in PAGES:
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
             assert not re.search(r"^from selfmark\b|^import selfmark\.", block, flags=re.MULTILINE), page.name
-            names = set(re.findall(r"(?<![\"'])\bselfmark\.([A-Za-z]\w*)", block))  # not in strings
+            names = set(
+                re.findall(r"(?<![\"'])\bselfmark\.([A-Za-z]\w*)", block)
+            )  # Names in strings do not count.
             assert names <= set(public_names), page.name
 
 
 def _list_anchors(page: Path) -> set[str]:
-    """Return the anchors that code hosts derive from the headings of a page."""
+    """Return the anchors that websites such as GitHub derive from the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -477,7 +481,7 @@ def test_links_between_pages_work() -> None:
     assert broken == []
 
 
-def test_the_index_links_to_every_page() -> None:
+def test_docs_index_links_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", index.read_text())
     linked = {(index.parent / target).resolve() for target in targets if "://" not in target}

@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Resources(HTMLParser):
-    """Collects the addresses that a browser fetches when it opens a page."""
+    """A parser that collects the addresses that a browser fetches when it opens a page."""
 
     def __init__(self) -> None:
         super().__init__()

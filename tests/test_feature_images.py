@@ -1,4 +1,4 @@
-"""Test images of a discovery with features: which are used, how they turn, and how their points move."""
+"""Test the images of a discovery with features: which ones are used, and how they and their points turn."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_orientation_is_measured_and_stored(
     monkeypatch.setattr(
         feature_images, "fit_template", lambda *args: fit(*args)._replace(consistency=consistency)
     )
-    # The decision needs no directions of single images, so the function that finds them is removed.
+    # The decision needs no direction of a single image, so the function that finds directions is removed.
     monkeypatch.delattr(feature_images, "match_template")
     settle_orientation(run, TinyEncoder(), select_images(run, _build_store(8), CPU).feed)
     stored = Run.open(run.path).config
@@ -114,7 +114,7 @@ def test_directions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     feed = select_images(run, _build_store(8), CPU).feed
     found = find_directions(run, TinyEncoder(), feed)
     assert found.angle.shape == (8,)
-    monkeypatch.delattr(feature_images, "describe_rotations")  # a call would fail
+    monkeypatch.delattr(feature_images, "describe_rotations")  # A call would fail.
     loaded_again = find_directions(Run.open(run.path), TinyEncoder(), feed)
     for value, loaded in zip(found, loaded_again, strict=True):
         assert torch.equal(value, loaded)
@@ -139,7 +139,7 @@ def test_quarter_turns_move_every_pixel(gigabytes: float, tmp_path: Path) -> Non
     turns = torch.arange(8) % 4
     turned = turn_images(run, images, turns * math.pi / 2)
     for row, turn in enumerate(turns.tolist()):
-        # rot90 turns counterclockwise, positive angles clockwise.
+        # `rot90` turns images counterclockwise; positive angles turn them clockwise.
         expected = torch.rot90(store.pixels[row], -turn, (1, 2))
         assert (turned.feed.pixels[row].int() - expected.int()).abs().max() <= 1
     assert (run.path / "turned.u8").exists() == (gigabytes < 1)
@@ -152,7 +152,7 @@ def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(0, 12, (200,), generator=generator).sort().values
     xy = torch.rand(200, 2, generator=generator) * SIDE - 0.5
-    points = Keypoints(xy, index, torch.arange(200.0))  # the score identifies a point
+    points = Keypoints(xy, index, torch.arange(200.0))  # Each point has its own score, which identifies it.
     turned = turn_keypoints(points, images)
     center = (SIDE - 1) / 2
     expected = []

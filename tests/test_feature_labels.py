@@ -43,7 +43,7 @@ def _create_run(folder: Path, **changes: Any) -> Run:
 
 
 def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
-    """Images 1, 3, 5 and 7 are used; this process describes 3 and 5."""
+    """Of nine images, 1, 3, 5 and 7 are used. This process describes images 3 and 5."""
     generator = torch.Generator().manual_seed(0)
     # Features [image, channel, row, column] of the two images that this process describes.
     cells, mirrored = torch.randn(2, 2, 6, 8, 8, generator=generator).half()
@@ -78,12 +78,12 @@ def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
 
 
 def _place_keypoint(row: int, column: int) -> list[float]:
-    """Return the position (x, y) of the keypoint in a cell, pixels."""
+    """Return the position (x, y), in pixels, of the keypoint in a cell."""
     return [column * 8 + 2.0, row * 8 + 5.0]
 
 
 def _make_parts(num_images: int) -> tuple[Keypoints, _DescribedCells, list[list[tuple[int, int]]]]:
-    """Return keypoints, features of cells, and the cell (row, column) of each keypoint; one list per image.
+    """Return keypoints, features of cells, and the cell (row, column) of each keypoint in each image.
 
     Each object has three parts. A part has its own feature and one keypoint per image. In the mirror image,
     parts 0 and 1 swap their features. A fourth keypoint lies on the background.
@@ -100,7 +100,7 @@ def _make_parts(num_images: int) -> tuple[Keypoints, _DescribedCells, list[list[
         for part, (row, column) in enumerate(chosen):
             xy.append(_place_keypoint(row, column))
             index.append(image)
-            if part == 3:  # the background
+            if part == 3:  # This keypoint is on the background.
                 continue
             foreground[image, row, column] = True
             features[image, :, row, column] = torch.eye(4)[part].half()
@@ -124,7 +124,7 @@ def test_keypoints_on_the_same_part_get_the_same_label(
     labels, places = _label_parts(run, monkeypatch)
     assert labels["present"].all()
     assert labels["mirrored_present"].all()
-    # The landmarks of parts 0 and 1 in the first image; the third landmark must be that of part 2.
+    # Find the landmarks that mark parts 0 and 1 in the first image. The third landmark must mark part 2.
     first, second = (labels["xy"][0].tolist().index(_place_keypoint(*places[0][part])) for part in (0, 1))
     for image, chosen in enumerate(places):
         for part, landmark in ((0, first), (1, second), (2, 3 - first - second)):

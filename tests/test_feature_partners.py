@@ -1,4 +1,4 @@
-"""Test that mirror partners must look alike: eyes stay partners, fore and hind paw of a side view do not."""
+"""Test that mirror partners must look alike: two eyes stay partners, but a fore paw and a hind paw do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from selfmark.feature_partners import check_partners
 from selfmark.images.feed import PixelFeed
 
 PARTNERS = LandmarkPartners((1, 0, 2), (True, True, True))
-XY = torch.tensor([(11.5, 19.5), (51.5, 19.5), (31.5, 51.5)]).expand(6, 3, 2)  # left, right, and on the axis
+# The positions of a left landmark, of a right landmark, and of one on the axis in six images.
+XY = torch.tensor([(11.5, 19.5), (51.5, 19.5), (31.5, 51.5)]).expand(6, 3, 2)
 
 
 class _FakeEncoder:
@@ -28,9 +29,9 @@ class _FakeEncoder:
 
 
 def _draw(left: int, right: int, is_symmetric: bool) -> PixelFeed:
-    """Draw two patches of these colors (0 red, 1 green, 2 blue).
+    """Draw two patches of the colors `left` and `right` (0 red, 1 green, 2 blue).
 
-    Both are brighter on their outer side if `is_symmetric`, otherwise on their right side.
+    Both patches are brighter on their outer side if `is_symmetric`, otherwise on their right side.
     """
     pixels = torch.full((6, 3, 64, 64), 20, dtype=torch.uint8)
     ramp = torch.linspace(60, 250, 16).to(torch.uint8)

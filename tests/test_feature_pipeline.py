@@ -109,7 +109,7 @@ def _interrupt_when(condition: Callable[[Event], bool]) -> Callable[[Event], Non
 
 @pytest.fixture(scope="module")
 def photos(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half of the pictures: the time of a run with features grows with their number."""
+    """Return a folder with half of the pictures, because runs with features take longer on more images."""
     folder = tmp_path_factory.mktemp("few_photos")
     for path in sorted(photos.iterdir())[:NUM_PHOTOS]:
         shutil.copy(path, folder)
@@ -118,7 +118,7 @@ def photos(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def detectors(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Detector]]:
-    """A run without training and one in which both rounds were kept, with the detectors they returned."""
+    """Return a run without training and a run in which both rounds were kept, each with its detector."""
     folder = tmp_path_factory.mktemp("features")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feature_pipeline, "compare_landmarks", lambda *_: 0.5)
@@ -220,7 +220,8 @@ def test_features_of_an_onnx_model_are_stored_with_the_detector(photos: Path, tm
     np.testing.assert_array_equal(loaded(photos).xy, detector(photos).xy)
 
 
-# Both rounds stand still after three measurements, at 2, 3 and 4 of 10 iterations; the final part has 3.
+# In both rounds, the landmarks are measured after 1, 2 and 3 of 10 iterations and count as standing still.
+# So 4 iterations are skipped, and the final part has 3.
 STANDING_STILL = QUICK_FEATURES | {
     "student.iterations": 10,
     "schedule.stop_when_still": True,
@@ -233,7 +234,7 @@ STANDING_STILL = QUICK_FEATURES | {
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
-def test_rounds_end_early_if_landmarks_stand_still_also_after_an_interruption(
+def test_interrupted_and_uninterrupted_rounds_skip_iterations_if_landmarks_stand_still(
     photos: Path, tmp_path: Path
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -257,7 +258,7 @@ def test_rounds_end_early_if_landmarks_stand_still_also_after_an_interruption(
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
-def test_a_set_that_is_too_small_to_hold_images_out_has_a_fixed_schedule(
+def test_no_iterations_are_skipped_if_there_are_too_few_images_to_hold_some_out(
     photos: Path, tmp_path: Path
 ) -> None:
     settings = STANDING_STILL | {"schedule.held_out_fraction": 0.05, "student.rounds": 1}
@@ -321,7 +322,8 @@ def test_resuming_a_finished_run_computes_nothing_again(trained: Path, tmp_path:
 def test_the_orientation_is_measured_once_and_stored(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Orientation -> accuracy of the uprightness, limit of the consistency of directions.
+    # Mapping from the orientation to the simulated accuracy of the uprightness, and to the setting for the
+    # lowest consistency of directions.
     outputs = {"upright": (1.0, 0.0), "turned": (0.5, 0.0), "any": (0.5, 1.0)}
     for name, (accuracy, min_consistency) in outputs.items():
         monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_, found=accuracy: found)
@@ -364,7 +366,7 @@ AUTO_K = {name: value for name, value in QUICK_FEATURES.items() if name not in (
 
 @pytest.fixture(scope="module")
 def chosen(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that chose its number of landmarks."""
+    """Return a run that chose its number of landmarks."""
     output = tmp_path_factory.mktemp("features") / "chosen"
     _discover(photos, output, AUTO_K, landmarks="auto", method="zero-shot")
     return output
@@ -385,7 +387,7 @@ def test_a_chosen_number_gives_the_same_result_as_a_given_one(
 
 
 @pytest.mark.usefixtures("without_report")
-def test_a_run_interrupted_after_the_choice_resumes_to_the_same_result(
+def test_a_run_interrupted_after_the_choice_of_k_resumes_to_the_same_result(
     chosen: Path, photos: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "run"
@@ -420,8 +422,9 @@ def test_the_zero_shot_detector_is_kept_if_the_first_round_is_worse(
 def test_a_later_round_that_is_worse_is_undone(
     is_noisier: bool, trained: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round is worse if its landmarks are noisier than the zero-shot ones, or do not explain them."""
-    # Each round compares twice: how badly its landmarks explain the zero-shot ones, and the reverse.
+    """A round is worse if its landmarks are noisier than the zero-shot landmarks, or do not explain them."""
+    # Two numbers are computed for each round: how badly its landmarks explain the zero-shot landmarks, and
+    # how badly the zero-shot landmarks explain those of the round.
     second = [0.5, 0.65] if is_noisier else [0.95, 0.5]
     values = iter([0.5, 0.5, *second])
     monkeypatch.setattr(feature_pipeline, "compare_landmarks", lambda *_: next(values))
@@ -429,7 +432,7 @@ def test_a_later_round_that_is_worse_is_undone(
     first = _read_network(trained / "checkpoints" / "student-1.safetensors")
     chosen = load_file(tmp_path / "run" / "points" / "student-1-chosen.safetensors")["chosen"]
     assert isinstance(detector.psi, TurnedPsi)
-    last = f"head.{len(detector.psi.psi.head) - 1}."  # has one map per candidate in the first round
+    last = f"head.{len(detector.psi.psi.head) - 1}."  # In round 1, this layer has a map for each candidate.
     for name, value in detector.psi.psi.state_dict().items():
         expected = first[name][chosen] if name.startswith(last) else first[name]
         assert torch.equal(value, expected), name
@@ -448,7 +451,7 @@ def test_a_later_round_that_is_worse_is_undone(
 
 @pytest.fixture(scope="module")
 def confirmed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose landmarks come from keypoints."""
+    """Return a run whose landmarks come from keypoints."""
     output = tmp_path_factory.mktemp("features") / "confirmed"
     _discover(photos, output, KEYPOINTS | {"features.max_unexplained": 1000})
     return output
@@ -619,7 +622,7 @@ def test_every_step_prints_a_progress_line(
         f"finding landmarks: {NUM_PHOTOS} of {NUM_PHOTOS}",
         "round 1 is undone: its landmarks are worse than the first landmarks",
     ]
-    remaining = iter(lines)  # the search for each line continues after the previous one
+    remaining = iter(lines)  # Each line is searched after the previous one.
     for line in expected:
         assert any(printed.startswith(line) for printed in remaining), line
     assert lines[-2:] == [f"detector: {tmp_path}/run", f"report:   {tmp_path}/run/report/index.html"]

@@ -68,7 +68,7 @@ def _make_images(count: int, angle: float = 0.0) -> UsedImages:
     return UsedImages(None, torch.arange(count), matrix, None, slice(0, count))  # type: ignore[arg-type]
 
 
-def test_landmarks_explain_each_other_in_the_images_as_they_were_given() -> None:
+def test_landmarks_are_turned_back_before_it_is_measured_how_they_explain_each_other() -> None:
     """Landmarks that stay in place in turned images move with the object once the images are turned back."""
     generator = torch.Generator().manual_seed(0)
     first, second = (
@@ -86,7 +86,7 @@ def test_landmarks_explain_each_other_in_the_images_as_they_were_given() -> None
 def _train_until_worse(
     run: Run, worse_from: int, monkeypatch: pytest.MonkeyPatch, num_candidates: int = 2, label_rounds: int = 1
 ) -> Any:
-    """Train rounds, judge those from `worse_from` on as worse, and return the result and the images."""
+    """Train rounds and judge round `worse_from` and later ones as worse; return the result and the images."""
     monkeypatch.setattr(feature_pipeline, "load_encoder", lambda name, device: TinyEncoder())
     feed = PixelFeed((random_images(8, 32) * 255).byte(), CPU)
     table = feature_pipeline._build_table(_make_landmarks(8, num_candidates), run.config)

@@ -99,7 +99,7 @@ def test_a_given_setting_is_kept(places: str, tmp_path: Path) -> None:
     assert run.events() == []
 
 
-def test_the_number_of_landmarks_may_still_be_open(tmp_path: Path) -> None:
+def test_places_are_decided_even_if_the_number_of_landmarks_is_not_known_yet(tmp_path: Path) -> None:
     run = _create_run(tmp_path / "run", K=0, auto_k__candidates=(2, 3, 5))
     settle_places(run, TinyEncoder(), _draw_faces(is_mirrored_at_random=False))
     assert run.config.features.places in {"used", "ignored"}
@@ -107,7 +107,7 @@ def test_the_number_of_landmarks_may_still_be_open(tmp_path: Path) -> None:
 
 
 def test_landmarks_are_compared_in_images_that_are_turned_back() -> None:
-    """Landmarks that stay in place in turned images move with the rotation in the images themselves."""
+    """Landmarks at the same position in all turned images have different positions when turned back."""
     angle = torch.linspace(0, 3, 24)
     matrix = torch.stack(
         [

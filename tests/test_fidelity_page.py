@@ -12,9 +12,9 @@ from selfmark.config import preset, to_dict
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/fidelity.md").read_text(encoding="utf-8")
-# A setting and its value in the text, like `loss.margin` = `0.8`.
+# Pattern of a setting and its value in the text, like `loss.margin` = `0.8`.
 _SETTING = re.compile(r"`([a-z0-9_]+(?:\.[a-zA-Z0-9_]+)?|K|M)` = `([^`]+)`")
-# First cell of a row on the page -> name of the recorded run.
+# Mapping from the first cell of a row on the page to the name of the recorded run.
 _RUNS = {
     "`repeated`": "tiny, repeated borders",
     "`black`": "tiny, black borders",
@@ -31,9 +31,9 @@ _RUNS = {
 
 
 def _read_recorded_rows() -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the rows of the recorded runs by (run, reading).
+    """Return a mapping from the name of a recorded run and its reading to the recorded row.
 
-    A reading is a way to get landmarks from heatmaps; "" is the one that the detector uses.
+    A reading is a way to get landmarks from heatmaps; "" is the reading that the detector of the run uses.
     """
     content = json.loads((ROOT / "docs/results/paper_variants.json").read_text(encoding="utf-8"))
     rows = {}
@@ -64,7 +64,7 @@ def test_errors_on_the_page_match_the_recorded_runs() -> None:
         if run is None:
             continue
         own = recorded[run, ""]
-        is_table_of_partners = "of" in cells[1]  # its second cell is like "3 of 10"
+        is_table_of_partners = "of" in cells[1]  # Only in this table, the second cell is like "3 of 10".
         if is_table_of_partners:
             not_mirrored, all_mirrored = recorded[run, "not mirrored"], recorded[run, "all mirrored"]
             errors = [f"{row['forward']:.2f}" for row in (not_mirrored, all_mirrored, own)]

@@ -59,7 +59,7 @@ def test_a_detector_is_saved_installed_and_listed(
 def test_two_installations_at_the_same_time_do_not_mix_their_files(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one continues when the second one has unpacked its file but not renamed its folder."""
+    """The first installation waits until the second one has unpacked its file but not renamed its folder."""
     demo = model_folder(Path("demo"))
     weights, _ = read_tensors(demo / "weights.safetensors")
     card = json.loads((demo / "model.json").read_text())
@@ -203,9 +203,10 @@ def test_a_head_starts_from_all_layers_but_the_last(tmp_path: Path) -> None:
     demo.save(tmp_path / "start")
     assert isinstance(demo.psi, FeaturePsi)
     psi = FeaturePsi(load_encoder("efficientnet-lite0"), demo.card.student, 16)
-    last = len(psi.head) - 1  # the head alternates convolutions and activations, and ends with a convolution
+    # The head alternates convolutions and activations. Its last layer is a convolution.
+    last = len(psi.head) - 1
     before = psi.head[last].weight.detach().clone()
-    num_convolutions = last // 2  # without the last one
+    num_convolutions = last // 2  # The last convolution is not counted.
     assert start_student(psi, tmp_path) == 2 * num_convolutions, "weights and biases"
     for index in range(0, last, 2):
         assert torch.equal(psi.head[index].weight, demo.psi.head[index].weight)

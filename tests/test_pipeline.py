@@ -42,7 +42,7 @@ def _assert_same_result(first: Path, second: Path) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the finished run that tests may resume."""
+    """Return a copy of the finished run, which tests may resume."""
     return Path(shutil.copytree(quick_run, tmp_path_factory.mktemp("runs") / "uninterrupted"))
 
 
@@ -121,7 +121,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
     number: int, uninterrupted: Path, photos: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     output = tmp_path / "run"
-    if number < 30:  # only the last case runs the checks and the report, which take time
+    if number < 30:  # Checks and report take time, so only the last case has them.
         request.getfixturevalue("without_report")
     with pytest.raises(KeyboardInterrupt):
         discover(
@@ -146,7 +146,7 @@ def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path
     checkpoints = sorted(path.name for path in (output / "checkpoints").iterdir())
     assert checkpoints[0] == "stage1.previous.safetensors"
     assert Stage1.load(Run.open(output), "cpu").centroids.shape[0] == QUICK["K"]
-    train_stage1(output=output, resume=True, device="cpu")  # a finished Stage 1 is not changed
+    train_stage1(output=output, resume=True, device="cpu")  # A finished Stage 1 is not changed.
     discover(output=output, resume=True, device="cpu")
     _assert_same_result(uninterrupted, output)
 
@@ -187,7 +187,7 @@ AUTO_K = {name: value for name, value in QUICK.items() if name not in ("K", "M")
 
 @pytest.fixture(scope="module")
 def chosen(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that chose its number of landmarks."""
+    """Return a run that chose its number of landmarks."""
     output = tmp_path_factory.mktemp("runs") / "chosen"
     discover(photos, landmarks="auto", output=output, preset="tiny", settings=AUTO_K, device="cpu")
     return output
@@ -220,7 +220,7 @@ def test_a_chosen_number_gives_the_same_result_as_a_given_one(
 
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("moment", ["how many landmarks", "landmark_count", "recovery"])
-def test_a_run_interrupted_around_the_choice_resumes_to_the_same_result(
+def test_a_run_interrupted_around_the_choice_of_k_resumes_to_the_same_result(
     moment: str, chosen: Path, photos: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "run"
@@ -300,7 +300,7 @@ def test_every_ablation_takes_effect(
     )
     assert len(detector.names) == 4
     if changes == {"flip.test": False}:
-        assert not detector.card.flip_test  # this setting does not change the weights
+        assert not detector.card.flip_test  # This setting does not change the weights.
         return
     if changes == {"flip.partner": "itself"}:
         assert detector.card.mirror == (0, 1, 2, 3)
@@ -327,7 +327,7 @@ def test_the_preset_paper_has_the_phases_of_the_paper() -> None:
 
 @pytest.mark.usefixtures("without_report")
 def test_first_keypoints_can_be_read_from_a_file(photos: Path, scene: Scene, tmp_path: Path) -> None:
-    """The paper's synthetic initialization: true landmarks as first keypoints."""
+    """As in an experiment of the paper, the first keypoints are the true landmarks."""
     path = tmp_path / "points.csv"
     rows = [
         f"{index:03d}.png,{x:.3f},{y:.3f}"
@@ -376,7 +376,7 @@ def test_temporal_pairs_need_video_frames(photos: Path, tmp_path: Path) -> None:
 def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames 0, 20, ... of one video and 10, 30, ... of another; the last picture belongs to no video."""
+    """The pictures are frames 0, 20, ... of one video and 10, 30, ... of another; the last is no frame."""
     images = [
         {"id": index, "file_name": str(path), "video_id": index % 2, "frame_id": 10 * index}
         for index, path in enumerate(sorted(photos.iterdir()))
@@ -395,7 +395,7 @@ def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
         tmp_path / "frames.json", output=tmp_path / "run", preset="tiny", settings=settings, device="cpu"
     )
     assert len(paired) == QUICK["rounds.count"]
-    video = np.arange(23) % 2  # the video of every picture but the last
+    video = np.arange(23) % 2  # the index of the video of every picture but the last
     for neighbors in paired:
         assert (neighbors[:-1] >= 0).all()
         assert (neighbors[:-1] % 2 == video[:, None]).all(), "neighbors are frames of the same video"

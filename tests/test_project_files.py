@@ -85,7 +85,7 @@ def test_a_release_is_audited_and_has_a_bill_of_materials() -> None:
     script = ROOT / "scripts" / "audit_release.sh"
     assert subprocess.run(["sh", "-n", str(script)]).returncode == 0
     text = script.read_text(encoding="utf-8")
-    assert "set -eu" in text  # a vulnerability makes pip-audit, and with it the release, fail
+    assert "set -eu" in text  # If pip-audit finds a vulnerability, the release fails.
     assert "bin/pip-audit" in text
     assert "bin/cyclonedx-py" in text
 

@@ -1,4 +1,4 @@
-"""Test the results pages: numbers computed by hand, and the committed quality.json."""
+"""Test the results pages: compare them with numbers computed by hand and with the committed quality.json."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: Mo
         assert ("not the box that the data set names" in cells[2]) == bool(normalizer)
 
 
-def test_guesses_stand_beside_backward_errors_or_are_said_to_be_missing(quality_pages: ModuleType) -> None:
+def test_backward_errors_have_the_error_of_guessing_beside_them_or_a_note_that_it_is_missing(
+    quality_pages: ModuleType,
+) -> None:
     quality = _make_example_quality()
     page = quality_pages.build_pages(quality)["quality.md"]
     for missing in ("The guess for Stage 1 was not recorded", "Inter-ocular errors of faces-yt68 were not"):
@@ -147,8 +149,8 @@ def test_the_order_of_rows_is_compared_with_the_paper(quality_pages: ModuleType)
     page = quality_pages.build_pages(_make_example_quality())["ablations.md"]
     assert _find_row(page, "250")[1:4] == ["clusters-250", "5.50", "11.00"]
     assert _find_row(page, "250")[-2:] == ["8.58", "6.26"]
-    # Our ranks are 5 3 1 4 2, those of the paper 5 2 1 3 4. The squared differences 0 1 0 1 4 add up to 6, so
-    # the correlation is 1 - 6 x 6 / (5 x 24) = 0.7.
+    # Our ranks are 5 3 1 4 2, and the ranks in the paper are 5 2 1 3 4. The squared differences 0 1 0 1 4 add
+    # up to 6, so the correlation is 1 - 6 x 6 / (5 x 24) = 0.7.
     assert (
         "By forward error of Stage 1, from best to worst: 100, 500, 50, 250, 30; in the paper: 100, 50, 250, "
         "500, 30. The same row is best; Spearman's rank correlation is 0.70." in page
@@ -175,7 +177,7 @@ def test_videos_are_summarized_over_seeds(quality_pages: ModuleType) -> None:
             quality["runs"][f"{name}-s{seed}"] = {"by": {}, "motion": motion, "data": "flies-pair-video"}
             quality["rows"] += [_make_row(name, forward + 10 * offset, seed, stage) for stage in (1, 2)]
     page = quality_pages.build_pages(quality)["quality.md"]
-    # 0.2 and 0.23: mean 0.215, sample deviation 0.03 / root 2.
+    # The mean of 0.2 and 0.23 is 0.215, and their sample deviation is 0.03 divided by the square root of 2.
     assert "\n| flies | 0.215 ± 0.021 | 0.010 ± 0.000 | 0.500 ± 0.000 |\n" in page
     assert "the distance from flow falls from 0.215 to 0.115, more than the spread over seeds (0.021)" in page
     assert "of Stage 2 rises from 6.15 to 6.25, less than the spread over seeds (0.21)" in page
@@ -203,8 +205,8 @@ def test_a_repeated_run_replaces_the_published_one(merge: ModuleType) -> None:
     }
     repeated = {"run": {"name": "short-s0", "images": 7}, "rows": [_make_row("short", 3.9)]}
     merged = merge.merge(published, [repeated])
-    # Rows are in declared order: results before ablations. The row flip-train is gone, because it was
-    # computed from the old run short-s0.
+    # Rows have the order of the list of experiments: results before ablations. The row flip-train is gone,
+    # because it was computed from the old run short-s0.
     assert [(row["name"], row["forward"]) for row in merged["rows"]] == [
         ("yt68-superpoint", 3.0),
         ("short", 3.9),
@@ -230,7 +232,7 @@ def _read_published() -> dict[str, Any]:
 
 
 def test_the_page_of_first_keypoints_matches_its_json(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))  # the script also imports from `training`
+    monkeypatch.syspath_prepend(str(ROOT))  # The script also imports from `training`.
     record = json.loads((RESULTS / "keypoints.json").read_text(encoding="utf-8"))
     page = import_module("keypoints").build_page(record)
     assert (RESULTS / "keypoints.md").read_text(encoding="utf-8") == page
@@ -324,7 +326,7 @@ def test_backward_errors_stand_beside_their_guesses(summaries: ModuleType) -> No
         page = _read_page(f"docs/{name}")
         for start, row in names.items():
             values = [summaries.collect_values(quality, row, field) for field in fields]
-            values[1] = values[1][:1]  # one number: the error of the mean shape does not depend on the seed
+            values[1] = values[1][:1]  # The error of the mean shape is the same for all seeds.
             assert _find_cells(page, start)[-4:] == [summaries.format_mean(numbers) for numbers in values]
     page = _read_page("docs/expect.md")
     aflw_error = summaries.format_mean(
@@ -370,7 +372,7 @@ def test_errors_of_int8_match_the_published_rows() -> None:
         assert _find_cells(page, start)[1:4] == [f"{value:.2f}" for value in (*errors, guesses[name])]
 
 
-# Rows of the tables in README.md and docs/expect.md: (beginning of the row, data set, K).
+# Rows of the tables in README.md and docs/expect.md. Each entry has the row's beginning, the data set and K.
 README_ROWS = [
     ("| 3,095 faces <sup>1</sup> | 30 |", "faces-yt68", 30),
     ("| 10,000 faces, also from the side <sup>2</sup> | 10 |", "faces-mtfl-aflw", 10),
@@ -391,7 +393,8 @@ EXPECT_ROWS = [
     ("| 60 flies from above, 16 | 2 CPU cores, ", "flies-dpk", 16),
 ]
 CPU_RUNS = [("birds-cub", 30), ("faces-yt68", 10), ("flies-dpk", 16)]
-# First word of a run's note in quality.json -> how docs/expect.md says that the machine was shared.
+# Mapping from the first word of a run's note in quality.json to how docs/expect.md says that the machine was
+# shared.
 SHARED = {"five": "five runs at a time", "two": "two runs at a time", "other": "with other programs"}
 
 
@@ -486,7 +489,7 @@ def _read_default_rows(data: str, device: str, k: int) -> list[dict[str, Any]]:
 
 
 def _summarize_minutes(rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """Return the minutes of the first run that had its machine to itself, and "".
+    """Return the minutes of a run on a machine that it did not share, and "".
 
     If all runs shared their machine, return the mean minutes and the first word of the note about sharing.
     """

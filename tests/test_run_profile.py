@@ -1,4 +1,4 @@
-"""Test that `benchmarks/run_profile.py` adds each second of a run to the part that the next event ends."""
+"""Test that `benchmarks/run_profile.py` adds the time before an event to the part that the event ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ CHECKS = {"event": "progress", "stage": "checking landmarks"}
 def _profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]]
 ) -> dict[str, float]:
-    """Return the parts of a run with one event per second, without the parts that took no time."""
+    """Return a mapping from the parts of a run to their seconds, for a run with one event per second.
+
+    Parts that took no time are left out.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     lines = [json.dumps({"time": second, **event}) for second, event in enumerate(events)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
@@ -24,7 +27,7 @@ def _profile(
     return {part: seconds for part, seconds in parts.items() if seconds}
 
 
-def test_the_comparison_of_the_detectors_belongs_to_the_verification(
+def test_the_time_to_compare_the_two_detectors_counts_as_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = {"event": "progress", "stage": "training a second detector"}
@@ -34,14 +37,14 @@ def test_the_comparison_of_the_detectors_belongs_to_the_verification(
     assert _profile(tmp_path, monkeypatch, events) == expected
 
 
-def test_without_verification_the_first_check_is_not_counted_as_its_end(
+def test_without_verification_the_first_check_does_not_count_as_the_end_of_the_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = [{"event": "preview"}, CHECKS, {"event": "done"}]
     assert _profile(tmp_path, monkeypatch, events) == {"checks and report": 2}
 
 
-def test_student_rounds_are_compared_with_the_zero_shot_landmarks(
+def test_the_agreement_of_student_rounds_counts_as_time_of_the_zero_shot_landmarks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = [

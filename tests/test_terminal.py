@@ -23,7 +23,7 @@ from tests.conftest import selfmark
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\x9b31m\u202e [red]:cat:[/red]\n"
 SHOWN = "\\x1b]0;title\\x07\\x1b[2J\\r\\x9b31m\\u202e [red]:cat:[/red]\\n"
 
-# Code that prints without the package's console. Only that console makes text harmless.
+# Pattern of code that prints without the package's console. Only this console makes text harmless.
 _PRINTS = re.compile(
     r"(?<![\w.])(print|rich\.print|typer\.s?echo|sys\.std(out|err)\.write)\(|^\s*from rich\.console import"
 )
@@ -58,7 +58,7 @@ def test_tables_escape_names() -> None:
     assert isinstance(out.file, io.StringIO)
     printed = out.file.getvalue()
     assert is_harmless(printed)
-    # The title, the header and a cell. A line break in the text of a Rich table stays a line break.
+    # The title, the header and a cell have this text. Line breaks in a Rich table stay line breaks.
     assert printed.count(SHOWN.removesuffix("\\n")) == 3
 
 
@@ -97,7 +97,8 @@ def test_results_notes_tables_and_warnings_escape_names(
         warnings.warn(HOSTILE, stacklevel=1)
     out, err = capsys.readouterr()
     assert is_harmless(out + err)
-    assert out.count(":cat:") == 4, "':cat:' was replaced by an emoji"  # result, title, header and cell
+    # The text is in the result, in the title, in the header and in the cell.
+    assert out.count(":cat:") == 4, "':cat:' was replaced by an emoji"
     assert out.count(SHOWN) == 3  # In the header, the line break is not escaped.
     assert err.splitlines() == [SHOWN, f"UserWarning: {SHOWN}"]
 

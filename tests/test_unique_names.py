@@ -12,10 +12,10 @@ import selfmark
 PACKAGE = Path(selfmark.__file__).parent
 # Names that several modules define on purpose, because one caller chooses among these modules.
 SHARED_NAMES = {
-    "read": "paper/datasets/",  # one reader per data set
+    "read": "paper/datasets/",  # Each data set has a reader.
     "probe_video": "images/video",  # PyAV, OpenCV, and the module that chooses between them
     "read_frames": "images/video",
-    # Commands have the names of the public functions that they call.
+    # The functions of these commands have the names of the public functions that they call.
     "discover": "cli/discover.py",
     "evaluate": "cli/evaluate.py",
     "map_points": "cli/map.py",

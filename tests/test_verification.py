@@ -44,12 +44,12 @@ def verified(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_neither_run_sees_the_held_out_images(verified: Path, photos: Path) -> None:
     run = Run.open(verified)
     training, held_out = run.refs(), run.held_out_refs()
-    assert len(held_out) == 3  # a tenth of 24, rounded up
+    assert len(held_out) == 3  # A tenth of 24 images, rounded up, is held out.
     assert sorted(ref.path for ref in [*training, *held_out]) == sorted(photos.iterdir())
     content = run.read_verification()
     assert content is not None
     assert content["images"] == 3
-    assert content["second_run_images"] == 15  # 0.7 of 21, rounded up
+    assert content["second_run_images"] == 15  # 0.7 times 21 images, rounded up
     assert not (verified / "verification").exists()
 
 

@@ -32,7 +32,7 @@ TRACK = ["--find-animals=2", "--every=10"]
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Video of two animals, 120 frames."""
+    """Return a video of two animals with 120 frames."""
     return write_arena_video(wander(120, 2, seed=2), tmp_path_factory.mktemp("arena") / "arena.mp4")
 
 
@@ -90,7 +90,7 @@ def test_landmarks_lie_inside_the_crop(quick_run: Path, arena: Path, tmp_path: P
     crop = ["--crop=40,30,64,64", "--every=60", "--device=cpu"]
     assert selfmark("predict", quick_run, arena, "-o", tmp_path, *crop) == 0
     xy = np.array([(float(row["x"]), float(row["y"])) for row in _read_rows(tmp_path / "landmarks.csv")])
-    margin = 8  # pixels
+    margin = 8  # pixels around the crop in which landmarks may lie
     is_inside = (xy > (40 - margin, 30 - margin)) & (xy < (104 + margin, 94 + margin))
     assert is_inside.all()
     assert xy.max() > 60
@@ -151,7 +151,7 @@ def test_lost_frames_are_counted_with_tracking_too(
     from selfmark.images.video import read_frames
 
     path = tmp_path / "cut.mp4"
-    writer = open_video_writer(path, SIZE, 25.0)  # with the index at the front of the file
+    writer = open_video_writer(path, SIZE, 25.0)  # Its index is at the front of the file.
     for number, frame in read_frames(arena, range(120)):
         writer.write(frame, number / 25)
     writer.close()
@@ -235,7 +235,7 @@ class ConstantDetector(Detector):
         return NetworkLandmarks(torch.full((*shape, 2), 20.0), torch.ones(shape))
 
 detector = ConstantDetector.load("demo")
-labeled_video._MAX_ZOOM = 1  # small videos are encoded faster
+labeled_video._MAX_ZOOM = 1  # Small videos are encoded faster.
 for video in map(Path, sys.argv[1:]):
     refs = locate_objects([video], 1, Regions(animals=2))
     predictions = labeled_video.draw_videos(

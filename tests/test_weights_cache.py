@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def publish(monkeypatch):
-    """Make CONTENT the published weights of alike-t; call the fixture to change them."""
+    """Make CONTENT the published weights of alike-t; return a function that changes what is published."""
 
     def change(content=CONTENT, **changes):
         published = replace(
@@ -160,14 +160,14 @@ def test_failed_downloads_raise(cache, publish, server, page, message):
 
 
 def test_an_unreachable_server_gives_a_one_line_error(cache, publish):
-    publish(url="http://127.0.0.1:1/weights.pth")  # no server there
+    publish(url="http://127.0.0.1:1/weights.pth")  # No server listens on this port.
     with pytest.raises(InputError, match=r"cannot download .*selfmark weights alike-t --from FILE") as caught:
         weights_cache.install_weights("alike-t", None)
     assert "\n" not in str(caught.value)
 
 
 class MaliciousObject:
-    """Object that runs a shell command when unpickled."""
+    """An object that runs a shell command when it is unpickled."""
 
     def __init__(self, command):
         self.command = command
@@ -180,7 +180,7 @@ def test_a_malicious_pickle_is_not_opened(tmp_path):
     marker = tmp_path / "harm"
     attack = pickle.dumps(MaliciousObject(f"touch '{marker}'"), protocol=2)
     pickle.loads(attack)
-    assert marker.exists(), "the attack itself must work, or this test proves nothing"
+    assert marker.exists(), "the test proves nothing, because the attack itself does not work"
     marker.unlink()
     for name in ("superpoint_v1.pth", "weights.pt", "weights.safetensors", "weights"):
         path = tmp_path / name

@@ -50,7 +50,7 @@ def test_photo_with_exif_rotation_is_shown_upright(tmp_path: Path) -> None:
     pixels[:20, :20] = 255
     image = Image.fromarray(pixels)
     exif = image.getexif()
-    exif[0x0112] = 6  # rotate by 90 degrees, which moves the white corner to the right
+    exif[0x0112] = 6  # Viewers rotate the image by 90 degrees, so the white corner is right.
     image.save(tmp_path / "rotated.jpg", exif=exif, quality=95)
     shown = show_image(tmp_path / "rotated.jpg", (60, 90), [0.0, 0.0, 60.0, 90.0], [50.0, 10.0])
     upright = np.asarray(Image.open(io.BytesIO(ImageRenderer(shown, 200.0).large(0))))
@@ -67,7 +67,7 @@ def test_cache_drops_the_least_recently_used_entries() -> None:
         computed.append(number)
         return bytes(40)
 
-    for number in (0, 1, 0, 2, 0, 1):  # image 2 replaces 1, because 0 was used more recently
+    for number in (0, 1, 0, 2, 0, 1):  # Image 2 replaces 1, because 0 was used later.
         cache.get((number, ""), lambda number=number: compute(number))
     assert computed == [0, 1, 2, 1]
     assert cache._size <= 100

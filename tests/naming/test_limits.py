@@ -57,21 +57,21 @@ def receive_all(connection: socket.socket) -> bytes:
 
 
 def test_unfinished_requests_are_closed(hasty_server: ToyServer) -> None:
-    """Of 300 connections, most are closed because only 20 are allowed, the rest because they are too slow."""
+    """Open 300 connections. Most are closed because only 20 are allowed, the rest because they are slow."""
     beginnings = [b"", b"GET", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-a: "]
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(hasty_server)) for _ in range(300)]
         for number, connection in enumerate(connections):
-            with suppress(ConnectionError):  # closed already
+            with suppress(ConnectionError):  # The server has closed the connection already.
                 connection.sendall(beginnings[number % len(beginnings)])
-        assert hasty_server.client.get("/api/run").status_code == 200  # the page still works
+        assert hasty_server.client.get("/api/run").status_code == 200  # The page still works.
         started = time.monotonic()
         assert all(receive_all(connection) == b"" for connection in connections)
         assert time.monotonic() - started < 4
     assert hasty_server.client.get("/api/run").status_code == 200
 
 
-def test_the_server_continues_after_more_requests_than_open_files(tmp_path: Path) -> None:
+def test_the_server_survives_more_connections_than_it_may_open_files(tmp_path: Path) -> None:
     """700 half-sent requests wait for a server that may open 200 files."""
     code = """
 import resource, signal
@@ -94,7 +94,7 @@ with open_socket(0) as listener:
         assert process.stdout is not None
         url = httpx.URL(process.stdout.readline().strip())
         client = stack.enter_context(httpx.Client(base_url=url.copy_with(query=None), timeout=20))
-        assert client.get(url, follow_redirects=True).text == "hello"  # sets the cookie
+        assert client.get(url, follow_redirects=True).text == "hello"  # This request sets the cookie.
         # While the process is stopped, connections queue up. All of them are waiting when it continues.
         os.kill(process.pid, signal.SIGSTOP)
         for _ in range(700):
@@ -102,19 +102,21 @@ with open_socket(0) as listener:
             connection.sendall(b"GET / HT")
         os.kill(process.pid, signal.SIGCONT)
         started = time.monotonic()
-        for _ in range(2):  # a connection from before the burst, then a new one
+        # The first request uses the connection from before the burst, the second a new connection.
+        for _ in range(2):
             assert client.get("/", headers={"connection": "close"}).text == "hello"
             descriptors = len(os.listdir(f"/proc/{process.pid}/fd"))
-            assert descriptors < 64 + 40  # 64 connections, about 10 other files, and what is being closed
+            # The server has 64 connections and about 10 other files open, and is still closing connections.
+            assert descriptors < 64 + 40
         # The server did not wait until the half-sent requests timed out, which takes 10 seconds.
         assert time.monotonic() - started < 5
     assert errors.read_text().count("\n") <= 1
 
 
 def test_connections_without_a_token_do_not_lock_the_owner_out(hasty_server: ToyServer) -> None:
-    """The server answers requests without a token (403), but their connections stay open.
+    """Open many connections without a token, which stay open after the answer 403.
 
-    Half of the connections wait for the rest of a body.
+    On half of these connections, the server waits for the rest of a body.
     """
     host = hasty_server.origin.removeprefix("http://")
     with ExitStack() as stack:
@@ -154,7 +156,8 @@ def test_the_token_is_checked_before_the_parameters(shared_server: ToyServer) ->
         assert httpx.get(f"{shared_server.origin}/api/card?{query}").status_code == 403
         assert shared_server.client.get(f"/api/card?{query}").status_code == 400
     headers = {f"x-{number}": "a" * 1_000 for number in range(40)}
-    with suppress(httpx.TransportError):  # closed while the client was still sending
+    # The server may close the connection while the client is still sending.
+    with suppress(httpx.TransportError):
         assert shared_server.client.get("/api/card", headers=headers).status_code in (400, 431)
 
 
@@ -178,7 +181,7 @@ def test_lone_surrogates_are_a_bad_request(body: bytes, shared_server: ToyServer
     assert json.loads(response.content)["error"]
 
 
-def test_a_moved_model_is_reported_and_found_again(toy: ToyServer) -> None:
+def test_a_moved_model_is_reported_and_works_again_when_moved_back(toy: ToyServer) -> None:
     model = toy.folder / "model"
     moved = Path(model).rename(toy.folder / "elsewhere")
     rename = {"kind": "rename", "landmark": 0, "name": "nose"}

@@ -97,11 +97,11 @@ def test_edits_appear_in_exports_and_report(
     before = read_card_of(trained)
     with visit(browser, trained.address) as visited:
         page = wait_until_ready(visited)
-        assert page.url == f"{trained.origin}/", "the token is no longer in the address"
+        assert page.url == f"{trained.origin}/", "the token must not stay in the address"
         select(page, 0)
         page.fill("#name", "left ear")
         act_and_wait(page, lambda: page.press("#name", "Enter"))
-        act_and_wait(page, lambda: page.select_option("#partner", "0"))  # Enter has moved on to landmark 1
+        act_and_wait(page, lambda: page.select_option("#partner", "0"))  # Enter has selected landmark 1.
         act_and_wait(page, lambda: page.click("#color-vermilion"))
         select(page, 0)
         act_and_wait(page, lambda: page.click("#suggest"))
@@ -152,7 +152,7 @@ def test_edits_appear_in_exports_and_report(
 # --- keyboard, mouse and touch ----------------------------------------------------------------------
 
 
-def test_the_keyboard_names_hides_confirms_undoes_and_switches_views(browser: Any, toy: ToyServer) -> None:
+def test_keys_can_name_hide_confirm_undo_and_switch_views(browser: Any, toy: ToyServer) -> None:
     with visit(browser, toy.address) as visited:
         page = wait_until_ready(visited)
         keys = page.keyboard
@@ -161,7 +161,7 @@ def test_the_keyboard_names_hides_confirms_undoes_and_switches_views(browser: An
         # The next name can be typed before the previous name is saved.
         act_and_wait(page, lambda: keys.type("tail\near\n", delay=0), num_edits=2)
         keys.press("Escape")
-        act_and_wait(page, lambda: keys.press("h"))  # landmark 3 is selected now
+        act_and_wait(page, lambda: keys.press("h"))  # Landmark 3 is selected now.
         card = read_card_of(toy)
         assert card.names[:4] == ("landmark_0", "tail", "ear", "landmark_3")
         assert card.hidden == (3,)
@@ -197,15 +197,15 @@ def test_points_are_connected_and_paired_with_the_mouse(browser: Any, toy: ToySe
         page.click("[data-tool=connect]")
         page.mouse.click(*get_center(page, 0))
         act_and_wait(page, lambda: page.mouse.click(*get_center(page, 2)))
-        page.mouse.move(*get_center(page, 2))  # draw a line
+        page.mouse.move(*get_center(page, 2))  # Draw a line with the mouse.
         page.mouse.down()
         page.mouse.move(*get_center(page, 5), steps=5)
-        assert page.locator(".draft").count() == 2  # the line and its outline
+        assert page.locator(".draft").count() == 2  # The line has an outline.
         act_and_wait(page, page.mouse.up)
         assert set(read_card_of(toy).skeleton) == {(0, 2), (2, 5)}
         assert page.locator(".bone:not(.under)").count() == 2
         page.mouse.click(*get_center(page, 2))
-        act_and_wait(page, lambda: page.mouse.click(*get_center(page, 0)))  # removes the line again
+        act_and_wait(page, lambda: page.mouse.click(*get_center(page, 0)))  # The line is removed.
         assert read_card_of(toy).skeleton == ((2, 5),)
         page.click("[data-tool=pair]")
         page.mouse.click(*get_center(page, 2))
@@ -215,7 +215,7 @@ def test_points_are_connected_and_paired_with_the_mouse(browser: Any, toy: ToySe
         assert find_problems(visited) == []
 
 
-def test_names_are_connected_or_the_page_says_why_not(browser: Any, toy: ToyServer) -> None:
+def test_clicks_on_names_connect_landmarks_or_a_hint_says_why_not(browser: Any, toy: ToyServer) -> None:
     def click_name(landmark: int) -> None:
         select(page, landmark)
 
@@ -231,21 +231,22 @@ def test_names_are_connected_or_the_page_says_why_not(browser: Any, toy: ToyServ
         click_name(0)
         assert "0 · landmark_0 cannot be connected to itself" in page.inner_text("#hint")
         act_and_wait(page, lambda: click_name(3))
-        page.mouse.click(*get_center(page, 1))  # a point and a name
+        page.mouse.click(*get_center(page, 1))  # Connect a point with a name.
         act_and_wait(page, lambda: click_name(4))
         click_name(2)
-        page.click("#tab-gallery")  # here, a name selects, even if Connect was chosen before
+        page.click("#tab-gallery")  # In the gallery, a click on a name only selects the landmark.
         click_name(1)
         assert read_card_of(toy).skeleton == ((0, 3), (1, 4))
         page.keyboard.press("m")
         click_name(2)
         label = page.locator(".point.selected .label").bounding_box()
-        act_and_wait(page, lambda: page.mouse.click(label["x"] + 3, label["y"] + 5))  # its own partner
+        # A click on landmark 2 makes it its own partner.
+        act_and_wait(page, lambda: page.mouse.click(label["x"] + 3, label["y"] + 5))
         assert read_card_of(toy).confirmed == (2,)
         assert find_problems(visited) == []
 
 
-def test_landmarks_on_each_other_can_each_be_clicked(browser: Any, tmp_path: Path) -> None:
+def test_landmarks_at_the_same_point_can_be_clicked_separately(browser: Any, tmp_path: Path) -> None:
     folder = tmp_path / "overlapping"
     shown = make_toy_folder(folder, replace(CARD, trust=(0.9, 0.2, 0.9, 0.9, 0.9, 0.9)), images=1)
     shown.xy[0, :4] = [[40.0, 30.0], [40.0, 30.0], [40.0, 30.0], [41.0, 30.5]]
@@ -290,7 +291,7 @@ def test_points_are_corrected_by_dragging(browser: Any, tmp_path: Path) -> None:
         assert page.get_attribute("[data-tool=correct]", "aria-pressed") == "true"
         start, scale = get_center(page, 0), page.locator(".overlay").bounding_box()["width"] / 120
         page.keyboard.press("Control+a")  # Selected text must not be dragged instead of the point.
-        page.mouse.move(start[0] + 4, start[1] - 3)  # anywhere on the mark
+        page.mouse.move(start[0] + 4, start[1] - 3)  # The mark can be dragged by any of its pixels.
         page.mouse.down()
         page.mouse.move(start[0] + 4 + 10 * scale, start[1] - 3 + 5 * scale, steps=4)
         assert page.locator(".cross:not(.under)").count() == 4
@@ -310,11 +311,11 @@ def test_points_are_corrected_by_dragging(browser: Any, tmp_path: Path) -> None:
         assert page.locator(".point.absent").get_attribute("data-landmark") == "2"
         page.evaluate("document.activeElement.blur()")
         act_and_wait(page, lambda: page.keyboard.press("Enter"))
-        assert [point[2] for point in read_points()] == [2, 2, 0, 2, 2, 0]  # absent: 2; hidden: 5
+        assert [point[2] for point in read_points()] == [2, 2, 0, 2, 2, 0]  # 2 is absent, 5 is hidden.
         page.wait_for_function("() => document.getElementById('row').value === '2'")
         assert "1 of 3 images done; points moved: 1" in page.inner_text("#corrected")
         assert page.locator(".thumbnail[data-corrected=done]").count() == 1
-        page.reload()  # nothing is lost, and the tool is the same
+        page.reload()  # Nothing is lost, and the tool is the same.
         wait_until_ready(visited)
         page.click(".thumbnail[data-row='0']")
         page.wait_for_selector(".point.moved[data-landmark='0']")
@@ -416,7 +417,7 @@ def test_gallery_opens_images_and_mirror_view_confirms_pairs(browser: Any, toy: 
 
 
 def test_mirror_view_lists_an_unlearned_pair_only_once(browser: Any, tmp_path: Path) -> None:
-    """The partner of landmark 0 is not the one that the detector learned, and it is not confirmed."""
+    """The user paired landmarks 0 and 2; the detector learned another pair. Nobody has confirmed the pair."""
     card = replace(CARD, mirror=(2, 1, 0, 4, 3, 5), trained_mirror=CARD.mirror)
     shown = make_toy_folder(tmp_path / "cats", card)
     with serve(tmp_path / "cats", shown) as running, visit(browser, running.address) as visited:
@@ -604,13 +605,13 @@ def test_page_has_no_problems(browser: Any, shared_server: ToyServer, scheme: st
                 assert page.evaluate(_LOW_CONTRAST) == []
 
 
-# Controls without a label for screen readers.
+# JavaScript function that returns the controls without a label for screen readers.
 _WITHOUT_LABEL = """() => [...document.querySelectorAll('button, select, input')]
     .filter(node => node.offsetParent)
     .filter(node => !(node.ariaLabel || node.textContent.trim() || (node.labels && node.labels.length)))
     .map(node => node.outerHTML.slice(0, 120))"""
 
-# Text whose contrast against its background is below the 4.5 that WCAG requires.
+# JavaScript function that returns the text whose contrast is below 4.5, which WCAG requires.
 _LOW_CONTRAST = """() => {
   const channels = text => (text.match(/[\\d.]+/g) || []).map(Number);
   const linear = c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;

@@ -130,7 +130,7 @@ def test_tcp_nodelay_is_set() -> None:
                 writer.close()
         return value
 
-    with ThreadPoolExecutor(1) as thread:  # the event loop of the browser tests may run in this thread
+    with ThreadPoolExecutor(1) as thread:  # The browser tests may run an event loop in the main thread.
         assert thread.submit(lambda: asyncio.run(get_option())).result()
 
 

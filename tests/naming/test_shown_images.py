@@ -41,7 +41,7 @@ def run(quick_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_images_of_the_run_are_evenly_spaced(run: Path) -> None:
+def test_evenly_spaced_images_of_the_run_are_shown(run: Path) -> None:
     all_paths = [ref.path for ref in select_shown_images(run, [], 1000)]
     assert all_paths == [Path(entry["path"]) for entry in read_json(run / "images.json")]
     five = [ref.path for ref in select_shown_images(run, [], 5)]
@@ -80,7 +80,7 @@ def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
             entry["box"] = boxes[index % len(boxes)]
         write_json(entries, run / "images.json")
         assert {ref.box for ref in select_shown_images(run, [str(other)], 10)} == {expected}, (
-            "the box that all images of the run share, if any"
+            "other images get the box that all images of the run share, if there is such a box"
         )
 
 
@@ -178,20 +178,20 @@ def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, ph
 
 
 def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photos: Path) -> None:
-    """Compare with the rule of selfmark 0.1: landmarks that it stored must stay valid."""
+    """Compare with the rule of selfmark 0.1: landmarks that selfmark 0.1 stored must stay valid."""
     model, photo = run / "model", photos / "000.png"
     card, status = read_card(model), os.stat(photo)
     weights = hashlib.sha256((model / "weights.safetensors").read_bytes()).digest()
     mirror = card.mirror if card.flip_test else None
     images = dataclasses.asdict(card.images)
-    del images["aspect"]  # was added later
+    del images["aspect"]  # Version 0.1 did not have this setting.
     settings = [mirror, card.refine, images, dataclasses.asdict(card.network)]
     image = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
     expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image).encode())
     assert compute_images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
 
 
-def test_the_fingerprint_covers_networks_on_encoders(run: Path) -> None:
+def test_the_fingerprint_depends_on_all_settings_of_networks_on_encoders(run: Path) -> None:
     model = run / "model"
     card = replace(read_card(model), architecture="encoder", features=Features(name="onnx:own.onnx"))
     cards = [
@@ -238,7 +238,7 @@ def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
     monkeypatch.setattr(server, "_predict_in_child", predict)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: server.prepare_shown_images(run, refs, "cpu"), range(2))
-    assert len(predicted) == 1, "the second server uses what the first has predicted"
+    assert len(predicted) == 1, "the second server must use the landmarks that the first has predicted"
     np.testing.assert_array_equal(first.xy, second.xy)
     assert len(server.prepare_shown_images(run, other, "cpu")) == 2
     assert len(set(predicted)) == 2

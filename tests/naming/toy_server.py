@@ -1,4 +1,4 @@
-"""Make a model folder with a few images but no weights, and run a real server of its naming page."""
+"""Make a model folder with a few images but no weights, and serve the naming page of this folder."""
 
 from __future__ import annotations
 

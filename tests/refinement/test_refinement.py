@@ -1,4 +1,4 @@
-"""Test that refinement with corrected landmarks helps, keeps the original, and can be undone."""
+"""Test that refinement with corrected landmarks helps, keeps the original detector, and can be undone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from selfmark.run import files
 from selfmark.run.tensor_files import read_tensors
 from tests.conftest import selfmark
 
-SHIFT = np.array([0.0, -9.0])  # pixels in images of 192 pixels; vertical, so the same in mirrored images
+# Landmarks are moved by these pixels in images of 192 x 192. A vertical shift is the same in mirrored images.
+SHIFT = np.array([0.0, -9.0])
 FAST = ["--device=cpu"]
 for setting in ("iterations=20", "batch=4", "views=2", "folds=2", "lr=0.002"):
     FAST += ["--set", f"refinement.{setting}"]
@@ -48,7 +49,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def corrected(pictures: Path, tmp_path: Path) -> Path:
-    """The demo detector; all its landmarks in four images were moved by the same distance."""
+    """Return a run of the demo detector in which a user moved all landmarks of four images by SHIFT."""
     folder = tmp_path / "run"
     detector = Detector.load("demo")
     detector.save(folder / "model")
@@ -75,7 +76,7 @@ def test_corrections_move_the_landmarks_of_other_images(
     assert record["error_before"] == pytest.approx(100 * np.hypot(*SHIFT) / 192, rel=1e-3)
     assert record["error_after"] < 0.8 * record["error_before"], "in images left out of the training"
     moved = np.median(Detector.load(corrected)(others).xy - before, axis=(0, 1))
-    assert moved @ SHIFT > 0.3 * SHIFT @ SHIFT, "images without corrections follow"
+    assert moved @ SHIFT > 0.3 * SHIFT @ SHIFT, "landmarks of images without corrections move too"
     assert (corrected / "model-original" / "weights.safetensors").read_bytes() == original
 
     # A second refinement starts from the original, so it gives the same weights. Names are kept.
@@ -103,7 +104,8 @@ def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.Capt
         for landmark in range(2, 16):
             annotation["keypoints"][3 * landmark : 3 * landmark + 3] = [0, 0, 0]
     moved = content["annotations"][0]["keypoints"]
-    for annotation in content["annotations"][1:]:  # confirmed where the detector found them
+    # In all images but the first, the labels are where the detector found the landmarks.
+    for annotation in content["annotations"][1:]:
         for landmark in range(2):
             x, y = annotation["keypoints"][3 * landmark : 3 * landmark + 2]
             annotation["keypoints"][3 * landmark : 3 * landmark + 2] = [x - SHIFT[0], y - SHIFT[1]]
@@ -140,7 +142,7 @@ def test_unusable_inputs_are_reported(
         split_network(ZeroShotPsi(encoder, torch.zeros(4, encoder.part_channels), Features()))
 
 
-def test_landmarks_without_labels_stay(quick_run: Path) -> None:
+def test_landmarks_without_labels_hardly_move(quick_run: Path) -> None:
     detector = Detector.load(quick_run)
     network = split_network(detector.psi)
     pixels = torch.randint(
@@ -159,7 +161,7 @@ def test_landmarks_without_labels_stay(quick_run: Path) -> None:
         before, after = network.read(network.head, plain), network.read(head, plain)
     changes = (after - before).square().mean(dim=(0, 2, 3))
     assert changes[1:].max() < 0.3 * changes[0]
-    label_cell = (20 + 0.5) / 4 - 0.5  # of a label at pixel 20
+    label_cell = (20 + 0.5) / 4 - 0.5  # heatmap coordinate of a label at pixel 20
     target = draw_gaussians(torch.tensor([label_cell] * 2), 16, 2.0)
     error_before = (before[:, 0] - target).square().mean()
     assert (after[:, 0] - target).square().mean() < 0.5 * error_before
@@ -177,10 +179,10 @@ def save_refined(detector: Detector, folder: Path) -> None:
     refine_run._save(detector, folder / "model", folder / "labels.json", None, 4, 64)
 
 
-def test_a_refinement_that_ends_between_its_files_keeps_the_original(
+def test_the_original_is_kept_if_a_refinement_is_killed_between_two_files(
     corrected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process may be killed before each file gets its final name, also when it is undone."""
+    """Kill a refinement and its undoing right before each of the files gets its final name."""
     original = (corrected / "model" / "weights.safetensors").read_bytes()
     refined = build_refined(corrected)
     replace_file, calls, last_call = os.replace, 0, 0
@@ -189,7 +191,7 @@ def test_a_refinement_that_ends_between_its_files_keeps_the_original(
         nonlocal calls
         calls += 1
         if calls == last_call:
-            raise KeyboardInterrupt  # like a killed process, it must not be handled
+            raise KeyboardInterrupt  # Like a kill, this exception must not be handled by the program.
         replace_file(*args, **options)
 
     monkeypatch.setattr("selfmark.run.files.os.replace", replace_until_killed)
@@ -212,7 +214,7 @@ def test_a_refinement_that_ends_between_its_files_keeps_the_original(
 def test_a_full_disk_leaves_a_detector_as_it_was(
     corrected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every file that is written, in turn, may be the one that does not fit, also when it is undone."""
+    """Let the disk become full at each file in turn, when a refinement is saved and when it is undone."""
     refined = build_refined(corrected)
     sync_file, calls, last_call = files._sync_file, 0, 0
 

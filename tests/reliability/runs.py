@@ -30,9 +30,9 @@ WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")
 class Moment:
     """When to kill a process: some seconds into a phase, or right before the n-th change of a file.
 
-    phase:   one of `PHASES`; "" to count changes of files from the start
+    phase:   one of `PHASES`; "" to count changes of files instead
     seconds: seconds after the start of the phase
-    change:  number of the change, from 1; 0 to use the time
+    change:  number of the change, counted from 1 at the start of the process; 0 to use phase and seconds
     """
 
     phase: str = ""
@@ -85,7 +85,7 @@ def start_or_resume(
 
 
 def count_changes(photos: Path, output: Path, settings: dict[str, Any] = TINY) -> int:
-    """Do a run in a process, and return how often it changes a file, as `Moment.change` counts."""
+    """Do a run in a process, and return the number of file changes that `Moment.change` can count."""
     count = FORKSERVER.Value("i", 0)
     process = FORKSERVER.Process(target=_run_in_child, args=(photos, output, None, settings, count))
     process.start()
@@ -115,7 +115,7 @@ def _read_tensor_files(run: Path) -> dict[str, bytes]:
 def _run_in_child(
     photos: Path, output: Path, moment: Moment | None, settings: dict[str, Any], count: Any = None
 ) -> None:
-    """Do the run; `count` is a shared number to count the changes of files in."""
+    """Do the run; store the number of file changes in `count`, which both processes share."""
     torch.set_num_threads(1)
     if moment is not None and moment.change:
         _kill_before_change(output, moment.change)

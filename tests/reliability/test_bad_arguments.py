@@ -35,7 +35,7 @@ def _error(capsys: pytest.CaptureFixture[str]) -> str:
 def test_messages_of_system_errors_are_one_sentence(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name that is too long for the file system, and a disk that fails where nobody expects it."""
+    """Test a name that is too long for the file system, and a disk error that no function handles."""
     assert selfmark("discover", photos, "-o", tmp_path / "run", "--start-from", "a" * 5000) == 2
     assert "File name too long" in _error(capsys)
 
@@ -129,7 +129,7 @@ def test_a_decompression_bomb_is_refused_without_decoding_it(tmp_path: Path) -> 
     with pytest.raises(UnreadableImage, match="megapixels"):
         read_image_size(bomb)
     views = parse_views(["a=0,0,5,5", "b=5,5,5,5"])
-    require_inside(views, [ImageRef(bomb)])  # skips unreadable files; reading the images reports them later
+    require_inside(views, [ImageRef(bomb)])  # This check skips unreadable files, which are reported later.
     with pytest.raises(InputError, match="cannot be read"):
         _read_size(bomb)
 
@@ -185,7 +185,7 @@ def test_variables_of_torchrun_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("text", [",", " ", " , ,"])
-def test_a_list_without_methods_does_not_mean_all_methods(
+def test_an_empty_list_of_methods_does_not_mean_all_methods(
     text: str, labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, labels = tmp_path / "out", labeled / "labels.json"

@@ -1,4 +1,4 @@
-"""Test that a run is resumed only with the images it was started with: stored points belong to their rows."""
+"""Test that a run is resumed only with its own images, because its stored points refer to them by row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNREADABLE, READABLE = "003.png", "010.png"
 
 @pytest.fixture
 def images(photos: Path, tmp_path: Path) -> Path:
-    """Copies of the photos, one of which cannot be read."""
+    """Return a folder with copies of the photos, one of which cannot be read."""
     folder = Path(shutil.copytree(photos, tmp_path / "images"))
     (folder / UNREADABLE).write_bytes((photos / UNREADABLE).read_bytes()[:100])
     return folder
@@ -27,7 +27,7 @@ def images(photos: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def interrupted(images: Path, tmp_path: Path) -> Path:
-    """A run that was interrupted in its first round."""
+    """Return a run that was interrupted in its first round."""
 
     def interrupt(event: Event) -> None:
         if event["event"] == "train" and event["stage"] == "round":
@@ -49,7 +49,7 @@ def test_a_run_is_not_resumed_with_other_images(
     damaged = (images / UNREADABLE).read_bytes()
     shutil.copy(photos / UNREADABLE, images)
     resume("could not be read when the run started, but can be read now")
-    # With one image more and one less, the number of images is the same as before.
+    # One image more can be read and another image is missing, so the number of images is the same as before.
     (images / READABLE).unlink()
     resume("could not be read when the run started, but can be read now")
     (images / UNREADABLE).write_bytes(damaged)

@@ -77,7 +77,7 @@ def _show_metrics(run: Run) -> None:
         run_report.collect_metrics(metrics, 4, path)
 
 
-# For each file: how many crafted versions of it to read, and its reader.
+# Mapping from the file to the number of crafted versions that are read, and the function that reads them.
 READERS: dict[str, tuple[int, Callable[[Run], object]]] = {
     "run.json": (20, lambda run: Run.open(run.path)),
     "images.json": (100, lambda run: (run.refs(), select_shown_images(run.path, (), 3))),
@@ -152,7 +152,7 @@ def test_most_crafted_points_are_refused(finished: Path) -> None:
                 run_report._compute_detection_rates(run)
             except InputError as error:
                 num_refused += "landmarks.safetensors" in str(error)
-    assert num_refused > 5 * len(tensors)  # of ten crafted versions of each tensor
+    assert num_refused > 5 * len(tensors)  # There are ten crafted versions of each tensor.
 
 
 def test_crafted_maps_are_refused(finished: Path) -> None:

@@ -40,13 +40,13 @@ def convolve(output: str, **attributes: Any) -> Any:
 
 
 def slice_maps(end: int, axis: int) -> list[Any]:
-    """Return a convolution, and nodes that keep its first rows, columns or channels."""
+    """Return a convolution, and nodes that keep its first `end` channels (axis 1), rows or columns."""
     numbers = [constant("begin", [0]), constant("end", [end]), constant("axis", [axis])]
     return [convolve("maps"), *numbers, helper.make_node("Slice", ["maps", "begin", "end", "axis"], ["y0"])]
 
 
 def hide_channels() -> list[Any]:
-    """Return nodes with 6 channels, which ONNX Runtime cannot know before it runs them."""
+    """Return nodes whose output has 6 channels; ONNX Runtime learns this number only by running them."""
     return [
         convolve("maps"),
         constant("begin", [0]),
@@ -61,7 +61,7 @@ def hide_channels() -> list[Any]:
 
 
 def add_to_maps(name: str) -> list[Any]:
-    """Return a convolution, and nodes that add the largest value of a tensor to its maps."""
+    """Return a convolution, and nodes that add the largest value of the tensor `name` to its maps."""
     largest = helper.make_node("ReduceMax", [name], ["largest"], keepdims=0)
     return [convolve("maps"), largest, helper.make_node("Add", ["maps", "largest"], ["y0"])]
 
@@ -268,7 +268,7 @@ def test_the_memory_of_features_is_limited(nodes: list[Any]) -> None:
         encoder(random_images(2, 64))
 
 
-def test_models_that_fail_on_several_images_get_them_one_by_one() -> None:
+def test_models_that_fail_on_several_images_get_one_image_at_a_time() -> None:
     nodes = [
         convolve("maps"),
         constant("shape", [1, 6, 16, 16]),
@@ -289,7 +289,7 @@ def test_names_of_nodes_do_not_reach_the_terminal(capfd: pytest.CaptureFixture[s
     node.name = "\x1b]0;title\x07\x1b[31m"
     encoder = build_encoder("onnx:own.onnx", make_model(IMAGE_SHAPE, MAP_SHAPE, [node]))
     with pytest.raises(InputError):
-        encoder.compute_maps(torch.zeros(1, 3, 1, 1))  # smaller than the kernel
+        encoder.compute_maps(torch.zeros(1, 3, 1, 1))  # The image is smaller than the kernel.
     output = capfd.readouterr()
     assert (output.out, output.err) == ("", "")
 
@@ -353,7 +353,7 @@ def add_huge_tensor(model: Any) -> None:
     ids=["far", "nan", "negative", "large", "transposed", "tiled", "one score", "loop", "memory"],
 )
 def test_results_of_a_changed_detector_are_checked(change: Change, message: str, tmp_path: Path) -> None:
-    """Anybody can compute the checksum of a changed file, so it does not protect against crafted files."""
+    """Checksums do not protect against crafted files: anybody can compute the checksum of a changed file."""
     detector = Detector.load(TOY_DETECTOR)
     path = write_float32(detector, tmp_path / "model.onnx")
     model = onnx.load_from_string(remove_checksum(path.read_bytes(), path))

@@ -47,7 +47,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     reported = [event for event in events if event["event"] == "damaged"]
     assert [event["path"] for event in reported] == [str(path)]
     iterations = {event["stage"]: event["iteration"] for event in events if event["event"] == "resumed"}
-    assert iterations[stage] == {"stage1": 12, "stage2": 4}[stage]  # of the checkpoint before the damaged one
+    assert iterations[stage] == {"stage1": 12, "stage2": 4}[stage]  # The run resumes here.
     assert_same_result(quick_run, finished)
 
 
@@ -102,7 +102,7 @@ def test_damaged_labels_are_refused_after_the_network_was_trained_further(
     assert_same_result(quick_run, finished)
 
 
-def test_damaged_labels_are_computed_again_only_if_they_are_repeatable(finished: Path) -> None:
+def test_damaged_labels_are_computed_again_only_if_the_computation_is_repeatable(finished: Path) -> None:
     path = finished / "points" / "round-01.safetensors"
     run = Run.open(finished)
     device = torch.device("cpu")

@@ -13,7 +13,7 @@ from selfmark.features.packaged_weights import WEIGHTS_PACKAGES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "selfmark"
-# Packages whose module has another name.
+# Mapping from a package to its module, for packages whose module has another name.
 IMPORTED_AS = {"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 # Required packages that contain only weights, which are read without importing the package.
 WEIGHTS = {WEIGHTS_PACKAGES[DEFAULT_FEATURES].package}
@@ -36,7 +36,7 @@ def test_the_lock_file_has_every_constraint_except_torch_with_a_checksum() -> No
     expected = _read_constraints()
     assert expected.pop("torch") in text.splitlines()[1]
     assert locked == expected
-    assert "://" not in text  # no addresses: pip downloads from its configured index
+    assert "://" not in text  # Without addresses, pip downloads from its index.
 
 
 def test_required_packages_are_the_imported_ones() -> None:

@@ -38,7 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True
     ).returncode
     if code != 0:
-        pytest.skip("needs permission to mount a file system; the next test injects the same error")
+        pytest.skip("no permission to mount a file system; the next test injects the same error instead")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
@@ -66,7 +66,7 @@ def test_a_run_resumes_after_a_full_and_a_read_only_disk(
 def test_a_run_resumes_after_the_disk_was_full_during_a_tensor_file(
     photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing_file = 9  # the labels of round 2
+    failing_file = 9  # The ninth tensor file has the labels of round 2.
     sync_file, count = files._sync_file, 0
 
     def sync_until_full(path: Path, folder: int) -> None:
@@ -101,7 +101,7 @@ def test_a_run_resumes_after_its_folder_was_moved_away(photos: Path, quick_run: 
     assert_same_result(quick_run, output)
 
 
-def test_nothing_is_written_to_a_run_that_replaced_another(
+def test_a_process_does_not_write_to_a_run_that_replaced_its_own(
     photos: Path, quick_run: Path, tmp_path: Path
 ) -> None:
     output, away = tmp_path / "run", tmp_path / "away"
@@ -145,7 +145,7 @@ def test_a_run_can_be_created_after_an_interrupted_start(unfinished: str, tmp_pa
     for part in ("points", "checkpoints"):
         (output / part).mkdir(parents=True)
     (output / unfinished).write_text("{")
-    (output / ".start.0123abcd.part").mkdir()  # the detector of --start-from
+    (output / ".start.0123abcd.part").mkdir()  # a copy of the detector that --start-from names
     with pytest.raises(InputError, match="is not a run folder"):
         Run.open(output)
     Run.create(output, preset("tiny"), ["x"], [])

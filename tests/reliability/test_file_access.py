@@ -1,4 +1,7 @@
-"""Test that all files are opened by the modules that refuse links and special files and report full disks."""
+"""Test that only two modules access files: those that refuse links and special files and report full disks.
+
+Further modules may access some files for the reasons given in `ALLOWED`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ ACCESS = {
     "File", "VideoWriter", "VideoCapture", "ParquetWriter", "HDFStore", "NWBHDF5IO", "save_slp",
     "save_analysis_h5", "read_parquet", "to_parquet", "read_hdf", "to_hdf",
 }  # fmt: skip
-# The same for names that harmless functions also have, so the module is part of the name.
+# Functions that access files. The last part of these names is also the name of harmless functions, so the
+# names include the module.
 QUALIFIED = {
     "os.replace", "os.remove", "os.link", "os.truncate", "os.mkfifo", "shutil.copy", "np.load", "np.save",
     "onnx.load", "onnx.save", "torch.save", "os.fdopen",
@@ -34,7 +38,7 @@ GUARDS = {"run/guarded_files.py", "run/files.py"}  # modules that may access any
 NOT_FILES = {"Run.open", "RunModels.open", "webbrowser.open", "archive.open", "self.tensorboard.open"}
 # Names of functions of `run.files` and `images.input_files` that are called without a module.
 GUARDED_NAMES = {"read_text", "read_bytes", "write_text", "write_bytes"}
-# Other modules that may access files themselves: the allowed calls, and the reason in a comment.
+# Mapping from other modules that may access files themselves to the allowed calls. Comments give the reason.
 ALLOWED = {
     "run/array_files.py": {"safe_open"},  # opens a descriptor from `open_to_read`
     "features/cells.py": {"memmap"},  # maps an open file from `create_file`
@@ -44,17 +48,17 @@ ALLOWED = {
     "images/video_av.py": {"open"},
     "images/video_opencv.py": {"VideoCapture"},
     "images/mp4_header.py": {"open"},
-    "paper/reproduction/dataset_cache.py": {"open"},  # only the header of an image
+    "paper/reproduction/dataset_cache.py": {"open"},  # reads only the header of an image
     "naming/image_renderer.py": {"open"},  # opens bytes in memory
-    "report/embedding.py": {"np.load", "np.save"},  # standard input and output of a child process
+    "report/embedding.py": {"np.load", "np.save"},  # pipes to and from a child process
     "report/embedding_process.py": {"np.load", "np.save", "TemporaryFile"},
     "run/tensorboard_log.py": {"open"},  # gets an open file from `open_to_read`
-    "weights_cache.py": {"open"},  # a download, or a file that the user names
-    "run/devices.py": {"read_text"},  # /proc/meminfo
-    "paper/reproduction/figures.py": {"imread", "savefig"},  # imread: our own sheets; savefig: to memory
+    "weights_cache.py": {"open"},  # opens a download, or a file that the user names
+    "run/devices.py": {"read_text"},  # reads /proc/meminfo
+    "paper/reproduction/figures.py": {"imread", "savefig"},  # reads our own sheets and saves to memory
     # Files of installed packages.
     "features/packaged_weights.py": {"read_bytes"},
-    "model/fused_backend.py": {"read_bytes"},  # our own source files
+    "model/fused_backend.py": {"read_bytes"},  # reads our own source files
     "paper/reproduction/experiment.py": {"read_text"},
     # Libraries that need a path: they get the temporary file of `atomic_write`.
     "draw/video_writer.py": {"open", "VideoWriter"},
@@ -62,7 +66,7 @@ ALLOWED = {
     "export/lightning_pose.py": {"open"},
     "export/nwb.py": {"NWBHDF5IO"},
     "export/sleap.py": {"save_slp", "save_analysis_h5"},
-    "export/hdf5_files.py": {"open", "File", "read_text"},  # read_text: /proc
+    "export/hdf5_files.py": {"open", "File", "read_text"},  # `read_text` reads a file of /proc.
     "export/parquet.py": {"ParquetWriter"},
     "export/cvat.py": {"ZipFile"},
     "export/output_files.py": {"TemporaryFile"},
@@ -108,7 +112,7 @@ def test_files_are_accessed_only_through_the_guards() -> None:
                 unexpected.append(f"{module}:{line}: {name}")
     assert unexpected == [], "use selfmark.run.files or selfmark.run.guarded_files"
     allowed = {(module, name) for module, names in ALLOWED.items() for name in names}
-    assert allowed - used == set(), "remove what is no longer needed"
+    assert allowed - used == set(), "remove the calls from ALLOWED that no module makes any more"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def _find_input_errors(tree: ast.AST) -> Iterator[ast.Call]:
     "module", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
 )
 def test_failed_writes_raise_disk_errors(module: Path) -> None:
-    """`compare` and `reproduce` store other errors as the result of a method."""
+    """No InputError says that a write failed: `compare` and `reproduce` record it as a method's failure."""
     for call in _find_input_errors(ast.parse(module.read_text())):
         message = ast.unparse(call).split("InputError(", 1)[1]
         assert not re.match(r"f?['\"](cannot (write|store|save) |.*is the disk full)", message), message

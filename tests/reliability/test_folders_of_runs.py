@@ -110,7 +110,7 @@ def test_a_crafted_result_of_a_comparison_is_refused(change: dict[str, Any], tmp
         UnsafeFile("model is a link"),
     ],
 )
-def test_a_failure_that_may_pass_is_not_recorded(
+def test_a_failure_that_the_user_can_repair_is_not_recorded(
     error: InputError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(*_: object) -> None:
@@ -121,7 +121,7 @@ def test_a_failure_that_may_pass_is_not_recorded(
     with pytest.raises(type(error)):
         measure.measure_method(job)
     assert not job.result_file.exists()
-    error = InputError("too few images")  # `train` raises this error now
+    error = InputError("too few images")  # From now on, `train` raises this error.
     assert measure.measure_method(job)["failure"] == "too few images"
     assert job.result_file.exists()
 
@@ -135,10 +135,10 @@ def test_a_damaged_schedule_is_not_recorded_as_a_failure(tmp_path: Path) -> None
     assert not job.result_file.exists()
 
 
-def test_only_a_failed_training_of_an_earlier_attempt_is_recorded(
+def test_if_a_method_is_resumed_only_a_failed_training_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another error means that files of the earlier attempt are missing or damaged."""
+    """Any other error means that files of the earlier attempt are missing or damaged."""
     errors: list[Exception] = [TrainingError("collapsed"), InputError("config.yaml is missing")]
 
     def train(*_: object) -> None:
@@ -154,7 +154,7 @@ def test_only_a_failed_training_of_an_earlier_attempt_is_recorded(
 
 @pytest.fixture
 def trained_job(finished: Path, labeled: Path, tmp_path: Path) -> MethodJob:
-    """A method of a comparison that is trained, but not measured yet."""
+    """Return a method of a comparison that is trained, but not measured yet."""
     comparison = Comparison((str(labeled / "images"),), labeled / "labels.json", 4, 1.0, preset="tiny")
     job = MethodJob(comparison, "self-training", tmp_path / "out" / "self-training", "cpu")
     job.folder.mkdir(parents=True)
@@ -181,7 +181,7 @@ def test_a_disk_that_fills_up_during_the_evaluation_is_not_recorded_as_a_failure
         measure.measure_method(trained_job)
     assert not full
     assert not trained_job.result_file.exists()
-    row = measure.measure_method(trained_job)  # There is space again.
+    row = measure.measure_method(trained_job)  # The disk has space again.
     assert row["failure"] == ""
     assert row["forward"] > 0
 
@@ -215,7 +215,7 @@ def test_a_comparison_that_is_already_running_is_refused(
 def test_an_interrupted_comparison_ends_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the command gets SIGTERM. It ends the process of the current method and starts no other."""
+    """SIGTERM reaches only the command, which ends the process of the current method and starts no other."""
     ended: list[str] = []
     started: list[str] = []
 

@@ -1,4 +1,4 @@
-"""No command replaces one of its own input files, whatever the file is called and whatever links to it."""
+"""Test that no command replaces one of its own input files, even under another name or through a link."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_drawing_does_not_replace_videos(tmp_path: Path, capsys: pytest.CaptureF
     _require_refusal(tmp_path, capsys, tmp_path / "a_landmarks.mp4", *command)
 
 
-def test_animals_are_not_tracked_first(
+def test_outputs_are_checked_before_animals_are_tracked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -105,7 +105,7 @@ def test_predictions_do_not_replace_boxes(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
-def test_links_are_the_same_file(
+def test_a_link_counts_as_the_file_that_it_points_to(
     link: Callable[[Path, Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = _write_coco(tmp_path / "labels.json")
@@ -198,7 +198,7 @@ def test_written_data_sets_do_not_replace_files_of_others(
     assert _read_files(tmp_path) == before
 
 
-def test_folders_patterns_and_missing_files_are_no_input_files(tmp_path: Path) -> None:
+def test_folders_and_patterns_and_missing_files_do_not_count_as_input_files(tmp_path: Path) -> None:
     output = tmp_path / "a.csv"
     output.touch()
     require_inputs_kept([output], [tmp_path, tmp_path / "*.csv", tmp_path / "b.csv", "x\0y", None])

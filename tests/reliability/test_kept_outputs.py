@@ -1,4 +1,4 @@
-"""No command replaces files of another run, of another model, or files that selfmark did not write."""
+"""Test that no command replaces files of another run or model, or files that selfmark did not write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.paper.datasets import face_miniatures
 
 @pytest.fixture
 def other(quick_run: Path, tmp_path: Path) -> Path:
-    """Another run: a copy of the finished run with other weights."""
+    """Return another run, which is a copy of the finished run with other weights."""
     folder = tmp_path / "other"
     shutil.copytree(quick_run, folder)
     _change_weights(folder / "model")
@@ -139,7 +139,7 @@ def test_exports_of_another_model_are_kept(
     out = tmp_path / "out"
     assert _export(quick_run, out) == 0
     assert _export(quick_run, out) == 0
-    (out / "model.json").unlink()  # as an export that was killed leaves the folder
+    (out / "model.json").unlink()  # A killed export leaves the folder like this.
     assert _export(quick_run, out) == 0
     message = f"{out / 'weights.safetensors'} belongs to another model"
     _require_refusal(out, capsys, message, "export", other, "--onnx", "-o", out)
@@ -195,7 +195,7 @@ def test_folders_of_several_runs_belong_to_each_run(tmp_path: Path) -> None:
             require_own_output(tmp_path / marker / "out")
 
 
-def test_links_and_nested_runs_are_no_way_into_a_run(tmp_path: Path) -> None:
+def test_links_and_nested_runs_do_not_allow_writing_into_a_run(tmp_path: Path) -> None:
     outer = _make_run(tmp_path / "outer")
     inner = _make_run(outer / "inner")
     (tmp_path / "link").symlink_to(outer)
@@ -210,14 +210,13 @@ def test_links_and_nested_runs_are_no_way_into_a_run(tmp_path: Path) -> None:
 
 
 def test_the_packaged_detector_owns_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name is not a path, even if the current folder is a run."""
+    """The name "demo" is not a path, even if the current folder is a run."""
     monkeypatch.chdir(_make_run(tmp_path / "run"))
     with pytest.raises(InputError, match=r"lies in .*run, which is another run"):
         require_own_output(Path("predictions"), Path("demo"))
 
 
-def test_earlier_metrics_can_be_compared(tmp_path: Path) -> None:
-    """Versions that did not record the model wrote files that may be replaced."""
+def test_metrics_of_versions_that_did_not_record_the_model_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text(json.dumps({"selfmark": "0.1"}))
     require_same_model(tmp_path / "metrics.json", "a", tmp_path)
     require_same_model(tmp_path / "missing.json", "a", tmp_path)

@@ -1,4 +1,4 @@
-"""Test that a writer killed (SIGKILL) before any of its file changes leaves no half-written file."""
+"""Kill (SIGKILL) writers before each of their file changes, and test that no file is half-written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from selfmark.run.tensor_files import write_tensors
 from tests.export.fakes import CARD, STILLS, make_predictions
 from tests.reliability.runs import WRITES
 
-MAX_KILLS = 8  # per writer
+MAX_KILLS = 8  # maximum number of kills of each writer
 # These formats contain a time or a random identifier, or need images or a video.
 EXCLUDED = {"nwb", "ultralytics", "sleap-analysis"}
 # The bytes of these files differ each time they are written, so only the names of the files are compared.
@@ -53,7 +53,7 @@ for _name in sorted(set(FORMATS) - EXCLUDED):
 
 
 def _write_and_kill(write: Callable[[Path], Any], folder: Path, change: int) -> int:
-    """Write in a child process, killed right before its n-th change of a file; return its exit code."""
+    """Write in a child process that is killed before its n-th change of a file; return its exit code."""
     child = os.fork()
     if child == 0:
         count = 0
@@ -103,8 +103,8 @@ def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_early", [False, True], ids=["current", "early"])
-def test_a_killed_map_leaves_the_old_or_the_new_one(is_early: bool, finished: Path) -> None:
-    """Maps of early versions have another name of the file of arrays."""
+def test_killing_the_writer_of_a_map_leaves_the_old_or_the_new_map(is_early: bool, finished: Path) -> None:
+    """Test old maps of the current and of early versions, whose file of arrays has another name."""
     detector, model = Detector.load(finished), finished / "model"
     old, new = _make_mapping(detector, 1.0), _make_mapping(detector, 2.0)
     found, killed = set(), 0

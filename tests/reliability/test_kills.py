@@ -38,7 +38,7 @@ def uninterrupted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def draw_moments(runs: int, seconds: dict[str, float], changes: int, rng: random.Random) -> list[Moment]:
     """Draw two moments for each run: one by time, in every phase in turn, and one by file changes.
 
-    Which of them comes first alternates: after the first kill, the run has fewer phases and changes left.
+    The order of the two alternates from run to run, because fewer phases and changes are left after a kill.
 
     Args:
         runs: number of runs.
@@ -104,8 +104,8 @@ def test_a_killed_run_whose_landmarks_stand_still_gives_the_same_result(photos: 
     changes = count_changes(photos, uninterrupted, settings)
     skipped = [event["skipped"] for event in Run.open(uninterrupted).events() if event["event"] == "movement"]
     assert skipped == [0, 6]
-    # In the checkpoint after the first measurement, between the second one and its checkpoint, in that
-    # checkpoint, and in the final part.
+    # Kill the run in the checkpoint after the first measurement, between the second measurement and its
+    # checkpoint, in this second checkpoint, and in the final part.
     for before_end in (88, 82, 76, 68):
         moment = Moment(change=changes - before_end)
         killed = tmp_path / f"killed-{before_end}"

@@ -1,4 +1,4 @@
-"""Test run folders from strangers: links do not lead out of them, and special files do not block."""
+"""Test that links in run folders from strangers are not followed, and that special files do not block."""
 
 from __future__ import annotations
 
@@ -150,13 +150,15 @@ OPERATIONS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("marker", ["run.json", "model.json"])
-def test_links_in_any_component_are_refused(marker: str, operation: str, tmp_path: Path) -> None:
+def test_links_in_any_component_of_a_path_in_a_run_folder_are_refused(
+    marker: str, operation: str, tmp_path: Path
+) -> None:
     root, victim = tmp_path / "root", tmp_path / "victim"
     (root / "inner").mkdir(parents=True)
     (root / marker).write_text("{}")
     (victim / "deep" / "sub").mkdir(parents=True)
     for folder in (victim, victim / "deep"):
-        (folder / "run.json").write_text("{}")  # This marker does not make the link trusted.
+        (folder / "run.json").write_text("{}")  # A run.json behind the link does not make the link trusted.
         (folder / "a.txt").write_text("{}")
     (root / "inner" / "link").symlink_to(victim)
     before = _read_files(victim)
@@ -243,7 +245,8 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
     "folder": lambda path: path.mkdir(),
     "sparse": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 1 << 42),
 }
-# Huge files that do no harm: the lock file is not read, and the landmarks are predicted again.
+# Pairs of a kind of special file and a place where it does no harm: selfmark does not read the lock file, and
+# predicts the landmarks again.
 HARMLESS = {("sparse", ".lock"), ("sparse", "naming/landmarks.safetensors")}
 
 

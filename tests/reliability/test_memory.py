@@ -16,7 +16,8 @@ from selfmark.export import get_writer
 from selfmark.images.sources import list_images
 
 IMAGES = 5_000
-MAX_BYTES = 2_000  # per image; a crop kept by mistake would take 12,000
+# Maximum growth of the memory for each image. Keeping the crop of an image would take 12,000 bytes.
+MAX_BYTES = 2_000
 
 
 def measure_resident_memory() -> int:
@@ -48,7 +49,7 @@ def test_prediction_over_many_images_runs_in_constant_memory(quick_run: Path, tm
     path = get_writer("csv")(record_memory(detector.predict(refs, 64)), detector.card, tmp_path)
     assert sum(1 for _ in path.open()) == 1 + 4 * IMAGES
     done, used = np.array(samples, dtype=float).T
-    is_steady = done > IMAGES / 4  # before that, buffers and caches grow
+    is_steady = done > IMAGES / 4  # At first, buffers and caches grow.
     slope = np.polyfit(done[is_steady], used[is_steady], 1)[0]
     print(f"{slope:.0f} bytes per image")
     assert slope < MAX_BYTES

@@ -64,7 +64,7 @@ def test_tables_and_coco_files_have_the_right_names(hostile: Path, quick_run: Pa
 
 
 @pytest.mark.parametrize("output_format", ["coco-results", "cvat", "dlc", "label-studio", "ultralytics"])
-def test_further_formats_are_written_or_refused_without_a_crash(
+def test_writers_of_other_formats_do_not_crash_on_hostile_names(
     output_format: str, hostile: Path, quick_run: Path, tmp_path: Path
 ) -> None:
     assert selfmark("predict", quick_run, hostile, "-o", tmp_path, "--format", output_format) in (0, 2)

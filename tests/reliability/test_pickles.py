@@ -1,4 +1,4 @@
-"""Test that no malicious pickle runs, in place of any file that selfmark reads."""
+"""Replace each file that selfmark reads with a malicious pickle, and test that the pickle is not executed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _resume(run: Path) -> object:
     return discover(output=run, resume=True, device="cpu")
 
 
-# Files of a run and their readers.
+# Mapping from files of a run to functions that read them.
 FILES: dict[str, Callable[[Path], object]] = {
     "model/weights.safetensors": Detector.load,
     "model/model.json": Detector.load,
@@ -111,7 +111,7 @@ def test_no_pickle_is_executed_when_a_run_is_resumed(
     assert not marker.exists()
 
 
-# Files given by the user and their readers.
+# Mapping from files given by the user to functions that read them.
 USER_FILES: dict[str, Callable[[Path], object]] = {
     "labels.h5": lambda path: read_ground_truth(path, []),
     "labels.csv": lambda path: read_ground_truth(path, []),

@@ -1,4 +1,4 @@
-"""Simulate a power failure: unsynced writes are lost, and folders have their last synced entries."""
+"""Test runs after a simulated power failure, which undoes all changes of files since their last sync."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 class Disk:
-    """What is on the disk for certain: the content of files and folders at their last sync."""
+    """The data that survive a power failure: files and folders as they were at their last sync."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.folders: dict[int, dict[str, int]] = {}  # by inode of a folder: names and inodes of its entries
-        self.files: dict[int, bytes] = {}  # content by inode
+        self.folders: dict[int, dict[str, int]] = {}  # from a folder's inode to its entries
+        self.files: dict[int, bytes] = {}  # from a file's inode to its content
         self.syncs = 0
 
     def sync(self, descriptor: int) -> None:
@@ -51,7 +51,7 @@ class Disk:
             elif entry in self.files:
                 (target / name).write_bytes(self.files[entry])
             else:
-                (target / name).touch()  # created, but none of its content is on the disk
+                (target / name).touch()  # The file exists, but none of its content is on the disk.
 
 
 def _check_files(folder: Path) -> str:
@@ -80,7 +80,7 @@ def test_after_a_power_failure_all_files_are_complete_and_the_run_resumes(
     def sync(descriptor: int) -> None:
         fsync(descriptor)
         disk.sync(descriptor)
-        if disk.syncs % 4 == 0 or disk.syncs < 20:  # all of the first 19, then every fourth
+        if disk.syncs % 4 == 0 or disk.syncs < 20:  # Test the first 19 syncs, then every fourth.
             target = tmp_path / f"state-{disk.syncs}"
             disk.restore(target)
             states.append(_check_files(target) if target.exists() else "not created")

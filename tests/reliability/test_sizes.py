@@ -1,4 +1,4 @@
-"""Test that files that claim huge sizes or point elsewhere are refused before they cost memory or time."""
+"""Test that files that claim huge sizes or point elsewhere are refused before they take memory or time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _limit_memory_and_time() -> Iterator[None]:
         ("network.depth", 10**6, "network.depth must be between"),
         ("network.descriptor", 10**9, "network.descriptor must be between"),
         ("network.norm_groups", 0, "network.norm_groups must be between"),
-        ("network.channels", 1024, "does not match"),  # half a gigabyte of weights that are not in the file
+        ("network.channels", 1024, "does not match"),  # The file has no such half gigabyte.
         ("mirror", [10**9] * 4, "permutation"),
         ("skeleton", [[0, 10**9]], "skeleton"),
     ],
@@ -165,15 +165,15 @@ def test_an_image_with_a_huge_size_in_its_header_is_refused(kind: str, tmp_path:
 
 
 def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
-    """400 megapixels of one color: 5 megabytes as a file, 1.2 gigabytes as pixels."""
+    """The image has 400 megapixels of one color: 5 megabytes in the file, and 1.2 gigabytes decoded."""
     path = tmp_path / "bomb.png"
     stream = zlib.compressobj(1)
     rows = bytes(1 + 3 * 20_000) * 100
-    # After a full flush, equal rows become equal bytes, so the second block can be repeated.
+    # After a full flush, equal rows are compressed to equal bytes, so the second block can be repeated.
     first, following = (stream.compress(rows) + stream.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     data = first + following * 199 + stream.flush()
     content = bytearray(_make_png(20_000, 20_000))
-    chunk_start = content.index(b"IDAT") - 4  # the length of a chunk comes before its name
+    chunk_start = content.index(b"IDAT") - 4  # The length of a chunk comes before its name.
     path.write_bytes(bytes(content[:chunk_start]) + struct.pack(">I", len(data)) + b"IDAT" + data)
     with pytest.raises(UnreadableImage, match="400 megapixels"):
         read_image(path, 200.0)
@@ -268,7 +268,7 @@ def test_the_header_of_a_fragmented_or_nested_file_is_checked(tmp_path: Path) ->
         frames = make_box(b"trun", struct.pack(">II", 0, num_frames))
         fragments.append(make_box(b"moof", make_box(b"traf", frames)))
     check(fragments[0], bytes(40))
-    with pytest.raises(InputError, match="claims 130 frames"):  # more than the file has bytes
+    with pytest.raises(InputError, match="claims 130 frames"):  # The file has fewer bytes than 130.
         check(*fragments)
     with pytest.raises(InputError, match="compressed header"):
         check(make_box(b"moov", make_box(b"cmov", b"")))
@@ -293,7 +293,7 @@ def test_an_image_that_claims_more_pixels_than_its_bytes_can_hold_is_refused(tmp
     path.write_bytes(_make_png(10_000, 10_000))
     with pytest.raises(UnreadableImage, match=r"claims 10,000 x 10,000 pixels, but the file has \d+ bytes"):
         read_image(path, 200.0)
-    Image.new("1", (4_000, 3_000)).save(path)  # one color, about 1.5 kilobytes
+    Image.new("1", (4_000, 3_000)).save(path)  # The image has one color and takes about 1.5 kilobytes.
     assert read_image(path, 200.0).shape == (3_000, 4_000, 3)
 
 
@@ -366,7 +366,7 @@ def test_archives_are_written_but_never_unpacked() -> None:
     ]
     assert uses == [
         ("cvat.py", 'zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive,'),
-        ("cvat.py", "with zipfile.ZipFile(path) as archive:"),  # reads back what was written
+        ("cvat.py", "with zipfile.ZipFile(path) as archive:"),  # This call reads back what was written.
     ]
 
 

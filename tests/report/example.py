@@ -1,4 +1,4 @@
-"""Provide data for the tests of the page: a small run without and with an evaluation."""
+"""Provide data for the tests of the report page: a small run without and with an evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ def make_example_data(**changes: Any) -> ReportData:
     ]
     history += [{"stage": "stage 2", "iteration": i, "loss": 0.01 * i} for i in (10, 20)]
     xy = rng.uniform(5, 58, (E, K, 2))
-    xy[0] = [[16, 20], [48, 20], [16, 52], [48, 52]]  # so far apart that no disc hides another
+    xy[0] = [
+        [16, 20],
+        [48, 20],
+        [16, 52],
+        [48, 52],
+    ]  # These landmarks are so far apart that no disc hides another.
     data = ReportData(
         title="cats & dogs",
         names=("nose", "left <b>eye</b>", "right eye", "tail"),

@@ -25,8 +25,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _measure_ink(picture: np.ndarray) -> float:
-    """Return the fraction of the pixels that differ from the most common color, the background."""
-    packed = picture @ [1 << 16, 1 << 8, 1]  # one number for each color
+    """Return the fraction of the pixels that differ from the background, which is the most common color."""
+    packed = picture @ [1 << 16, 1 << 8, 1]  # Each color becomes one number.
     colors, counts = np.unique(packed, return_counts=True)
     background = picture[packed == colors[counts.argmax()]][0]
     difference = np.abs(picture - background).max(axis=2)
@@ -122,7 +122,7 @@ def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> N
     for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
         column, row = ((value + 0.5) / S * box["width"] for value in (x, y))
         patch = first[round(row) - 1 : round(row) + 1, round(column) - 1 : round(column) + 1]
-        # JPEG compression spreads the noise of the image into the disc.
+        # JPEG compression spreads noise of the image into the disc, so its color is not exact.
         assert np.abs(patch.mean(axis=(0, 1)) - color).max() < 50
 
 
@@ -133,7 +133,8 @@ def test_charts_and_scatter_plots_are_not_blank(browser: Any, report: Path, sche
         background = picture[2, 2]
         assert background.max() < 60 if scheme == "dark" else background.min() > 240
         figures = seen.page.query_selector_all("svg[role=img]")
-        assert len(figures) == 1 + 2 + 3 + 1  # curves, scatter plots, losses, rounds
+        # The page has one chart of curves, two scatter plots, three charts of losses and one of rounds.
+        assert len(figures) == 1 + 2 + 3 + 1
         for svg in figures:
             inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
             assert _measure_ink(inside) > 0.01
@@ -178,10 +179,10 @@ def test_print_shows_everything(browser: Any, report: Path) -> None:
             for box in _get_bounding_boxes(seen.page, f"{BLOCKS}, .settings")
         )
         assert seen.find_problems() == []
-        # Words of the summaries that are clicked to open details.
+        # Only the summaries, which a reader clicks to open details, are not printed. These are their words.
         summaries = {"Compare", "all", "landmarks", "in", "one", "table", "Show", "settings"}
         assert before - set(seen.page.inner_text("main").split()) <= summaries
-        assert take_screenshot(seen.page)[-2, 2].min() > 240  # paper is white
+        assert take_screenshot(seen.page)[-2, 2].min() > 240  # Paper is white.
         is_kept_together = seen.page.eval_on_selector_all(
             "figure, .card, tr", "all => all.every(item => getComputedStyle(item).breakInside === 'avoid')"
         )

@@ -48,10 +48,10 @@ def test_a_line_has_the_expected_coordinates() -> None:
     assert [label for _, label in chart.x_ticks] == ["0", "20", "40", "60", "80", "100"]
     assert [x for x, _ in chart.x_ticks] == pytest.approx([LEFT + i * (RIGHT - LEFT) / 5 for i in range(6)])
     assert chart.note == "0 at the end"
-    assert chart.lines[0].marks == ""  # a single line has no symbols
+    assert chart.lines[0].marks == ""  # A single line has no symbols.
 
 
-def test_only_the_last_attempt_of_a_repeated_iteration_counts() -> None:
+def test_the_last_loss_of_a_repeated_iteration_is_shown() -> None:
     events = [
         {"stage": "warm-up", "iteration": i, "loss": {"total": v}}
         for i, v in ((1, 4.0), (2, 4.0), (2, 2.0), (3, 1.0))
@@ -79,7 +79,9 @@ def test_long_histories_are_averaged() -> None:
     (chart,) = build_loss_charts(events)
     heights = [y for _, y in _read_points_of_single_line(chart)]
     assert 100 < len(heights) <= 300
-    assert [label for _, label in chart.y_ticks][-1] == "0.6"  # the axis fits the means of 0.5, not the noise
+    assert [label for _, label in chart.y_ticks][
+        -1
+    ] == "0.6"  # The axis fits the means of 0.5, not the noise.
     assert heights == pytest.approx([BOTTOM - (BOTTOM - TOP) * 0.5 / 0.6] * len(heights), abs=0.1)
 
 
@@ -137,7 +139,7 @@ def test_long_lines_keep_their_ends_and_a_few_symbols() -> None:
     assert _read_points(a)[-1][0] == RIGHT
     marks = [set(re.findall(r"M([\d.]+) ", line.marks)) for line in (a, b)]
     assert all(4 <= len(mark) <= 8 for mark in marks)
-    assert not marks[0] & marks[1]  # symbols do not overlap where the lines coincide
+    assert not marks[0] & marks[1]  # Symbols do not overlap where the lines coincide.
 
 
 def test_points_that_are_not_finite_are_left_out() -> None:

@@ -29,7 +29,7 @@ from selfmark.run.folder import Run
 
 
 def _make_clusters(points: int, clusters: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
-    """Return unit vectors in clusters, and the cluster of each."""
+    """Return unit vectors that form clusters, and the cluster of each vector."""
     rng = np.random.default_rng(seed)
     label = np.arange(points) % clusters
     vectors = rng.normal(size=(clusters, 32))[label] + 0.5 * rng.normal(size=(points, 32))
@@ -46,7 +46,7 @@ def _measure_nearest_neighbor_accuracy(positions: FloatArray, label: FloatArray)
 @pytest.fixture
 def _without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "sklearn", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # Importing scikit-learn fails.
 
 
 def test_neighbors_are_kept_as_well_as_by_exact_tsne() -> None:
@@ -98,7 +98,7 @@ def test_without_scikit_learn_principal_components_are_used() -> None:
 
 @pytest.mark.parametrize("shape", [(40, 6), (7, 20), (50, 2)])
 def test_principal_components_match_scikit_learn(shape: tuple[int, int]) -> None:
-    """They agree up to the sign of each axis; ours makes the coordinate farthest from 0 positive."""
+    """Our axes agree up to their signs; ours make the coordinate farthest from 0 positive."""
     vectors = np.random.default_rng(0).normal(size=shape)
     ours, theirs = principal_components(vectors), PCA(2).fit_transform(vectors)
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-9)
@@ -151,7 +151,9 @@ def test_the_process_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", script, embedding.__file__], check=False).returncode == 0
 
 
-def test_positions_are_computed_here_if_the_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_are_computed_in_this_process_if_the_child_process_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(embedding_process, "_START", "raise SystemExit(1)")
     vectors, _ = _make_clusters(60, 3)
     with closing(EmbeddingProcess(vectors)) as process:
@@ -172,7 +174,7 @@ class _FakeProcess:
 def test_the_report_of_a_gpu_run_finds_the_map_of_its_landmarks(
     quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The networks run on the CPU here; only the name of the device stands for a GPU."""
+    """Simulate a GPU: the networks run on the CPU, and the run has the device "meta" in place of a GPU."""
     ignore = shutil.ignore_patterns("predictions", "report")
     run = Run.open(Path(shutil.copytree(quick_run, tmp_path / "run", ignore=ignore)))
     models = RunModels.open(run, "cpu")
@@ -180,7 +182,7 @@ def test_the_report_of_a_gpu_run_finds_the_map_of_its_landmarks(
     on_gpu = SimpleNamespace(
         run=run, card=models.card, device=torch.device("meta"), detector=models.detector, stage1=models.stage1
     )
-    monkeypatch.setattr(run_report, "EmbeddingProcess", _FakeProcess)  # the other tests run a real process
+    monkeypatch.setattr(run_report, "EmbeddingProcess", _FakeProcess)  # Other tests run a real process.
     with embed_meanwhile(cast(RunModels, on_gpu), store):
         assert not (run.path / "predictions").exists()
     monkeypatch.setattr(run_report, "embed_in_plane", None)

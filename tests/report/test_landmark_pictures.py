@@ -57,14 +57,14 @@ def test_discs_are_centered_on_the_points(size: int) -> None:
 def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
     picture = draw_landmarks(_make_gray_images(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
     middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
-    # The pixels from the left edge of the picture to the center of the disc; the number is on the right.
+    # Take the pixels from the left edge of the picture to the center of the disc. The number is on its right.
     row = picture[round(middle), : round(middle)].sum(axis=1)
     light, dark = int(np.argmax(row)), int(np.argmin(row))
     assert row[light] > 3 * 200
     assert row[dark] < 3 * 60
     assert dark < light
     beside = picture[: round(middle) - 2, round(middle) + 6 :]
-    assert (beside > 240).all(axis=2).sum() > 10  # the number
+    assert (beside > 240).all(axis=2).sum() > 10  # The pixels of the number are white.
 
 
 def test_missing_and_distant_points_are_not_drawn() -> None:
@@ -92,7 +92,7 @@ def test_a_contact_sheet_is_filled_row_by_row() -> None:
     for index in range(5):
         top, left = index // 3 * step, index % 3 * step
         assert (sheet[top : top + side, left : left + side] == 40 * (index + 1)).all()
-    assert (sheet[step:, 2 * step :] == 255).all()  # the empty cell
+    assert (sheet[step:, 2 * step :] == 255).all()  # The last cell is empty.
 
 
 def test_a_gallery_is_sorted_and_centered_and_skips_missing_landmarks() -> None:
@@ -124,7 +124,7 @@ def test_a_gallery_is_sorted_and_centered_and_skips_missing_landmarks() -> None:
 
 def test_a_data_uri_contains_the_picture() -> None:
     picture = np.zeros((32, 32, 3), np.uint8)
-    picture[..., 0] = 200  # red, to check the order of the channels
+    picture[..., 0] = 200  # A red picture checks the order of the channels.
     kind, _, payload = to_data_uri(picture).partition(",")
     assert kind == "data:image/jpeg;base64"
     decoded = cv2.imdecode(np.frombuffer(base64.b64decode(payload), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
@@ -137,8 +137,8 @@ def test_user_colors_and_connections_are_drawn() -> None:
     zoom = picture.shape[0] / 128
     assert _find_center(picture, np.array([0, 0, 255])) == pytest.approx((xy[1] + 0.5) * zoom - 0.5, abs=0.5)
     middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
-    assert middle.min() > 200, "the line between the two landmarks"
-    # Halfway between the first landmark and the third, which is not connected.
+    assert middle.min() > 200, "there is a line between the first two landmarks"
+    # This pixel is halfway between the first landmark and the third, which are not connected.
     beside = picture[round(42 * zoom), round(42 * zoom)]
     assert (beside == GRAY).all()
     absent = draw_landmarks(

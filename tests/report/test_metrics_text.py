@@ -44,7 +44,9 @@ def _find_table(metrics: dict[str, Any], title: str) -> ReportTable:
     return table
 
 
-def test_errors_are_in_the_cell_of_their_regressor_and_number_of_images(metrics: dict[str, Any]) -> None:
+def test_each_error_is_in_the_column_of_its_regressor_and_the_row_of_its_number_of_images(
+    metrics: dict[str, Any],
+) -> None:
     for direction in ("forward", "backward"):
         table = _find_table(metrics, f"{direction.capitalize()} error by number")
         cells = _read_cells(table)
@@ -129,7 +131,10 @@ def test_normalizers_are_described_in_words(spec: str, words: str) -> None:
 
 
 def _add_inter_ocular_errors(metrics: dict[str, Any], normalizer: str) -> dict[str, Any]:
-    """Return the metrics as if the points were 68 facial points; the authors' distance is half as long."""
+    """Return the metrics as if the points were 68 facial points.
+
+    The authors' inter-ocular distance is half as long as the usual one, so errors are twice as large.
+    """
 
     def scale_floats(value: Any, scale: float) -> Any:
         if isinstance(value, dict):
@@ -171,7 +176,7 @@ def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
         f"{2 * stage1['backward']:.2f}",
         f"{2 * metrics['stage1']['guessing']['backward']:.2f}",
     )
-    # The table by number of images and the headline also have errors by both distances.
+    # The table by number of images and the headline numbers also have errors by both distances.
     other = _find_table(
         faces, "Forward error by number of annotated images, % of the distance between points 41"
     )
@@ -189,7 +194,7 @@ def test_inter_ocular_errors_are_listed_beside_those_of_the_box(metrics: dict[st
     titles = [table.title for table in metrics_text.build_metric_tables(faces)]
     assert titles.count("Forward error by number of annotated images") == 1
     assert "points 41" not in " ".join(text for _, _, text in metrics_text.list_headline_numbers(faces))
-    assert metrics["inter_ocular"] == {}  # the points of this run are not 68 facial points
+    assert metrics["inter_ocular"] == {}  # The points of this run are not 68 facial points.
     assert not any("inter-ocular" in table.title for table in metrics_text.build_metric_tables(metrics))
 
 

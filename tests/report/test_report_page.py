@@ -18,7 +18,7 @@ from tests.report.example import ATTACK, E, K, make_evaluated_data, make_example
 
 
 class Page(HTMLParser):
-    """All elements with their attributes, and all visible text."""
+    """All elements of a page with their attributes, and all visible text."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Page(HTMLParser):
 def source(tmp_path: Path) -> str:
     path = write_report(make_example_data(), tmp_path / "report")
     assert path == tmp_path / "report" / "index.html"
-    assert [entry.name for entry in path.parent.iterdir()] == ["index.html"]  # no temporary files
+    assert [entry.name for entry in path.parent.iterdir()] == ["index.html"]  # There are no temporary files.
     return path.read_text(encoding="utf-8")
 
 
@@ -75,7 +75,7 @@ def test_untrusted_text_is_escaped(source: str) -> None:
     page = Page(source)
     assert "<script" not in source
     assert "<b>" not in source
-    assert ATTACK in page.text  # shown as text
+    assert ATTACK in page.text  # The name is shown as text.
     assert "left <b>eye</b>" in page.text
     assert f"Landmarks found in {ATTACK}" in [image["alt"] for image in page.find_all("img")]
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
@@ -161,8 +161,8 @@ def test_landmarks_are_ordered_and_grouped_by_trust(evaluated: Page) -> None:
     order = [article["id"] for article in evaluated.find_all("article")]
     assert order == ["landmark-1", "landmark-0", "landmark-2", "landmark-3"]
     phrases = ("trustworthy", "use with care", "do not rely on", "not measured")
-    # Each group has a capitalized phrase as heading. Below, the heading of each landmark ends with its trust
-    # as a number, if it was measured, and as a phrase.
+    # The heading of a group is a capitalized phrase. The heading of a landmark ends with its trust as a
+    # number, if the trust was measured, and as a phrase.
     positions = [evaluated.text.index(phrase.capitalize()) for phrase in phrases]
     assert positions == sorted(positions)
     lines = [line.strip() for line in evaluated.text.split("\n")]
@@ -170,10 +170,11 @@ def test_landmarks_are_ordered_and_grouped_by_trust(evaluated: Page) -> None:
         *("0.90trustworthy", "0.30use with care", "0.10do not rely on", "not measured")
     ]
     widths = re.findall(r"width: (\d+)%", " ".join(e.get("style", "") for e in evaluated.find_all("i")))
-    assert widths == ["90", "30", "10", "0"] * 2  # in the table of all landmarks and in the sections
+    # The bars are in the table of all landmarks and in the sections.
+    assert widths == ["90", "30", "10", "0"] * 2
 
 
-def test_a_given_order_is_kept(tmp_path: Path) -> None:
+def test_landmarks_keep_the_order_in_which_they_are_given(tmp_path: Path) -> None:
     data = make_evaluated_data(order=np.array([3, 0, 2, 1]))
     page = Page(write_report(data, tmp_path).read_text(encoding="utf-8"))
     assert [article["id"] for article in page.find_all("article")] == [f"landmark-{i}" for i in (3, 0, 2, 1)]
@@ -192,7 +193,8 @@ def test_notes_tables_and_facts_are_shown_as_text(evaluated: Page) -> None:
         assert text in evaluated.text
     assert not evaluated.find_all("b")
     assert not evaluated.find_all("script")
-    assert len(evaluated.find_all("table")) == 2 + 1 + 1  # evaluation, comparison of landmarks, rounds
+    # There are two tables of the evaluation, one that compares landmarks, and one of the rounds.
+    assert len(evaluated.find_all("table")) == 2 + 1 + 1
 
 
 def test_a_note_on_the_cluster_plot_is_shown_below_it(tmp_path: Path) -> None:
@@ -325,6 +327,6 @@ def test_hidden_landmarks_are_left_out_and_others_keep_number_and_color(tmp_path
     for index in (0, 2, 3):
         assert f"<h3>{index} · {names[index]}</h3>" in page
         assert colors[index] in page
-    assert "#222222" not in page, "not even in the scatter plot"
-    assert page.count("wobble") == 1, "only in the note on hidden landmarks"
-    assert "1 · hidden" in page, "the mirror partner of the right eye"
+    assert "#222222" not in page, "the color of the hidden landmark appears somewhere"
+    assert page.count("wobble") == 1, "the name must appear only in the note on hidden landmarks"
+    assert "1 · hidden" in page, "the mirror partner of the right eye is not shown as hidden"

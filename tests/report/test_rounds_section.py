@@ -24,7 +24,7 @@ def test_rounds_become_a_table_and_a_chart() -> None:
         {"event": "images", "used": 3},
         _make_recovery_event(1, 30.04, 12.0, 0.5),
         _make_recovery_event(2, 28, 11, 0.6),
-        _make_recovery_event(2, 25.0, 13.5, 0.912),  # repeated after an interruption
+        _make_recovery_event(2, 25.0, 13.5, 0.912),  # This round was repeated after an interruption.
         _make_recovery_event(3, 20.0, 14.0, None),
     ]
     (table,), (curves,) = build_rounds_section(history)

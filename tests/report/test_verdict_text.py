@@ -30,7 +30,7 @@ def test_the_verdict_mentions_that_no_landmark_is_trustworthy() -> None:
     [
         ([0.1, 0.2, 0.9], "good", "2 of 3 landmarks are trustworthy"),
         ([0.45, 0.8, 0.9], "usable", "1 of 3 landmarks is trustworthy"),
-        ([0.5, 0.8], "usable", "1 of 2 landmarks is trustworthy"),  # the limit itself is trustworthy
+        ([0.5, 0.8], "usable", "1 of 2 landmarks is trustworthy"),  # The limit counts as trustworthy.
         ([0.95, 1.0], "failed", "None of 2 landmarks is trustworthy"),
     ],
 )

@@ -53,7 +53,7 @@ def test_padded_passes_have_few_sizes(max_images: int) -> None:
         if count <= 16:
             assert padded <= max(2 * count, 8)
         sizes = {min(max_images, padded - start) for start in range(0, padded, max_images)}
-        assert len(sizes) == 1  # a second pass has the size of the first
+        assert len(sizes) == 1  # All passes have the same size.
         pass_sizes |= sizes
     assert len(pass_sizes) <= 3
     assert max(pass_sizes) == max_images
@@ -108,7 +108,7 @@ def test_a_detector_that_runs_out_of_memory_uses_smaller_passes(monkeypatch: pyt
     assert sizes == [10, 4, 4, 2]
     torch.testing.assert_close(in_parts.xy, at_once.xy, atol=1e-2, rtol=0)
     detector.locate(pixels)
-    assert sizes[4:] == [4, 4, 2]  # the smaller size is remembered
+    assert sizes[4:] == [4, 4, 2]  # The detector remembers the smaller size.
 
 
 def test_too_little_memory_for_one_image_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

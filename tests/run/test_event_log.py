@@ -10,7 +10,7 @@ from selfmark.run.event_log import EventTail, parse_events
 def test_new_events_are_read_once_and_only_from_complete_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     tail = EventTail(path)
-    assert tail.read_new() == []  # the file does not exist yet
+    assert tail.read_new() == []  # The file does not exist yet.
     path.write_text('{"event": "a"}\n{"event": "b"}\n{"eve')
     assert [event["event"] for event in tail.read_new()] == ["a", "b"]
     assert tail.read_new() == []
@@ -29,7 +29,7 @@ def test_a_log_that_was_deleted_or_replaced_is_another_log(tmp_path: Path) -> No
     tail = EventTail(path)
     assert [event["event"] for event in tail.read_new()] == ["first"]
     assert not tail.is_other
-    # The old file is kept under another name, so that the new one cannot get its number.
+    # The old file is kept under another name, so that the new file cannot get the same inode number.
     path.rename(tmp_path / "old.jsonl")
     assert tail.read_new() == []
     assert tail.is_other, "deleted"

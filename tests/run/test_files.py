@@ -37,7 +37,7 @@ def test_concurrent_writers_do_not_mix_their_content(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_files_of_killed_processes_are_removed_but_not_those_of_running_ones(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_processes_are_removed_but_not_of_running_ones(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     killed, running = tmp_path / f"clip.{child.pid}.part.mp4", tmp_path / f"clip.{os.getppid()}.part.mp4"
@@ -224,7 +224,7 @@ def test_the_error_of_a_full_disk_names_the_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: Path, *_: object) -> None:
-        # The system names the file only when it is opened.
+        # The error of the system names the file only if opening the file failed.
         names = [path.name] if name == "create_file" else []
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *names)
 

@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Run:
 # --- settings --------------------------------------------------------------------------------------
 
 
-def test_settled_settings_are_stored(run: Run) -> None:
+def test_settings_that_the_run_decides_itself_are_stored(run: Run) -> None:
     before = run.config
     settings = {"features.orientation": "any", "augment.rotation": 180.0}
     run.settle_settings(settings)
@@ -33,7 +33,7 @@ def test_settled_settings_are_stored(run: Run) -> None:
     assert Run.open(run.path).config == run.config
 
 
-def test_only_the_leader_stores_settled_settings(run: Run) -> None:
+def test_only_rank_0_stores_settings_that_the_run_decides_itself(run: Run) -> None:
     before = (run.path / "config.yaml").read_bytes()
     follower = Run(run.path, run.config, group=ProcessGroup(1, 2))
     follower.settle_settings({"features.orientation": "upright"})
@@ -114,7 +114,7 @@ def test_a_failed_computation_stores_nothing(run: Run) -> None:
 
 
 def test_disk_errors_say_how_to_resume_the_run(run: Run) -> None:
-    """Also if a function in the context has already converted the OSError."""
+    """They do so even if a function in the context has already converted the OSError."""
     message = "No space left on device; fix this, then resume the run with .* --resume"
     with pytest.raises(DiskError, match=message), run.report_disk_errors(), report_write_errors("to model"):
         raise OSError(28, "No space left on device", "weights.safetensors")

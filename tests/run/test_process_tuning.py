@@ -1,4 +1,4 @@
-"""Settings of the process: freed memory is reused, and the user's variables are kept."""
+"""Test the settings of the process: freed memory is reused, and the user's variables are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-# Print the page faults per pass over maps that are freed after every pass, as in training steps.
+# Program that prints the number of page faults in each call of `compute_maps`. As in training steps, the maps
+# are freed after every call.
 COUNT_PAGE_FAULTS = """
 import resource, sys
 from selfmark.run.process_tuning import tune_process

@@ -114,7 +114,7 @@ def _compute_for_counts(group: ProcessGroup, counts: list[int], pass_size: int) 
 
 
 def test_shared_results_equal_those_of_one_process() -> None:
-    counts = [0, 1, 4, 8, 20]  # with fewer than three passes, some of the processes have no items
+    counts = [0, 1, 4, 8, 20]  # If there are fewer than three passes, some processes have no items.
     expected = _compute_for_counts(SINGLE_PROCESS, counts, 3)
     for results in run_in_processes(3, _compute_for_counts, counts, 3):
         for result, tensors in zip(results, expected, strict=True):
@@ -147,7 +147,7 @@ def _fail_on(group: ProcessGroup, ranks: set[int]) -> Any:
     except SystemExit as end:
         return end.code
     finally:
-        group.barrier()  # the group still works
+        group.barrier()  # This would wait forever if the group did not work any more.
     return None
 
 
@@ -161,7 +161,7 @@ def test_one_process_reports_the_error_of_shared_work(ranks: set[int], expected:
 
 def _kill_rank_1(group: ProcessGroup) -> list[float]:
     if group.rank == 1:
-        os._exit(1)  # as if killed
+        os._exit(1)  # The process ends at once, as if it were killed.
     return group.all_sum(torch.ones(3)).tolist()
 
 

@@ -151,7 +151,7 @@ def test_a_new_run_with_old_names_gives_the_same_weights() -> None:
 
 
 def _assert_same_weights(run: Path, expected_run: Path) -> None:
-    """Compare weights with a tolerance, because rounding differs between processors."""
+    """Fail unless two runs have the same weights within a tolerance; rounding differs between processors."""
     actual, expected = (load_file(path / "model" / "weights.safetensors") for path in (run, expected_run))
     assert actual.keys() == expected.keys()
     for name, value in actual.items():
@@ -169,7 +169,7 @@ def _list_keys(value: Any, prefix: str = "") -> set[str]:
 
 def test_files_of_new_runs_keep_the_keys_of_old_ones(quick_run: Path) -> None:
     """Programs that read logs, model cards and metrics of 0.1.0 can read those of this version."""
-    logs = []  # for each run: event -> keys
+    logs = []  # For each run, a mapping from the kind of an event to its keys.
     for run in (FINISHED, quick_run):
         keys: dict[str, set[str]] = {}
         for line in (run / "log.jsonl").read_text().splitlines():

@@ -40,7 +40,7 @@ def _write_small_file(path: Path) -> bytes:
 
 
 def test_every_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
-    """Flip each bit of a small file: reading it raises, or returns the same content."""
+    """Flip each bit of a small file in turn. Reading the file raises an error or returns the same content."""
     path = tmp_path / "tensors"
     content = _write_small_file(path)
     before, metadata = read_tensors(path)
@@ -94,7 +94,7 @@ def test_equal_content_gives_equal_files(tmp_path: Path) -> None:
     stored = json.loads(content[8 : 8 + header_length])["__metadata__"]
     assert list(stored) == sorted(stored)
     assert header_length % 8 == 0
-    with safe_open(tmp_path / "first", framework="pt") as file:  # the safetensors library can read the file
+    with safe_open(tmp_path / "first", framework="pt") as file:  # The safetensors library can read the file.
         assert {name: file.get_tensor(name).tolist() for name in list(file.keys())} == {
             name: tensor.tolist() for name, tensor in tensors.items()
         }

@@ -22,7 +22,7 @@ def _compute_time_left(*events: dict[str, Any]) -> float | None:
     return time_left.seconds()
 
 
-# Plans: number of iterations in each stage.
+# Events with the planned number of iterations of each stage.
 PAPER = {"event": "plan", "stages": {"warm-up": 10, "round": 20, "stage 2": 30}}
 FEATURES = {"event": "plan", "stages": {"warm-up": 10, "round": 10, "student": 20}}
 ESTIMATE = {
@@ -52,7 +52,7 @@ def test_each_stage_has_its_own_pace() -> None:
 
 def test_the_estimate_is_used_until_a_stage_has_started() -> None:
     assert _compute_time_left(ESTIMATE, FEATURES) == 20 + 20 + 20 + 7
-    # Two iterations of the warm-up are left, at 16 s for 4 iterations.
+    # Two iterations of the warm-up are left. The last 4 iterations took 16 s.
     steps = (_make_train_event("warm-up", 0, 4, 0, 10, 30.0), _make_train_event("warm-up", 0, 8, 0, 10, 46.0))
     assert _compute_time_left(ESTIMATE, FEATURES, *steps) == 2 * 4 + 20 + 20 + 7
 
@@ -80,7 +80,7 @@ def test_rounds_on_keypoints_replace_the_planned_rounds() -> None:
         _make_train_event("keypoints", 1, 5, 0, 10, 30.0),
         _make_train_event("keypoints", 1, 10, 0, 10, 50.0),
     )
-    # One round of the 20 iterations planned for the student is done, at 20 s for 5 iterations.
+    # Of the 20 iterations planned for the student, 10 are done. The last 5 iterations took 20 s.
     assert _compute_time_left(ESTIMATE, FEATURES, *steps) == 10 * 4 + 7
 
 

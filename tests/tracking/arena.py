@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 SIZE = (200, 150)  # width and height, pixels
 BODY = (16, 8)  # half axes of an animal, pixels
-# Spots on an animal: forward and sideways position in half axes, and difference in gray levels.
+# Spots on an animal. Each has a forward and a sideways position in half axes of the body, and a difference in
+# gray levels.
 SPOTS = ((0.7, 0.0, 25), (0.2, 0.5, 20), (0.2, -0.5, 25), (-0.4, 0.4, 20), (-0.4, -0.4, 25), (-0.75, 0, 20))
 Floats = npt.NDArray[np.float64]
 
 
 def wander(frames: int, animals: int, seed: int) -> Floats:
-    """Return smooth paths [frames, animals, 2], pixels, on which animals never touch."""
+    """Return smooth paths on which animals never touch, as pixels [frames, animals, 2]."""
     rng = np.random.default_rng(seed)
     while True:
         steps = np.arange(frames)[:, None, None] / 25.0
@@ -43,7 +44,7 @@ def draw_frame(paths: Floats, number: int, bright: bool = False) -> npt.NDArray[
         center = _to_fixed_point(position)
         cv2.ellipse(image, center, (BODY[0] * 16, BODY[1] * 16), angle, 0, 360, shade, -1, cv2.LINE_AA, 4)
         forward = np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))])
-        for along, across, contrast in SPOTS:  # the detector needs structure on the body
+        for along, across, contrast in SPOTS:  # The detector needs structure on the body.
             spot = position + along * BODY[0] * forward + across * BODY[1] * forward[::-1] * (-1, 1)
             color = shade - contrast if bright else shade + contrast
             cv2.circle(image, _to_fixed_point(spot), 2 * 16, color, -1, cv2.LINE_AA, 4)

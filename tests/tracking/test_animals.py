@@ -1,4 +1,4 @@
-"""Test tracking in generated videos, and square boxes, gaps and smoothing against values computed by hand."""
+"""Test tracking in generated videos; compare boxes, gaps and smoothing with values computed by hand."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ def test_animals_are_found_and_keep_their_identity(animals: int, bright: bool, t
     assert explain_implausible_tracks(tracks, SETTINGS) == ""
 
 
-def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tmp_path: Path) -> None:
+def test_tracks_are_reported_as_implausible_if_other_things_move_or_the_animal_is_missing(
+    tmp_path: Path,
+) -> None:
     video = write_arena_video(wander(60, 3, seed=3), tmp_path / "arena.mp4")
     tracks = track_animals(video, 1, SETTINGS)
-    assert tracks.outside == pytest.approx(2 / 3, abs=0.1)  # two of three animals are not tracked
+    assert tracks.outside == pytest.approx(2 / 3, abs=0.1)  # Two of three animals are not tracked.
     assert "of the moving pixels are outside the squares" in explain_implausible_tracks(tracks, SETTINGS)
     center = np.zeros((10, 1, 2))
     center[:4] = np.nan
@@ -64,7 +66,7 @@ def test_tracks_are_implausible_if_other_things_move_or_the_animal_is_missing(tm
 
 
 def test_identity_is_kept_during_a_short_contact(tmp_path: Path) -> None:
-    """Two animals approach each other, touch for half a second, and each returns to its own side."""
+    """Two animals approach each other and touch for half a second. Then each returns to its own side."""
     time = np.linspace(-1, 1, 150)
     center_distance = 1.7 * BODY[0] + 60 * np.abs(time) ** 1.5
     middle = np.array(SIZE) / 2
@@ -87,7 +89,7 @@ def test_an_animal_that_leaves_has_no_box_until_it_returns(tmp_path: Path) -> No
     paths = wander(150, 1, seed=4)
     visible = paths.copy()
     visible[60:100] = np.nan
-    visible[120:125] = np.nan  # shorter than the maximum gap of half a second
+    visible[120:125] = np.nan  # This gap is shorter than the maximum, half a second.
     path = write_arena_video(visible, tmp_path / "arena.mp4")
     tracks = track_animals(path, 1, SETTINGS)
     has_position = np.isfinite(tracks.center[:, 0, 0])
@@ -125,7 +127,8 @@ def test_frames_without_an_animal_are_counted_apart_from_unreadable_frames(
 
 
 def test_a_video_without_motion_is_rejected(tmp_path: Path) -> None:
-    still = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)  # It counts as background.
+    # An animal that never moves counts as background.
+    still = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)
     with pytest.raises(InputError, match=r"no animals were found\. .* --boxes$"):
         track_animals(write_arena_video(still, tmp_path / "still.mp4"), 1, SETTINGS)
 
@@ -149,7 +152,7 @@ def test_progress_counts_the_frames(tmp_path: Path) -> None:
 
 
 def test_squares_match_a_hand_computed_case() -> None:
-    """Side 10 around pixel center (20, 30): the corner is 20.5 - 5 = 15.5 and 30.5 - 5 = 25.5."""
+    """A square of side 10 around the center of pixel (20, 30) has its corner at (20.5 - 5, 30.5 - 5)."""
     center = np.array([[[20, 30], [50, 60]], [[21, 31], NAN], [NAN, [52, 62]]], dtype=np.float64)
     path = Path("arena.mp4")
     assert build_square_refs(path, AnimalTracks(center, 10.0), every=1) == [

@@ -19,8 +19,9 @@ Frames = npt.NDArray[np.uint8]  # [T, H, W, 3]
 Learn = Callable[..., Background]
 SETTINGS = Tracking(num_samples=20)
 HEIGHT, WIDTH = 80, 120
-SCENE = (100 + np.arange(WIDTH) % 50)[None].repeat(HEIGHT, 0).astype(np.uint8)  # brighter than an animal
-ANIMAL = 20  # side, pixels
+# The scene is brighter than an animal.
+SCENE = (100 + np.arange(WIDTH) % 50)[None].repeat(HEIGHT, 0).astype(np.uint8)
+ANIMAL = 20  # side of the square animal, pixels
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_the_background_is_the_scene_without_the_animal(learn: Learn) -> None:
     assert background.area == pytest.approx(ANIMAL**2, rel=0.1)
 
 
-def test_the_area_is_per_animal(learn: Learn) -> None:
+def test_the_learned_area_is_that_of_a_single_animal(learn: Learn) -> None:
     frames = np.stack([draw((5 * number, 10), (95 - 5 * number, 50)) for number in range(20)])
     assert learn(frames, animals=2).area == pytest.approx(ANIMAL**2, rel=0.1)
 
@@ -86,7 +87,7 @@ def test_the_foreground_is_the_animal(learn: Learn) -> None:
 def test_thin_parts_are_removed(learn: Learn) -> None:
     background = learn(draw_moving_square())
     with_tail = draw((47, 13))
-    with_tail[22:24, 67:110] = 10  # 2 pixels wide
+    with_tail[22:24, 67:110] = 10  # The tail is 2 pixels wide.
     tail = background.foreground(with_tail)[:, 72:]
     assert tail.sum() == 0
 

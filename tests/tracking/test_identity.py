@@ -1,4 +1,4 @@
-"""Test identities after contacts: descriptions by hand, assignments, and rendered crossings."""
+"""Test identities after contacts, on descriptions computed by hand, random data and rendered crossings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_description_has_the_colors_and_the_size() -> None:
     frame[:5] = (255, 100, 0)
     pixels = np.stack(np.meshgrid(np.arange(10), np.arange(5)), axis=-1).reshape(-1, 2).astype(float)
     description = describe_animal(frame, pixels, 25.0).reshape(3, 16)
-    np.testing.assert_allclose(description.sum(axis=1), 2.0)  # 50 pixels, twice the usual area
+    np.testing.assert_allclose(description.sum(axis=1), 2.0)  # The 50 pixels are twice the usual area.
     assert description.argmax(axis=1).tolist() == [15, 6, 0]
 
 
@@ -65,12 +65,12 @@ def test_identities_of_several_animals_agree_with_their_appearance() -> None:
     rng = np.random.default_rng(1)
     description, truth = make_descriptions(rng, [0.0, 1.0, 3.0], 1_000), np.tile([0, 1, 2], (1_000, 1))
     for start in range(50, 1_000, 50):
-        involved = rng.choice(3, rng.integers(2, 4), replace=False)  # paths that meet
+        involved = rng.choice(3, rng.integers(2, 4), replace=False)  # These paths meet.
         exchanged = np.arange(3)
         exchanged[involved] = rng.permutation(involved)
         description[start : start + 5, truth[start, involved]] = np.nan
         truth[start:] = truth[start:, exchanged]
-    # truth[t, path] is the animal on that path.
+    # truth[t, path] is the animal that is on this path in frame t.
     seen = np.take_along_axis(description, truth[..., None], axis=1)
     is_in_contact = np.isnan(seen).any(axis=(1, 2))
     order = restore_identities(seen.astype(np.float32), 20.0, SETTINGS)
@@ -78,7 +78,7 @@ def test_identities_of_several_animals_agree_with_their_appearance() -> None:
     assert (found[~is_in_contact] == [0, 1, 2]).all()
 
 
-def test_restoring_identities_copies_only_what_is_compared() -> None:
+def test_restoring_identities_copies_only_the_descriptions_that_are_compared() -> None:
     description = np.zeros((50_000, 2, 48), np.float32)
     description[::1000] = np.nan
     tracemalloc.start()
@@ -90,10 +90,10 @@ def test_restoring_identities_copies_only_what_is_compared() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
 def test_appearance_corrects_a_crossing_that_paths_get_wrong(ratio: float, tmp_path: Path) -> None:
-    """Two animals meet, cover each other, and each goes back to where it came from.
+    """Two animals meet and cover each other. Then each animal goes back to where it came from.
 
-    While one animal is covered, tracking by paths alone continues both paths in their previous directions,
-    so it exchanges the animals.
+    While one animal is covered, tracking by paths alone continues both paths in their previous directions.
+    So it exchanges the animals.
     """
     path = tmp_path / "crossing.avi"
     steps = np.concatenate([np.linspace(-60, 0, 31), np.zeros(4), np.linspace(0, -60, 31)])

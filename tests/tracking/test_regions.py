@@ -28,10 +28,10 @@ def summarize(refs: list[ImageRef]) -> Objects:
 
 @pytest.fixture
 def folder(tmp_path: Path, write_video: Callable[..., Path]) -> Path:
-    """Folder with a.png (40 x 20), b.jpg (10 x 80, stored sideways) and clip.avi (64 x 48, 12 frames)."""
+    """Return a folder with a.png (40 x 20), b.jpg (10 x 80, stored sideways) and clip.avi (64 x 48)."""
     Image.new("RGB", (40, 20)).save(tmp_path / "a.png")
     rotated = Image.Exif()
-    rotated[0x0112] = 6  # orientation: viewers rotate the image by 90 degrees
+    rotated[0x0112] = 6  # Viewers rotate the image by 90 degrees.
     Image.new("RGB", (80, 10)).save(tmp_path / "b.jpg", exif=rotated)
     write_video(tmp_path / "clip.avi", 12, "MJPG")
     return tmp_path
@@ -115,7 +115,7 @@ def test_a_box_that_matches_two_images_is_rejected_with_advice(folder: Path) -> 
 @pytest.mark.parametrize("character", ["\n", "\u2028", "\x85", "\x0c"])
 def test_names_in_csv_files_may_contain_line_ends(folder: Path, character: str) -> None:
     name = f"a{character}b.png"
-    for image in (name, "ab.png"):  # the name without the line end is that of another image
+    for image in (name, "ab.png"):  # Without its line end, the first name would be the second.
         shutil.copy(folder / "a.png", folder / image)
     boxes = folder / "boxes.csv"
     boxes.write_text(f'image,x,y,w,h\n"{name}",1,2,3,4\nab.png,5,6,7,8\n', encoding="utf-8")
@@ -148,10 +148,11 @@ def test_yolo_boxes_are_fractions_of_the_upright_image(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "tracks"),
     [
-        (["0 .5 .5 .5 .5 3", "0 .5 .5 .5 .5 12"], [3, 12]),  # tracks only
-        (["0 .5 .5 .5 .5 0.93", "0 .5 .5 .5 .5 1"], [None, None]),  # confidences only
-        (["0 .5 .5 .5 .5 0.93 3", "0 .5 .5 .5 .5 1 12"], [3, 12]),  # both
-        (["0 .5 .5 .5 .5 .1 .2 2 .3 .4 2", "0 .5 .5 .5 .5 .1 .2 2 .3 .4 2"], [None, None]),  # keypoints
+        # After the box, rows have a track, a confidence, a confidence and a track, or keypoints.
+        (["0 .5 .5 .5 .5 3", "0 .5 .5 .5 .5 12"], [3, 12]),
+        (["0 .5 .5 .5 .5 0.93", "0 .5 .5 .5 .5 1"], [None, None]),
+        (["0 .5 .5 .5 .5 0.93 3", "0 .5 .5 .5 .5 1 12"], [3, 12]),
+        (["0 .5 .5 .5 .5 .1 .2 2 .3 .4 2", "0 .5 .5 .5 .5 .1 .2 2 .3 .4 2"], [None, None]),
     ],
 )
 def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks: list[int | None]) -> None:
@@ -187,9 +188,9 @@ def test_yolo_rows_that_are_not_boxes_are_refused(folder: Path, row: str, proble
 
 
 def test_a_yolo_file_matches_whatever_was_looked_up_before(folder: Path) -> None:
-    """The file `clip_1_2` could be frame 2 of a video `clip_1`, which does not exist."""
+    """The file `clip_1_2.txt` could also belong to frame 2 of a video `clip_1`, which does not exist."""
     row = "0 .5 .5 .5 .5\n"
-    for name in ("0/clip_1_2", "1/clip_1"):  # read in this order
+    for name in ("0/clip_1_2", "1/clip_1"):  # The files are read in this order.
         path = folder / "boxes" / f"{name}.txt"
         path.parent.mkdir(parents=True)
         path.write_text(row)

@@ -34,7 +34,7 @@ def list_square_pixels(x: float, y: float, side: int = SIDE) -> Floats:
 
 def make_state(x: float, y: float, step: tuple[float, float] = (0.0, 0.0), unseen: int = 0) -> AnimalState:
     """Return the state of a square animal."""
-    # The variance of SIDE pixels in a row, plus 1, which the tracker adds to keep the covariance invertible.
+    # This is the variance of SIDE pixels in a row. The tracker adds 1 to keep the covariance invertible.
     variance = (SIDE**2 - 1) / 12 + 1
     return AnimalState(np.array([x, y]), variance * np.eye(2), 5.0, np.array(step), unseen)
 
@@ -53,7 +53,7 @@ def test_center_and_radius_match_a_hand_computed_case() -> None:
 
 
 def test_blobs_that_are_too_small_are_ignored() -> None:
-    """The limit is a quarter of 81 pixels: 5 x 5 pixels are enough, 3 x 3 are not."""
+    """The lower limit is a quarter of 81 pixels: 5 x 5 pixels are enough, 3 x 3 pixels are not."""
     small = AnimalTracker(1, AREA, SETTINGS).update(draw_mask((40, 30), side=3))
     assert np.isnan(small.center).all()
     assert np.isnan(small.radius).all()
@@ -67,7 +67,7 @@ def test_the_largest_blob_is_the_animal_at_the_start() -> None:
 
 
 def test_an_animal_moves_at_most_two_lengths_per_frame() -> None:
-    """A length is the square root of the area, 9 pixels. Each frame out of sight adds 18 pixels."""
+    """An animal's length is the square root of its area, 9 pixels. Each frame out of sight adds 18 pixels."""
     for distance, is_found in ((18, True), (19, False)):
         tracker = AnimalTracker(1, AREA, SETTINGS)
         tracker.update(draw_mask((40, 30)))
@@ -83,7 +83,7 @@ def test_an_animal_moves_at_most_two_lengths_per_frame() -> None:
 
 
 def test_the_expected_position_follows_the_motion() -> None:
-    """The expected step becomes the mean of itself and the observed step of 8 pixels: 4, 6 and 7."""
+    """Each expected step is the mean of the previous one and the observed step of 8 pixels: 4, 6 and 7."""
     tracker = AnimalTracker(1, AREA, SETTINGS)
     steps = []
     for number in range(4):
@@ -142,7 +142,7 @@ def test_touching_animals_share_a_blob() -> None:
 
 
 def test_animals_that_cover_each_other_continue_at_half_their_speed() -> None:
-    """Both move by 6 pixels, so they are expected to move by half of that; then there is only one blob."""
+    """Both animals move by 6 pixels. Then they form one blob, in which each is expected to move by 3."""
     tracker = AnimalTracker(2, AREA, SETTINGS)
     order = np.argsort(tracker.update(draw_mask((20, 30), (44, 30))).center[:, 0])
     tracker.update(draw_mask((26, 30), (38, 30)))
@@ -174,7 +174,7 @@ def test_expected_steps_tell_animals_apart() -> None:
     np.testing.assert_array_equal(parts[1], left)
 
 
-def test_animals_never_seen_start_along_the_long_axis() -> None:
+def test_animals_not_seen_before_are_placed_along_the_long_axis_of_the_blob() -> None:
     squares = [list_square_pixels(30, 20 + SIDE * number) for number in range(3)]
     parts = divide_pixels(np.concatenate(squares), [None, None, None])
     middles = sorted(part.mean(axis=0).tolist() for part in parts)

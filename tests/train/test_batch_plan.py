@@ -1,4 +1,4 @@
-"""Test that batch plans depend only on seed and iteration, and that processes split a batch."""
+"""Test that the plan of a batch depends only on seed and iteration, and that processes split a batch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_pairs_consist_of_usable_images_with_the_given_fraction_of_same_images()
     planned = plan_pairs(USABLE, 4000, 0.5, None, seed=1)(0)
     assert set(planned.images.tolist()) == set(USABLE.tolist())
     same = (planned.first == planned.second).mean()
-    # By chance, one in five of the other pairs also has one image twice.
+    # By chance, one in five of the other pairs also consists of an image and itself.
     assert same == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
     assert (planned.slot == -1).all()
     counts = np.bincount(planned.images, minlength=12)[USABLE]
     assert counts.min() > 0.9 * counts.mean()
 
 
-def test_nearby_frames_occur_with_the_given_fraction_and_match_their_slot() -> None:
+def test_pairs_with_nearby_frames_have_the_given_fraction_and_the_frame_of_their_slot() -> None:
     neighbor = np.full((12, 2), -1)
     neighbor[USABLE, 0] = USABLE + 100
     neighbor[USABLE[:3], 1] = USABLE[:3] + 200
@@ -46,13 +46,14 @@ def test_nearby_frames_occur_with_the_given_fraction_and_match_their_slot() -> N
     assert (planned.second[near] == neighbor[planned.first[near], planned.slot[near]]).all()
     assert (planned.second[near] >= 100).all()
     assert (planned.second[~near] < 100).all()
-    # Half of the pairs draw a slot for a nearby frame. All images have slot 0, three of five have slot 1.
+    # Half of the pairs draw one of two slots for a nearby frame. All images have a frame in slot 0, and three
+    # of five images have a frame in slot 1.
     assert near.mean() == pytest.approx(0.5 * (1 + 3 / 5) / 2, abs=0.03)
     same = (planned.first == planned.second)[~near].mean()
     assert same == pytest.approx(0.25 + 0.75 / len(USABLE), abs=0.04), "there is only one video"
 
 
-def test_other_pairs_are_drawn_evenly_from_different_videos() -> None:
+def test_pairs_without_nearby_frames_are_drawn_evenly_from_different_videos() -> None:
     """Images 2 and 7 are from one video, 3 and 5 from another, and 11 and 13 are still images."""
     usable = np.array([2, 3, 5, 7, 11, 13])
     video = np.full(14, -1)
@@ -76,7 +77,7 @@ def test_stage2_batches_consist_of_usable_images() -> None:
 
 def test_processes_split_a_batch() -> None:
     planned = plan_pairs(USABLE, 6, 0.5, None, seed=1)(0)
-    values = torch.arange(12)  # the first sides of six pairs, then the second sides
+    values = torch.arange(12)  # The first images of six pairs come before the second images.
     parts = [BatchSlice.for_process(6, ProcessGroup(rank, 3), "runtime.batch") for rank in range(3)]
     assert np.concatenate([planned.take(part).first for part in parts]).tolist() == planned.first.tolist()
     assert [part.take(values).tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]

@@ -40,7 +40,7 @@ def _build_state(seed: int = 0, settings: Optimizer = OPTIMIZER) -> TrainState:
 
 
 def _build_task(state: TrainState) -> TrainingTask:
-    """Return a task with random inputs, from the state's generator; their mean grows with the iteration."""
+    """Return a task with inputs from the state's generator; their mean grows with the iteration."""
 
     def losses(shift: torch.Tensor) -> Losses:
         inputs = torch.randn(16, 4, generator=state.generator) + shift
@@ -96,7 +96,7 @@ def test_logged_losses_are_means_since_the_last_line() -> None:
 
 
 def _run_one(state: TrainState, stop: int) -> list[float]:
-    """Train one iteration, up to `stop`, and return its loss in a list."""
+    """Train the iteration that ends at `stop`, and return its loss in a list."""
     return [means["total"] for _, means in _run(state, stop)]
 
 
@@ -220,8 +220,8 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
 
 STUDENT = Student(lr=0.01, encoder_lr=0.1, weight_decay=0.0, width=8, depth=2, warmup_fraction=0.2)
 IMAGES = random_images(6, 32)
-# Of 20 iterations, 4 warm up (a fraction of 0.2), and 16 fall along a half cosine wave. Iteration 19 is the
-# last one, 15 iterations after the peak.
+# The learning rate rises in the first 4 of 20 iterations (a fraction of 0.2), and falls along a half cosine
+# wave in the other 16. The last iteration is number 19, which is 15 iterations after the peak.
 LAST_LR_FACTOR = math.cos(math.pi / 2 * 15 / 16) ** 2
 
 
@@ -266,7 +266,7 @@ def test_an_interrupted_cycle_is_resumed_bit_for_bit(is_frozen: bool, tmp_path: 
         _run_student(_build_student_state(is_frozen), path, interrupt_at=10)
     resumed = _build_student_state(is_frozen, seed=99)
     assert load_checkpoint(resumed, path) == 10
-    assert _run_student(resumed) == totals[5:]  # one logged mean for every two iterations
+    assert _run_student(resumed) == totals[5:]  # A mean is logged every two iterations.
     expected = uninterrupted.network.state_dict()
     for name, value in resumed.network.state_dict().items():
         assert torch.equal(value, expected[name]), name
@@ -287,7 +287,7 @@ def test_a_frozen_encoder_keeps_its_weights() -> None:
 
 
 def test_the_encoder_learns_more_slowly_than_the_head() -> None:
-    """Steps of Adam are about as large as the learning rate, and the encoder has a tenth of the head's."""
+    """Steps of Adam are about as large as the learning rate, which is ten times lower for the encoder."""
     state = _build_student_state(is_frozen=False)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
     _run_student(state)

@@ -1,4 +1,4 @@
-"""Test that each guard detects its fault and explains it, and that a failing run saves no model."""
+"""Test that each guard detects and explains its fault, and that a failing run saves no model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _drop_most_points(described: DescribedPoints) -> DescribedPoints:
     return DescribedPoints(described.points.select(torch.tensor([0])), None)
 
 
-# Regular expression that matches the message about a fault -> function that causes the fault.
+# Mapping from a regular expression for the message about a fault to a function that causes this fault.
 FAULTS: dict[str, Callable[[DescribedPoints], DescribedPoints]] = {
     "descriptors of all points are alike": _make_descriptors_alike,
     "all points of an image lie in one place": _move_points_together,
@@ -172,7 +172,7 @@ def test_a_detector_that_collapsed_in_stage2_is_not_saved(
 def test_checkpoints_contain_only_finite_numbers(
     broken: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value becomes NaN in step 7, between two log lines; the checkpoint of iteration 6 is the last one."""
+    """A value becomes NaN in step 7, between two log lines. So the last checkpoint is of iteration 6."""
     original, calls = engine._Step.__call__, 0
 
     def break_once(step: Any, *batch: Any) -> None:

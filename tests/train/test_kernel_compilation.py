@@ -30,7 +30,7 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 class FakeKernel:
-    """Stands in for the result of `triton.jit`; remembers its launches."""
+    """A replacement for the result of `triton.jit` that remembers its launches."""
 
     def __init__(self, fn: Any) -> None:
         self.fn = fn
@@ -80,12 +80,13 @@ def test_only_launches_on_the_meta_device_are_recorded() -> None:
 @pytest.mark.parametrize(
     ("arguments", "keywords", "is_same"),
     [
-        ((torch.zeros(9), 64, 0.5), {"WIDTH": 8, "area": 48}, True),  # another shape, other multiples of 16
-        ((torch.zeros(3), 33, 0.1), {"WIDTH": 8, "area": 48}, False),  # not a multiple of 16
-        ((torch.zeros(3), 1, 0.1), {"WIDTH": 8, "area": 48}, False),  # Triton compiles 1 as a constant
+        # Neither the shape nor the multiple of 16 matters.
+        ((torch.zeros(9), 64, 0.5), {"WIDTH": 8, "area": 48}, True),
+        ((torch.zeros(3), 33, 0.1), {"WIDTH": 8, "area": 48}, False),  # 33 is not a multiple of 16.
+        ((torch.zeros(3), 1, 0.1), {"WIDTH": 8, "area": 48}, False),  # Triton compiles 1 as a constant.
         ((torch.zeros(3), 32, 0.1), {"WIDTH": 16, "area": 48}, False),
         ((torch.zeros(3).half(), 32, 0.1), {"WIDTH": 8, "area": 48}, False),
-        ((torch.zeros(3), 2**40, 0.1), {"WIDTH": 8, "area": 48}, False),  # needs 64 bits
+        ((torch.zeros(3), 2**40, 0.1), {"WIDTH": 8, "area": 48}, False),  # The number needs 64 bits.
     ],
 )
 def test_variants_differ_where_triton_compiles_another_kernel(
@@ -97,7 +98,7 @@ def test_variants_differ_where_triton_compiles_another_kernel(
 
 
 def test_a_step_on_the_meta_device_needs_every_kernel(triton: None) -> None:
-    """The variants do not depend on the batch, and no random numbers are drawn."""
+    """The variants of kernels do not depend on the batch, and the step draws no random numbers."""
     state = torch.get_rng_state()
     variants, names = [], set()
     for batch in (16, 48):
@@ -117,7 +118,7 @@ def _make_launches(count: int) -> list[Launch]:
 
 def test_each_variant_is_compiled_once_and_in_parallel() -> None:
     compiled: list[int] = []
-    both_threads = threading.Barrier(2, timeout=10)  # passed only by two compilations at the same time
+    both_threads = threading.Barrier(2, timeout=10)  # Only two simultaneous compilations pass it.
 
     def compile_launch(launch: Launch) -> None:
         both_threads.wait()

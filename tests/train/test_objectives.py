@@ -85,8 +85,9 @@ def test_same_image_negatives_count_each_pair_of_keypoints_once() -> None:
 
 def test_random_cells_are_negatives_in_the_same_image_mode_only() -> None:
     batch = _make_batch(4, 6, 64)
-    batch = replace(batch, label=torch.full_like(batch.label, -1))  # no positives, no clusters
-    features = torch.ones(4, 16, 16, 16)  # all descriptors are equal: every negative costs the margin, 0.8
+    # Without labels, there are no positive pairs and no clusters.
+    batch = replace(batch, label=torch.full_like(batch.label, -1))
+    features = torch.ones(4, 16, 16, 16)  # Descriptors are equal, so every negative costs the margin, 0.8.
     same_image = _compute_descriptor_loss(features, batch, _make_config(loss__average="together"), 0)
     weight = _make_config().loss.negative_weight
     assert float(same_image) == pytest.approx(0.8 * weight, abs=1e-5)
@@ -136,8 +137,8 @@ def test_gradients_reach_both_heads_and_the_backbone() -> None:
 def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
     """Train on a left dot (landmark 0) and a right dot (landmark 1), which are mirror partners.
 
-    In flipped images, too, the left dot is landmark 0. If partners were not swapped, both channels would
-    learn both dots.
+    In flipped images, the left dot is landmark 0, too. If partners were not swapped, both channels of the
+    heatmap would learn both dots.
     """
     config = _make_config(
         K=2,
@@ -165,13 +166,13 @@ def test_stage2_swaps_mirror_partners_in_flipped_images() -> None:
         optimizer.step()
     with torch.no_grad():
         maps = psi(pixels[:1].float() / 255)[0]
-    # Columns of the highest cells of both landmarks, in maps of 16 x 16 cells.
+    # These are the columns of the highest cells of both landmarks, in maps of 16 x 16 cells.
     left, right = maps[0].argmax() % 16, maps[1].argmax() % 16
     assert left < 8 <= right
 
 
 class _NoHeat(torch.nn.Module):
-    """A network that returns heatmaps of zeros and remembers the images it was given."""
+    """A network that returns heatmaps of zeros and remembers the images that it gets."""
 
     backend = PLAIN_BACKEND
 
@@ -189,8 +190,9 @@ def test_labels_of_mirror_images_may_differ_from_those_of_partners() -> None:
     )
     generator = torch.Generator().manual_seed(4)
     pixels = torch.zeros(8, 3, 64, 64, dtype=torch.uint8)
-    pixels[..., :32] = 100  # so a flipped image is bright on the right
-    pixels += torch.arange(0, 80, 10, dtype=torch.uint8)[:, None, None, None]  # the minimum is 10 x the row
+    pixels[..., :32] = 100  # Flipped images are bright on the right.
+    # The lowest value of an image is 10 times its row, so this value identifies the image.
+    pixels += torch.arange(0, 80, 10, dtype=torch.uint8)[:, None, None, None]
     xy, mirrored_xy = torch.rand(2, 8, 3, 2, generator=generator) * 63
     present, mirrored_present = torch.rand(2, 8, 3, generator=generator) < 0.7
     present[:, 0] = mirrored_present[:, 0] = True
@@ -210,7 +212,7 @@ def test_labels_of_mirror_images_may_differ_from_those_of_partners() -> None:
             errors = []
             for x, y in points[row][is_present[row]].tolist():
                 shown_x = 63 - x if is_flipped else x
-                center_x, center_y = (shown_x + 0.5) / 4 - 0.5, (y + 0.5) / 4 - 0.5  # in cells of 4 pixels
+                center_x, center_y = (shown_x + 0.5) / 4 - 0.5, (y + 0.5) / 4 - 0.5  # in cells
                 line = torch.arange(16)
                 squared = (line[:, None] - center_y) ** 2 + (line - center_x) ** 2
                 errors.append(float(torch.exp(-squared / (2 * config.student.sigma**2)).square().mean()))
@@ -236,15 +238,16 @@ def test_partners_give_the_labels_of_mirror_images() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        # The first landmark is inside the view, the second outside, and the third was not found. The network
-        # returns no heat, so only the first has an error. `expected` is its weight in the mean.
+        # The first landmark is inside the view, the second is outside, and the third was not found. The
+        # heatmaps of the network are zero, so only the first landmark has an error. `expected` is the weight
+        # of this error in the mean.
         ({}, 1.0),
         ({"average": "all"}, 1 / 3),
         ({"outside": "absent"}, 1 / 2),
         ({"outside": "absent", "average": "all"}, 1 / 3),
     ],
 )
-def test_settings_decide_whether_landmarks_outside_and_absent_ones_count(
+def test_settings_decide_whether_landmarks_outside_the_view_and_absent_landmarks_count(
     settings: dict[str, str], expected: float
 ) -> None:
     still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
@@ -259,7 +262,7 @@ def test_settings_decide_whether_landmarks_outside_and_absent_ones_count(
     task = build_regression_task(_NoHeat(), feed, table, regression, torch.Generator(), seed=0)
     loss = float(task.losses(*next(task.batches(0, 1)))["total"])
     line = torch.arange(16.0)
-    squared = (line[:, None] - 7.125) ** 2 + (line - 7.125) ** 2  # pixel 30 is cell 7.125
+    squared = (line[:, None] - 7.125) ** 2 + (line - 7.125) ** 2  # Pixel 30 is at cell coordinate 7.125.
     error = float(torch.exp(-squared / (2 * config.stage2.sigma**2)).square().mean())
     assert loss == pytest.approx(expected * error, rel=1e-4)
 

@@ -82,7 +82,8 @@ def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
     for parameter, low_precision in flat.weight_copies.items():
         assert (parameter < before[parameter]).all()
         assert torch.equal(low_precision, parameter.bfloat16())
-    norm_weight = network[1].weight  # has no copy and no gradient, so only weight decay changes it
+    # The weight of the norm has no copy and no gradient, so only weight decay changes it.
+    norm_weight = network[1].weight
     assert torch.equal(norm_weight, before[norm_weight] - 0.1 * _compute_first_step(before[norm_weight]))
     nn.init.ones_(network[0].weight)
     flat.update_copies()

@@ -66,7 +66,7 @@ def _draw(
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> PairBatch:
-    """Plan a batch and build it, or this process's part of it."""
+    """Plan a batch, and build the part of it that this process has: the whole batch if it is alone."""
     part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
     nearby: NearbyFrames | None = None
     if propagated is not None:
@@ -145,10 +145,10 @@ def test_warmup_flips_views_and_keeps_labels_if_landmarks_are_their_own_partners
     table = build_point_table(label_by_index(points, IMAGES), IMAGES, 2, torch.device("cpu"))
     batch = _draw(table, None, settings, config, 0)
     assert torch.equal(*batch.label.chunk(2))
-    first, second = _decode(batch, batch.xy)[0].chunk(2)  # equal labels mean equal positions in the original
+    first, second = _decode(batch, batch.xy)[0].chunk(2)  # Equal labels mean equal original positions.
     both_valid = batch.valid.chunk(2)[0] & batch.valid.chunk(2)[1]
     assert (first - second)[both_valid].abs().max() < 0.3
-    # Red is x of the original: if it decreases to the right, the view is mirrored.
+    # Red is the x of the original image. If red decreases to the right, the view is mirrored.
     is_mirrored = batch.images[:, 0, 64, 72] < batch.images[:, 0, 64, 56]
     is_first_mirrored, is_second_mirrored = is_mirrored.chunk(2)
     assert set((is_first_mirrored == is_second_mirrored).tolist()) == {True, False}
@@ -162,7 +162,7 @@ def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_views_or_ne
     assert torch.equal(*batch.label.chunk(2))
 
 
-def test_no_flips_without_mirrored_labels_or_when_switched_off() -> None:
+def test_views_are_not_flipped_without_mirrored_labels_or_if_flipping_is_switched_off() -> None:
     assert not round_pair_settings(CONFIG, has_mirrored_labels=False).flip
     off = replace(CONFIG, flip=replace(CONFIG.flip, train=False, test=False))
     assert not round_pair_settings(off, has_mirrored_labels=True).flip
@@ -187,7 +187,7 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
         table.xy[:, None] + torch.tensor([3.0, -2.0]),
         table.valid[:, None].clone(),
     )
-    propagated.valid[:, :, 0] = False  # optical flow lost the first point of each image
+    propagated.valid[:, :, 0] = False  # Optical flow has lost the first point of each image.
     always = replace(CONFIG, temporal=replace(CONFIG.temporal, enabled=True, fraction=1.0))
     settings = PairSettings(same_image_fraction=0.0, flip=True, flip_together=False)
     batch = _draw(table, propagated, settings, always, 0)
@@ -201,11 +201,11 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
         assert not valid[0]
         expected = table.xy[first] + torch.tensor([3.0, -2.0])
         assert (position[num_pairs + pair] - expected)[valid].abs().max() < 0.3
-        # The detector's targets of the second view are that frame's own keypoints, not the propagated ones.
+        # In the second view, the detector's targets are the frame's own keypoints, not the propagated points.
         assert (target_image[num_pairs + pair] == second).all()
         target_valid = batch.target_valid[num_pairs + pair]
         assert (target_position[num_pairs + pair] - table.xy[second])[target_valid].abs().max() < 0.3
-        slots = list(range(SLOTS))  # each point is labeled by its slot
+        slots = list(range(SLOTS))  # The label of each point is its slot.
         assert batch.label[pair].tolist() == batch.label[num_pairs + pair].tolist() == slots
     assert num_pairs == always.runtime.batch
 

@@ -1,4 +1,4 @@
-"""Phases that skip iterations when landmarks stand still: the rule, the engine, and resuming bit for bit."""
+"""Test phases that skip iterations when landmarks stand still: the rule, the engine, and resuming."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from selfmark.train.engine import (
 from selfmark.train.objectives import LandmarkTable
 from selfmark.train.standstill import Movements, Standstill, is_standing_still
 
-# The first part ends at iteration 32, the drop. It is measured after 4, 8, ..., 28 iterations.
+# The first part ends after 32 iterations, where the learning rate drops. Landmarks are located after 4, 8,
+# and so on until 28 iterations.
 PHASE = Phase("stage 2", 0, 0, 40, (32,))
 FIRST, INTERVAL, FINAL_START = 4, 4, 32
 
@@ -38,11 +39,11 @@ FIRST, INTERVAL, FINAL_START = 4, 4, 32
     [
         ([], 1.0, 1, False),
         ([0.5], 1.0, 1, True),
-        ([0.5], 1.0, 2, False),  # one measurement is not enough
+        ([0.5], 1.0, 2, False),  # One measurement is not enough.
         ([5.0, 0.9, 0.8], 1.0, 2, True),
-        ([5.0, 0.9, 0.8], 1.0, 3, False),  # the first of the last three moved
-        ([0.1, 0.1, 1.2, 0.1], 1.0, 2, False),  # moved again in between
-        ([0.1, 1.0], 1.0, 1, False),  # the limit itself counts as movement
+        ([5.0, 0.9, 0.8], 1.0, 3, False),  # The landmarks moved in the first of the last three measurements.
+        ([0.1, 0.1, 1.2, 0.1], 1.0, 2, False),  # The landmarks moved again in between.
+        ([0.1, 1.0], 1.0, 1, False),  # The limit itself counts as movement.
         ([0.0, 0.0], 0.0, 2, False),
         ([math.nan, math.nan], 1.0, 2, False),
     ],
@@ -67,7 +68,7 @@ def test_movements_are_mean_distances_between_measurements() -> None:
     assert movements.percents == [6 / 4, 0.0]
 
 
-def test_movements_survive_a_round_trip() -> None:
+def test_movements_are_restored_from_their_tensors() -> None:
     movements = Movements(torch.rand(2, 3, 2), [0.1, 1 / 3])
     restored = Movements.from_tensors(movements.to_tensors(), torch.device("cpu"))
     assert restored.percents == movements.percents
@@ -79,8 +80,10 @@ def test_movements_survive_a_round_trip() -> None:
 def test_the_final_part_begins_with_the_first_drop_inside_the_phase() -> None:
     assert Phase("stage 2", 0, 0, 100, (25, 35)).final_start(0.4) == 25
     assert Phase("stage 2", 2, 30, 100, (25, 35)).final_start(0.4) == 35
-    assert Phase("round", 1, 0, 3, (), 0.1).final_start(0.01) == 2, "the final part has an iteration"
-    assert Phase("round", 1, 0, 3, (), 0.1).final_start(1.0) == 0, "no first part, so nothing is skipped"
+    assert Phase("round", 1, 0, 3, (), 0.1).final_start(0.01) == 2, (
+        "the final part has at least one iteration"
+    )
+    assert Phase("round", 1, 0, 3, (), 0.1).final_start(1.0) == 0, "without a first part, nothing is skipped"
 
 
 def test_held_out_images_are_not_usable() -> None:
@@ -158,10 +161,11 @@ def _assert_same_state(first: TrainState, second: TrainState) -> None:
     assert first.movements.percents == second.movements.percents
 
 
-def test_a_phase_that_stands_still_goes_on_to_its_final_part() -> None:
-    training = Training(limit=1e9)  # every movement counts as none
+def test_a_phase_whose_landmarks_stand_still_continues_with_its_final_part() -> None:
+    training = Training(limit=1e9)  # The landmarks count as standing still, however far they move.
     training.run()
-    # Found after 4 iterations, measured after 8 and 12; then the final part begins.
+    # Landmarks are first located after 4 iterations, so movements are known after 8 and 12. Then the final
+    # part begins.
     assert [(iteration, following) for iteration, _, following in training.measured] == [(8, 8), (12, 32)]
     assert training.trained == [*range(12), *range(32, 40)]
     assert training.rates == pytest.approx([0.01] * 12 + [0.001] * 8), "the learning rate still drops"
@@ -177,7 +181,7 @@ def test_a_phase_whose_landmarks_move_keeps_all_iterations() -> None:
     assert training.trained == fixed.trained == list(range(40))
     assert [iteration for iteration, *_ in training.measured] == [8, 12, 16, 20, 24, 28]
     fixed.state.movements = training.state.movements
-    _assert_same_state(training.state, fixed.state)  # measuring changes nothing
+    _assert_same_state(training.state, fixed.state)  # Measuring has not changed the training.
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 3, 100])
@@ -232,7 +236,7 @@ def _choose_limit() -> float:
 
 
 def test_a_checkpoint_without_measurements_can_be_loaded(tmp_path: Path) -> None:
-    """Checkpoints of earlier versions have none."""
+    """Checkpoints of earlier versions have no measurements."""
     path = tmp_path / "stage2.safetensors"
     training = Training(limit=1e9)
     save_checkpoint(training.state, path)
@@ -251,7 +255,7 @@ def test_several_processes_average_their_movements() -> None:
         size = 2
 
         def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
-            return tensor + 1.0  # the other process measured 1 percent
+            return tensor + 1.0  # The other process has measured 1 percent.
 
     movements.add(positions + torch.tensor([3.0, 4.0]), Two())  # type: ignore[arg-type]
     assert movements.percents == [3.0]

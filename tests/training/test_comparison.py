@@ -28,7 +28,7 @@ def make_picture(rng, size):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with a data set of four labeled faces of 128 pixels, named faces-yt68."""
+    """Return a folder with the data set faces-yt68: four labeled faces in images of 128 pixels."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "faces-yt68" / "images" / "test").mkdir(parents=True)
     rng, images, annotations = np.random.default_rng(0), [], []
@@ -56,7 +56,7 @@ def make_keypoints(xy, images, descriptor=None):
 
 
 def test_precision_and_reached_landmarks_match_a_hand_computed_case(comparison, samples):
-    # The radius is a tenth of the 40 pixels between the eyes, in images enlarged twofold.
+    # The eyes are 40 pixels apart in images that are then enlarged twofold. The radius is a tenth of 80.
     assert samples.radius.tolist() == pytest.approx([8.0] * 4)
     eye = np.array([40.5 * 2 - 0.5, 50.5 * 2 - 0.5])
     detected = np.tile([eye, eye, [200.0, 30.0], [220.0, 30.0]], (4, 1))

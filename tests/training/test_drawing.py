@@ -47,7 +47,7 @@ def test_the_points_of_a_shape_lie_on_its_corners(maker):
     offsets, strengths = [], []
     for seed in range(6):
         image, points = draw_shape(maker, seed)
-        points = points[:2] if maker is draw_almond else points  # the third point is the center of the iris
+        points = points[:2] if maker is draw_almond else points  # Point 3 is the iris.
         strength = compute_cornerness(image)
         typical = np.percentile(strength[strength > 1e-5], 50)
         for x, y in np.round(points).astype(int):
@@ -86,7 +86,7 @@ def test_a_polygon_is_centered_on_its_corners():
         total = mask.sum()
         offsets.append(np.array([(mask * columns).sum(), (mask * rows).sum()]) / total - center)
         exact = 2.5 * radius**2 * np.sin(2 * np.pi / 5)
-        assert exact < total < exact * (1 + 0.6 / radius) ** 2  # OpenCV draws half a pixel more on each side
+        assert exact < total < exact * (1 + 0.6 / radius) ** 2  # OpenCV adds half a pixel per side.
     assert np.abs(offsets).max() < 0.25
     assert np.abs(np.mean(offsets, axis=0)).max() < 0.05
 
@@ -118,7 +118,7 @@ def test_every_point_has_contrast_around_it():
 
 def test_photographs_are_collected_and_cropped(tmp_path, capsys):
     written = photographs.collect(tmp_path)
-    assert tmp_path / "grace_hopper.png" in written  # matplotlib is always installed
+    assert tmp_path / "grace_hopper.png" in written  # This photograph comes with matplotlib.
     sources = photographs.load(tmp_path)
     assert len(sources) == len(written)
     for seed in range(5):

@@ -78,7 +78,7 @@ def test_a_view_without_random_changes_is_centered(generator):
     torch.testing.assert_close(matrix, torch.tensor([[0.5, 0, 29.75], [0, 0.5, 29.75], [0, 0, 1]]))
 
 
-def test_both_views_of_a_pair_roam_together(generator):
+def test_the_setting_roam_moves_both_views_of_a_pair_by_the_same_shift(generator):
     views = Views(side=40, zoom=(1, 1), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0.25)
     first, second = sample_pairs(50, 80, views, generator)
     torch.testing.assert_close(first, second)

@@ -22,7 +22,7 @@ def test_the_label_of_a_cell_is_the_index_of_the_pixel_with_a_point():
         [[[0.0, 0.0], [9.3, 2.6], [23.4, 15.5], [math.nan, math.nan], [24.0, 3.0], [-0.6, 5.0]]]
     )
     expected = torch.full((3, 3), 64)
-    for x, y in ((0, 0), (9, 3), (23, 16)):  # 15.5 is rounded to 16
+    for x, y in ((0, 0), (9, 3), (23, 16)):  # The y of 15.5 is rounded to 16.
         expected[y // 8, x // 8] = 8 * (y % 8) + x % 8
     assert torch.equal(label_cells(xy, 24, make_generator())[0], expected)
 
@@ -95,7 +95,7 @@ def test_descriptor_loss_agrees_with_a_naive_loop():
 
 
 def test_distinctive_descriptors_have_no_loss():
-    field = torch.eye(16).reshape(1, 16, 4, 4)  # all cells differ
+    field = torch.eye(16).reshape(1, 16, 4, 4)  # All cells have different descriptors.
     rows, columns = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
     centers = (torch.stack((columns, rows), dim=-1).reshape(1, 16, 2) * 8 + 3.5).float()
     valid = torch.ones(1, 16, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Test scores of detected points under a known homography against values computed by hand."""
+"""Compare the scores of points in two views, whose homography is known, with values computed by hand."""
 
 import cv2
 import numpy as np
@@ -33,7 +33,7 @@ def test_perfect_points_score_one():
 
 
 def test_points_outside_the_other_view_do_not_count():
-    # (95, 5) leaves the view; (4, 5) of the second view is not in the first.
+    # The point (95, 5) is outside the second view, and (4, 5) of the second view is outside the first.
     first, second = make_points([[20, 20], [95, 5]]), make_points([[30, 22], [4, 5]])
     score = compare(first, second, SHIFT, 100, 3.0, compute_euclidean)
     assert (score.repeatability, score.matching, score.points) == (1.0, 1.0, 1.0)
@@ -42,7 +42,7 @@ def test_points_outside_the_other_view_do_not_count():
 def test_matches_must_be_correct_and_mutual():
     first = DetectedPoints(np.array([[20.0, 20], [40, 60], [60, 30]]), np.array([[1.0, 0], [0, 1], [0, 0.9]]))
     second = DetectedPoints(np.array([[30.0, 20], [50, 60], [70, 38]]), np.array([[0.0, 1], [1, 0], [5, 5]]))
-    # The third points are 8 pixels off; the descriptors of the first two are swapped.
+    # In the second view, the third point is off by 8 pixels, and the descriptors of the others are swapped.
     score = compare(first, second, SHIFT, 100, 3.0, compute_euclidean)
     assert score.repeatability == pytest.approx(2 / 3)
     assert score.matching == 0

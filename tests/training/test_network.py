@@ -10,7 +10,7 @@ from training.keypoints.network import LAYERS_WITH_NORM, TrainingNetwork, convol
 def test_folding_the_norms_changes_nothing():
     torch.manual_seed(0)
     network = TrainingNetwork()
-    for name in LAYERS_WITH_NORM:  # random norms, as after training
+    for name in LAYERS_WITH_NORM:  # Norms are random, as after training.
         norm = network.norms[name]
         torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
         for tensor, spread in ((norm.bias, 0.3), (norm.running_mean, 0.3)):

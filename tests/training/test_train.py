@@ -55,7 +55,7 @@ def test_twenty_steps_lower_the_loss(phase):
         return build_joint_step(network, images, images, settings, generator)
 
     def measure_losses():
-        same_batches_step = build_step(1)  # the same seed before and after training
+        same_batches_step = build_step(1)  # The seed is the same before and after training.
         with torch.no_grad():
             sampled_losses = [same_batches_step() for _ in range(6)]
         return {
@@ -78,7 +78,7 @@ class BrightnessDetector(torch.nn.Module):
         return torch.sigmoid(rgb[:, 0] * 40 - 20), None
 
 
-def test_adaptation_labels_repeated_detections():
+def test_adaptation_makes_labels_from_repeated_detections():
     image = torch.zeros(2, 64, 64, dtype=torch.uint8)
     centers = [[(20, 30), (44, 18)], [(33, 33)]]
     for index, spots in enumerate(centers):
@@ -109,7 +109,7 @@ def test_chosen_positions_correspond_in_both_views():
     torch.testing.assert_close(
         warp_points(first_xy, first)[valid], warp_points(second_xy, second)[valid], atol=1e-2, rtol=0
     )
-    for xy in (first_xy, second_xy):  # at least 4 pixels from the border of the view, which has 32 pixels
+    for xy in (first_xy, second_xy):  # Positions are at least 4 pixels inside the 32 x 32 pixels of the view.
         assert ((xy[valid] >= 4) & (xy[valid] <= 27)).all()
 
 
@@ -185,7 +185,7 @@ def test_the_learning_rate_rises_then_falls_to_zero():
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """A function that runs the command in this process with very small settings and returns its folder."""
+    """Return a function that runs the command here with very small settings and returns its folder."""
     photographs.collect(tmp_path / "photos")
     monkeypatch.setitem(train.CHOICES, "tiny", SMALL)
     monkeypatch.setattr(train, "open_drawing_pool", open_single_thread_pool)
@@ -202,7 +202,7 @@ def command(tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def open_single_thread_pool():
-    """A pool with one thread, because processes take seconds to start."""
+    """Return a pool with one thread, because processes take seconds to start."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -228,7 +228,7 @@ def test_a_training_interrupted_twice_gives_the_same_weights(command, monkeypatc
         phase = arguments[-2]
         started.append(phase)
         first_interruption = ["shapes", "joint 1"]
-        second_interruption = ["shapes", "joint 1", "joint 1", "joint 2"]  # joint 1 is started again
+        second_interruption = ["shapes", "joint 1", "joint 1", "joint 2"]  # Joint 1 has started again.
         if started in (first_interruption, second_interruption):
             raise KeyboardInterrupt
         original(*arguments)

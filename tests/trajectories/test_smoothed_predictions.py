@@ -25,9 +25,9 @@ from tests.export.fakes import CARD, NAMES
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 SIZE, RATE, FRAMES = (64, 48), 10, 12
-SETTINGS = Smoothing(max_gap=0.2)  # two frames
-MISSING = {1: {4}, 2: {7, 8, 9}}  # frames without a box, for each track
-LOW_LANDMARK, LOW_FRAMES = 3, range(1, 6)  # track 1: this landmark has low scores in these frames
+SETTINGS = Smoothing(max_gap=0.2)  # 0.2 seconds are two frames.
+MISSING = {1: {4}, 2: {7, 8, 9}}  # mapping from the track to the frames in which it has no box
+LOW_LANDMARK, LOW_FRAMES = 3, range(1, 6)  # In track 1, this landmark has low scores in these frames.
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def clip(tmp_path: Path) -> Path:
 
 
 def compute_true_xy(frame: int, track: int) -> np.ndarray:
-    """Return landmarks that move evenly: [K, 2]."""
+    """Return the landmarks [K, 2] of an animal, which move by the same step in every frame."""
     start = np.array([[5, 6], [12, 9], [20, 4], [9, 16]]) + 15 * (track - 1)
     return start + frame * np.array([[1, 0], [0, 1], [1, 1], [0.5, 0.5]])
 
 
 def make_predictions(clip: Path) -> Iterator[Prediction]:
-    """Yield two tracked animals in batches of five, track 2 first."""
+    """Yield the objects of two tracks in batches of five; in each frame, track 2 comes first."""
     objects = [(frame, track) for frame in range(FRAMES) for track in (2, 1) if frame not in MISSING[track]]
     for batch in (objects[start : start + 5] for start in range(0, len(objects), 5)):
         score = np.full((len(batch), 4), 0.9, np.float32)
@@ -63,7 +63,7 @@ def test_short_gaps_are_filled_with_new_frames(clip: Path) -> None:
     batches = list(smooth_predictions(make_predictions(clip), SETTINGS))
     refs = [ref for batch in batches for ref in batch.refs]
     expected = [(frame, track) for frame in range(FRAMES) for track in (2, 1)]
-    expected = [item for item in expected if item not in {(7, 2), (8, 2), (9, 2)}]  # too long to be filled
+    expected = [item for item in expected if item not in {(7, 2), (8, 2), (9, 2)}]  # This gap is too long.
     assert [(ref.frame, ref.track) for ref in refs] == expected
     (added,) = (ref for ref in refs if (ref.frame, ref.track) == (4, 1))
     assert added.box == pytest.approx((4.0, 2.0, 20.0, 20.0))
@@ -89,7 +89,7 @@ def test_objects_without_tracks_are_refused(clip: Path) -> None:
     check_smoothable([ImageRef(clip, 3, None, 1), ImageRef(clip, 3, None, 2), ImageRef(clip, 4, None, 1)])
 
 
-# Where each format says how its landmarks were smoothed.
+# Mapping from the format to a function that reads how the landmarks of a written file were smoothed.
 STATEMENTS: dict[str, Callable[[Path], Any]] = {
     "csv": lambda path: next(csv.DictReader(path.read_text().splitlines()))["smoothing"],
     "parquet": lambda path: (

@@ -24,7 +24,7 @@ def xy(rng: np.random.Generator) -> Floats:
 
 @pytest.fixture
 def weight(rng: np.random.Generator) -> Floats:
-    """Return weights with three gaps, of two, one and eight frames."""
+    """Return weights with three gaps, which have two frames, one frame and eight frames."""
     weight = rng.uniform(0.2, 1, 40)
     weight[[4, 5, 20, *range(26, 34)]] = 0
     return weight
@@ -42,7 +42,7 @@ def test_the_running_median_agrees_with_a_loop(xy: Floats, weight: Floats) -> No
         rows = [r for r in range(max(row - 3, 0), min(row + 4, 40)) if weight[r] > 0]
         for axis in (0, 1):
             assert smooth[row, axis] == pytest.approx(_compute_naive_median(xy[rows, axis], weight[rows]))
-    middle = (smooth[3] * 1 + smooth[6] * 2) / 3  # row 5 is two thirds of the way from 3 to 6
+    middle = (smooth[3] * 1 + smooth[6] * 2) / 3  # Row 5 is two thirds of the way from row 3 to row 6.
     np.testing.assert_allclose(smooth[5], middle)
     even = smooth_median(xy, np.ones(40), 2)
     np.testing.assert_allclose(even[0], np.median(xy[:3], axis=0))
@@ -73,7 +73,7 @@ def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: floa
 
     A measurement has the variance 1 / weight, and accelerations have the noise density `ratio`.
     """
-    state, covariance = np.zeros(2), np.eye(2) * 1e10  # nothing is known at first
+    state, covariance = np.zeros(2), np.eye(2) * 1e10  # At first, nothing is known.
     states, covariances, predicted = [], [], []
     for row in range(len(z)):
         if row:
@@ -99,7 +99,7 @@ def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: floa
 def test_the_kalman_smoother_agrees_with_the_recursion(
     time_constant: float, xy: Floats, weight: Floats, rng: np.random.Generator
 ) -> None:
-    seconds = np.cumsum(rng.uniform(0.03, 0.06, 40))  # frames at uneven times
+    seconds = np.cumsum(rng.uniform(0.03, 0.06, 40))  # The times of the frames are uneven.
     ratio = np.median(np.diff(seconds)) / time_constant**4
     smooth = smooth_kalman(np.where(weight[:, None] > 0, xy, np.nan), weight, seconds, time_constant)
     for axis in (0, 1):

@@ -1,4 +1,4 @@
-"""Test one track: unlikely positions are left out, short gaps filled, long ones kept, motion measured."""
+"""Test smoothing of one track: unlikely positions, short gaps that are filled, long gaps, and motion."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from selfmark.config import Smoothing, SmoothingMethod
 from selfmark.trajectories.track_smoothing import Track, measure_motion, scale_times, smooth_track
 
 RATE = 25.0
-SETTINGS = Smoothing(max_gap=0.2)  # five frames
+SETTINGS = Smoothing(max_gap=0.2)  # 0.2 seconds are five frames.
 
 
 def make_track(frames: int = 60) -> Track:
-    """Return two landmarks that move evenly, 100 and 50 pixels per second, in an object of 100 pixels."""
+    """Return two landmarks of an object of 100 pixels, which move by 100 and 50 pixels per second."""
     seconds = np.arange(frames) / RATE
     xy = np.stack([np.outer(seconds, [100, 0]), np.outer(seconds, [0, 50]) + 20], axis=1)
     return Track(xy, np.full((frames, 2), 0.8), seconds, 100.0)
@@ -44,7 +44,7 @@ def test_unlikely_positions_are_replaced(method: SmoothingMethod) -> None:
     if method == "kalman":
         np.testing.assert_allclose(smooth.speed[:, 0], 100, atol=0.1)
         # The landmarks move by 4 and 2 pixels in each of 59 steps. The 7 steps from frame 39 to frame 46 add
-        # no distance to the second.
+        # no distance to the second landmark.
         assert smooth.distance[-1, 0] == pytest.approx(59 * 4, abs=0.01)
         assert smooth.distance[-1, 1] == pytest.approx((59 - 7) * 2, abs=0.01)
 
@@ -60,14 +60,17 @@ def test_strides_in_high_speed_videos_are_kept(method: SmoothingMethod) -> None:
     settings = replace(SETTINGS, method=method)
     flattened = smooth_track(track, settings).xy[:, 0, 0]
     smooth = smooth_track(track, scale_times(settings, 250.0)).xy[:, 0, 0]
-    assert np.nanstd(flattened) < 0.6 * stride.std(), "times for ordinary videos smooth the strides away"
+    assert np.nanstd(flattened) < 0.6 * stride.std(), (
+        "settings for ordinary videos must smooth the strides away"
+    )
     assert smooth.std() > 0.85 * stride.std()
     assert np.abs(smooth - stride).mean() < 0.25 * np.nanmean(np.abs(flattened - stride))
 
 
 def test_a_fast_start_is_not_a_jump() -> None:
     track = make_track()
-    fast = Track(track.xy * 5, track.score, track.seconds, track.size)  # five object sizes per second
+    # The first landmark moves by five object sizes per second.
+    fast = Track(track.xy * 5, track.score, track.seconds, track.size)
     assert not smooth_track(fast, SETTINGS).is_filled.any()
     np.testing.assert_allclose(smooth_track(fast, SETTINGS).xy, fast.xy, atol=1e-3)
 
@@ -101,7 +104,7 @@ def test_motion_agrees_with_a_loop() -> None:
             continue
         around = [r for r in (row - 1, row + 1) if 0 <= r < 20 and np.isfinite(xy[r, 0, 0])]
         first, last = min([*around, row]), max([*around, row])
-        if row == 12:  # both neighbors are unknown
+        if row == 12:  # The positions in both neighboring frames are unknown.
             assert np.isnan(speed[row, 0])
         else:
             moved = np.linalg.norm(xy[last, 0] - xy[first, 0])

@@ -61,7 +61,7 @@ def _write_preview(folder: Path, step: str, color: int) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run that has learned one and a half rounds."""
+    """Return the folder of a run that has learned one and a half rounds."""
     run = tmp_path / "cats"
     run.mkdir()
     (run / "run.json").write_text('{"format": 1}')
@@ -103,7 +103,7 @@ def test_the_state_follows_the_events(folder: Path) -> None:
     assert shown["status"] == "running"
     assert shown["stage"] == "learning landmarks, round 2 of 2"
     assert shown["progress"] == (6, 10)
-    assert shown["seconds_left"] == 8  # four iterations, two seconds each
+    assert shown["seconds_left"] == 8  # Four iterations are left, two seconds each.
     assert [(item["step"], item["caption"]) for item in shown["previews"]] == [
         ("zero-shot", "first landmarks"),
         ("student-1", "after round 1"),
@@ -117,7 +117,7 @@ def test_the_state_follows_the_events(folder: Path) -> None:
     finished = state.to_json()
     assert (finished["status"], finished["seconds_left"]) == ("done", 0)
     assert "undone" in finished["previews"][1]["note"]
-    assert finished["losses"][1]["points"] == [(4, 0.4), (5, 0.2)]  # a resumed run repeats iterations
+    assert finished["losses"][1]["points"] == [(4, 0.4), (5, 0.2)]  # A resumed run repeats iterations.
     assert finished["verdict"].startswith("good. ")
 
 
@@ -148,7 +148,7 @@ def test_a_silent_run_is_running_only_while_a_process_holds_its_lock(
 def test_the_lock_of_a_run_in_a_read_only_folder_can_be_probed() -> None:
     code = (
         "import os, sys; from pathlib import Path; from selfmark.run.locks import is_locked\n"
-        "os.getuid() or os.setuid(65534)\n"  # root may write everywhere
+        "os.getuid() or os.setuid(65534)\n"  # The user root may write everywhere.
         "print(is_locked(Path(sys.argv[1])))"
     )
 
@@ -182,7 +182,7 @@ def test_one_page_shows_all_views(browser: Any, folder: Path) -> None:
         page.wait_for_function("() => document.getElementById('picture').naturalWidth > 0")
         texts = ["cats: done", "mirror: running", "back: waiting"]
         assert page.locator("#views button").all_inner_texts() == texts
-        assert page.inner_text("#views [aria-pressed=true]") == "mirror: running"  # the one that trains
+        assert page.inner_text("#views [aria-pressed=true]") == "mirror: running"  # This view is training.
         assert "view=mirror" in page.get_attribute("#picture", "src")
         page.click("#views button:first-child")
         page.wait_for_selector("#verdict:visible")
@@ -202,7 +202,7 @@ def test_probing_the_lock_does_not_keep_a_new_process_from_acquiring_it(folder: 
         fcntl.flock(probe, fcntl.LOCK_SH)
         release = threading.Timer(0.1, fcntl.flock, (probe, fcntl.LOCK_UN))
         release.start()
-        with exclusive(folder):  # waits for a moment
+        with exclusive(folder):  # This call waits for a moment.
             assert is_locked(folder)
     release.join()
     assert not is_locked(folder)
@@ -260,7 +260,7 @@ def test_the_page_follows_a_run_to_its_end(browser: Any, folder: Path, tmp_path:
         assert page.inner_text("#stage") == "learning landmarks, round 2 of 2"
         assert page.inner_text("#left") == "8 s left"
         assert page.locator("#steps button").all_inner_texts() == ["first landmarks", "after round 1"]
-        assert page.locator("[aria-pressed=true]").inner_text() == "after round 1"  # the newest one
+        assert page.locator("[aria-pressed=true]").inner_text() == "after round 1"  # This is the newest step.
         assert page.locator("polyline").count() == 2
         assert INJECTION in page.inner_text("#messages")
         page.click("#steps button:first-child")
@@ -276,7 +276,7 @@ def test_the_page_follows_a_run_to_its_end(browser: Any, folder: Path, tmp_path:
         assert page.inner_text("#stage") == "finished"
         assert page.inner_text("#verdict").startswith("Verdict: good.")
         assert page.locator("#steps button").count() == 3
-        assert "zero-shot" in page.get_attribute("#picture", "src")  # the choice of the user stays
+        assert "zero-shot" in page.get_attribute("#picture", "src")  # The page keeps the choice of the user.
         page.click("#steps button:last-child")
         page.wait_for_function("() => document.getElementById('picture').src.includes('detector')")
         page.wait_for_function("() => document.getElementById('picture').complete")
@@ -326,7 +326,7 @@ def test_discover_serves_the_page_and_writes_previews_and_tensorboard(
     assert steps == ["round-01", "round-02", "stage-1", "detector"]
     assert sorted(steps) == sorted(path.stem for path in (run / "preview").iterdir())
     sizes = {Image.open(path).size for path in (run / "preview").iterdir()}
-    assert len(sizes) == 1  # the same images in all pictures
+    assert len(sizes) == 1  # All pictures show the same images.
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     trained = [event for event in events if event["event"] == "train" and event["stage"] == "round"]
     board = accumulator.EventAccumulator(str(run / "tensorboard"))

@@ -38,9 +38,9 @@ def write_image(path: Path, width: int = 96, height: int = 80, seed: int = 0) ->
 
 
 def compute_bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
-    """Return 1-based joints, 2 x 7 x F; x grows with the video's number, y with the frame's number."""
+    """Return 1-based joints of shape 2 x 7 x F; x grows with the video's number, y with the frame's."""
     head = (48, 16)
-    wrist, elbow, shoulder = (20, 60), (16, 45), (10, 30)  # horizontal distance to the head, and y
+    wrist, elbow, shoulder = (20, 60), (16, 45), (10, 30)  # x is the horizontal distance to the head.
     right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]  # The right arm is on the left.
     left = [(head[0] + x, y) for x, y in (wrist, elbow, shoulder)]
     order = [head, right[0], left[0], right[1], left[1], right[2], left[2]]
@@ -52,18 +52,19 @@ def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
     """Annotate 20 videos: ten for training, five for validation, and five for testing.
 
     Every video has 25 annotated frames. Validation and test videos also have three hand-marked frames. Video
-    20 is an exception: it has only one, so MATLAB drops a dimension. Validation videos have no images. The
-    annotations also contain two videos of Extended BBCPose; users must download these videos separately.
+    20 is an exception: it has only one hand-marked frame, so MATLAB drops a dimension. Validation videos have
+    no images. The annotations also contain two videos of Extended BBCPose; users must download these videos
+    separately.
 
     Args:
         root: folder to fill.
-        as_videos: write each training and test video as one file. Otherwise, three annotated frames of each
-            training video, except frame 111 of video 3, and all hand-marked frames of each test video are
-            written as images.
+        as_videos: write each training and test video as one file. Otherwise, write frames as images: three
+            annotated frames of each training video, and all hand-marked frames of each test video. The image
+            of frame 111 of video 3 is missing.
     """
     rows = []
     for video in range(1, 23):
-        train, test = list(range(101, 126)), [7, 9, 12]  # annotated frames
+        train, test = list(range(101, 126)), [7, 9, 12]  # The frames in `test` are marked by hand.
         if video <= 10 or video > 20:
             kind, test = "train", []
         elif video <= 15:
@@ -132,7 +133,7 @@ def _encode_video(frames: int) -> bytes:
 
 
 def compute_h36m_pose(seed: int, frames: int) -> np.ndarray:
-    """Return 1 x F x 64 numbers: joint j of frame f at (10 + 2 j + seed, 5 + 2 j + f / 50)."""
+    """Return 1 x F x 64 numbers: joint j of frame f is at (10 + 2 j + seed, 5 + 2 j + f / 50)."""
     joint = np.arange(32.0)
     x = np.broadcast_to(10 + 2 * joint + seed, (frames, 32))
     y = 5 + 2 * joint + np.arange(frames)[:, None] / 50
@@ -170,7 +171,7 @@ def make_human36m(root: Path) -> Path:
 
 
 def _write_masks(path: Path) -> None:
-    """Write a cell array of 60 masks as MATLAB 7.3 does: columns first, cells by reference."""
+    """Write a cell array of 60 masks as MATLAB 7.3 does: by columns, with references to the cells."""
     h5py: Any = pytest.importorskip("h5py")
     path.parent.mkdir(parents=True)
     with h5py.File(path, "w") as file:
@@ -188,7 +189,10 @@ def _write_masks(path: Path) -> None:
 
 
 def make_penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
-    """Return 1-based labels: joint j of frame f at (20 + 3 j, 10 + 4 j + f), box (15, 5) to (75 + f, 70)."""
+    """Return 1-based labels of one video.
+
+    Joint j of frame f is at (20 + 3 j, 10 + 4 j + f). Its box reaches from (15, 5) to (75 + f, 70).
+    """
     frame, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
     label = {
         "action": action,
@@ -235,8 +239,8 @@ def make_pennaction(root: Path) -> Path:
 def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
     """Make sixteen images of cats, three of which cannot be used.
 
-    00000003_015 has no points, the points of 00000003_019 belong to another image according to the data set's
-    corrigendum, and the two eyes of 00001200_000 are at the same point.
+    00000003_015 has no points. According to the data set's corrigendum, the points of 00000003_019 belong to
+    another image. The two eyes of 00001200_000 are at the same point.
 
     Args:
         root: folder to fill.
@@ -271,7 +275,7 @@ def make_cats(root: Path, lists: bool = False, archives: bool = False) -> Path:
 
 
 def compute_lsp_joints(count: int) -> np.ndarray:
-    """Return 14 x 2 x N numbers: joint j of image n (from 1) at (10 + 4 j, 5 + 3 j + n / 1000)."""
+    """Return 14 x 2 x N numbers. Joint j of image n is at (10 + 4 j, 5 + 3 j + n / 1000); n starts at 1."""
     joint = np.arange(14.0)[:, None]
     number = np.arange(1, count + 1)
     x, y = np.broadcast_to(10 + 4 * joint, (14, count)), 5 + 3 * joint + number / 1000
@@ -347,7 +351,10 @@ def make_coco(root: Path) -> Path:
 
 
 def make_coco_person(number: int, image: int, shift: float = 0.0, known: int = 17) -> dict[str, Any]:
-    """Return an annotation with `known` points, point p at (10 + 2 p + shift, 5 + 3 p); point 1 is hidden."""
+    """Return an annotation with `known` points.
+
+    Point p is at (10 + 2 p + shift, 5 + 3 p). Point 1 is hidden.
+    """
     points = [
         (10 + 2 * p + shift, 5 + 3 * p, 1 if p == 1 else 2) if p < known else (0, 0, 0) for p in range(17)
     ]

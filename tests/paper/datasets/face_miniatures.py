@@ -147,9 +147,10 @@ def make_ls3d(root: Path, train: int = 2, test: int = 6) -> Path:
 
 
 def write_t7(path: Path, values: npt.ArrayLike, kind: str = "Float") -> None:
-    """Write a tensor as Lua's `torch.save` does, with 64-bit longs: the tensor, then its storage.
+    """Write a tensor in the format of Lua's `torch.save`, with integers of 64 bits.
 
-    Tensor and storage each start with a 4, which marks a Torch object, and with their index in the file.
+    The file contains the tensor's sizes and strides, then its storage with the values. Both parts start with
+    a 4, which marks a Torch object, and with the number of the object in the file.
     """
     tensor = np.ascontiguousarray(values, dtype="<f4" if kind == "Float" else "<f8")
 
@@ -174,7 +175,7 @@ def write_t7(path: Path, values: npt.ArrayLike, kind: str = "Float") -> None:
 
 
 def make_mtfl(root: Path) -> Path:
-    """Make lists as in the original: five x, then five y; leading spaces; backslashes in training.txt."""
+    """Make MTFL, whose lists have five x before five y, leading spaces, and backslashes in training.txt."""
     training = [
         r"lfw_5590\Aaron_Eckhart_0001.jpg 107.250000 147.750000 126.250000 106.250000 140.750000 "
         "113.250000 113.750000 136.250000 158.750000 160.250000 1 1 2 3",

@@ -169,7 +169,7 @@ def test_bbcpose_joints_are_converted_from_1_based_pixels(tmp_path: Path) -> Non
     assert _get_point(data, "test", row, "left_elbow") == pytest.approx([48 + 16 + 10 - 1, 45.07 - 1])
 
 
-def test_bbcpose_boxes_are_made_from_the_joints_without_detections(tmp_path: Path) -> None:
+def test_bbcpose_boxes_are_made_from_the_joints_if_there_are_no_detections(tmp_path: Path) -> None:
     data = read_dataset("bbcpose", make_bbcpose(tmp_path))
     # The joints span 40 x 44 pixels; the margin is 0.3 times the longer side. Boxes are measured from the
     # edge of the first pixel, half a pixel before its center.
@@ -195,7 +195,7 @@ def test_bbcpose_frames_can_come_from_videos(tmp_path: Path) -> None:
     (tmp_path / "boxes.csv").write_text("image,frame,x,y,w,h\n3.mp4,110,1,2,30,40\n3.mp4,111,0,0,90,90\n")
     data = read_dataset("bbcpose", tmp_path)
     assert (len(data.train), len(data.test)) == (30, 13)
-    row = _find_row(data, "train", "3.mp4", 110)  # frame 111, 1-based
+    row = _find_row(data, "train", "3.mp4", 110)  # BBCPose counts from 1 and calls this frame 111.
     assert data.train.boxes[row].tolist() == [1, 2, 30, 40]
     path = write_coco_dataset(data, tmp_path / "coco")[1]
     ref = read_ground_truth(path, list_images([path])).refs[1]
@@ -232,7 +232,7 @@ def test_human36m_joints_have_their_names_and_mirror_partners(tmp_path: Path) ->
     all_joints = read_dataset("human36m32", tmp_path)
     assert all_joints.train.xy[2].tolist() == [[10 + 2 * j, 5 + 2 * j + 2] for j in range(32)]
     np.testing.assert_array_equal(all_joints.train.boxes, data.train.boxes)
-    # The pairs of joints that the authors' program swaps, and the collars.
+    # The authors' program swaps these pairs of joints, except for the last pair: the collars, 16 and 24.
     pairs = {1: 6, 2: 7, 3: 8, 4: 9, 5: 10, 17: 25, 18: 26, 19: 27, 20: 28, 21: 29, 22: 30, 23: 31, 16: 24}
     assert {a: b for a, b in enumerate(all_joints.mirror) if a != b} == pairs | {
         b: a for a, b in pairs.items()
@@ -324,16 +324,19 @@ def test_pennaction_missing_boxes_are_made_from_the_joints(tmp_path: Path) -> No
         assert data.test.boxes[_find_row(data, "test", file)].tolist() == pytest.approx(expected)
 
 
-def test_pennaction_hidden_joints_have_coordinates_unless_they_are_outside(tmp_path: Path) -> None:
+def test_pennaction_hidden_joints_have_coordinates_but_joints_outside_the_image_do_not(
+    tmp_path: Path,
+) -> None:
     data = read_dataset("pennaction", make_pennaction(tmp_path))
-    for file in ("frames/0005/000001.jpg", "frames/0005/000002.jpg"):  # at (1, 1) and (0.75, 0.75)
+    # In the labels, joint 12 is at (1, 1) in the first frame and at (0.75, 0.75) in the second.
+    for file in ("frames/0005/000001.jpg", "frames/0005/000002.jpg"):
         row = _find_row(data, "test", file)
         assert np.flatnonzero(data.test.hidden[row]).tolist() == [3]
         assert np.flatnonzero(np.isnan(data.test.xy[row, :, 0])).tolist() == [12]
 
 
 def test_objects_without_a_normalizer_are_left_out_with_a_note(tmp_path: Path) -> None:
-    """Examples are a single visible joint, with or without a box, and two joints at the same height."""
+    """Test one visible joint with a box, one without a box, and two joints at the same height."""
     root = make_pennaction(tmp_path)
     for number, joints, has_boxes in (("0001", [4], True), ("0006", [4], False), ("0007", [3, 4], True)):
         path = root / "Penn_Action" / "labels" / f"{number}.mat"
@@ -367,7 +370,7 @@ def test_pennaction_labels_of_another_shape_raise(tmp_path: Path) -> None:
 # --- CAT -------------------------------------------------------------------------------------------
 
 
-def test_cats_have_seven_points_and_boxes_around_nine(tmp_path: Path) -> None:
+def test_cats_have_seven_points_and_a_box_around_all_nine_points(tmp_path: Path) -> None:
     data = read_dataset("cats", make_cats(tmp_path))
     expected = {
         "left_eye": [175, 160],
@@ -383,7 +386,7 @@ def test_cats_have_seven_points_and_boxes_around_nine(tmp_path: Path) -> None:
     assert data.train.boxes[0].tolist() == [137.5, 78.5, 312 - 137, 199 - 78]
 
 
-def test_cats_have_the_split_of_zhang_et_al_with_their_lists(tmp_path: Path) -> None:
+def test_cats_have_the_split_of_zhang_et_al_if_their_lists_exist(tmp_path: Path) -> None:
     data = read_dataset("cats", make_cats(tmp_path, lists=True))
     train = ["00000001_000", "00000001_001", "00000001_002", "00000002_003", "00000002_004"]
     assert [str(file) for file in data.train.paths] == [f"CAT_00/{name}.jpg" for name in train]
@@ -392,9 +395,9 @@ def test_cats_have_the_split_of_zhang_et_al_with_their_lists(tmp_path: Path) -> 
     assert note in data.notes
 
 
-def test_every_seventh_cat_is_for_testing_without_lists(tmp_path: Path) -> None:
+def test_without_lists_every_seventh_cat_is_for_testing(tmp_path: Path) -> None:
     data = read_dataset("cats", make_cats(tmp_path))
-    # The 7th and the 14th of 14 cats with points; the cat with coinciding eyes would be for training.
+    # There are 14 cats with points. The test split has the 7th and the 14th, whose eyes do not coincide.
     assert [file.name for file in data.test.paths] == ["00000003_006.jpg", "00001400_000.jpg"]
     assert len(data.train) == 11
     assert "every 7th image is used for testing" in data.notes[0]
@@ -430,7 +433,8 @@ def test_a_cat_without_nine_finite_points_raises(tmp_path: Path) -> None:
     file.write_text("8 " + " ".join(["5"] * 16))
     with pytest.raises(InputError, match=r"00001000_001.jpg.cat must contain the number 9"):
         read_dataset("cats", tmp_path)
-    file.write_text(body_miniatures.FIRST_CAT.replace("175", "1" * 400))  # too large for a float
+    # A number of 400 digits is too large for a float.
+    file.write_text(body_miniatures.FIRST_CAT.replace("175", "1" * 400))
     with pytest.raises(InputError, match=r"00001000_001.jpg.cat must contain the number 9"):
         read_dataset("cats", tmp_path)
 

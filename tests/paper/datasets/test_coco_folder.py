@@ -18,11 +18,11 @@ from selfmark.paper.datasets.dataset_registry import read_dataset
 from tests.paper.datasets import body_miniatures, face_miniatures
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
-    "celeba": face_miniatures.make_celeba,  # with a split for fitting regressors
-    "ls3d": face_miniatures.make_ls3d,  # with a field, the yaw
-    "cub": face_miniatures.make_cub,  # with points that are not annotated
-    "human36m": body_miniatures.make_human36m,  # frames of videos
-    "pennaction": body_miniatures.make_pennaction,  # with settings, hidden points and frames
+    "celeba": face_miniatures.make_celeba,  # This data set has a split for fitting regressors.
+    "ls3d": face_miniatures.make_ls3d,  # This one has a field, the yaw.
+    "cub": face_miniatures.make_cub,  # This one has points that are not annotated.
+    "human36m": body_miniatures.make_human36m,  # This one has frames of videos.
+    "pennaction": body_miniatures.make_pennaction,  # It has settings and hidden points.
 }
 
 
@@ -52,7 +52,7 @@ def test_written_files_are_read_back(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def own_files(tmp_path: Path) -> Path:
-    """Write two files as users might: relative names, a crowd, neither mirror partners nor a normalizer."""
+    """Write two files as users might: with relative names and a crowd, but no partners or normalizer."""
     for split in ("train", "test"):
         (tmp_path / "images" / split).mkdir(parents=True)
         for index in range(2):

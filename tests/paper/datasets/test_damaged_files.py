@@ -121,8 +121,8 @@ def _write_matlab(path: Path, variable: bytes, is_compressed: bool) -> None:
 
 @pytest.mark.parametrize("is_compressed", [False, True])
 @pytest.mark.parametrize("is_nested", [False, True])
-@pytest.mark.parametrize("kind", [1, 2, 4, 6])  # cells, structs, text, numbers
-def test_headers_of_matlab_files_claim_no_more_than_the_file_contains(
+@pytest.mark.parametrize("kind", [1, 2, 4, 6])  # The kinds are cells, structs, text and numbers.
+def test_matlab_files_whose_headers_claim_more_than_the_file_contains_are_refused(
     kind: int, is_nested: bool, is_compressed: bool, tmp_path: Path
 ) -> None:
     """Text without data is the worst: scipy fills the claimed length with spaces, here 8 GB."""
@@ -166,6 +166,6 @@ def test_variables_of_every_kind_pass_the_check_of_sizes(tmp_path: Path) -> None
     for is_compressed in (False, True):
         scipy.io.savemat(path, variables, do_compression=is_compressed)
         assert set(load_matlab(path)) >= set(variables)
-    # Files that MATLAB wrote; the tests of scipy are not always installed.
+    # These files were written by MATLAB. They belong to the tests of scipy, which are not always installed.
     for file in (Path(scipy.io.matlab.__file__).parent / "tests" / "data").glob("test[!h]*_[67].*GLNX86.mat"):
         load_matlab(file)

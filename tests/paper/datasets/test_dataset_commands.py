@@ -81,7 +81,7 @@ def test_every_data_set_can_be_checked_and_written(
         assert f"{split}.json: {len(objects)} object" in output
 
 
-def test_check_of_an_unusable_data_set_ends_with_one_sentence(
+def test_check_of_an_unusable_data_set_ends_with_a_one_sentence_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")

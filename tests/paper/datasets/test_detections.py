@@ -141,7 +141,7 @@ def test_an_ambiguous_name_raises(tmp_path: Path) -> None:
         replace_points(twins, _write_coco(tmp_path / "a.json", [("1.jpg", make_five_points(0))]))
 
 
-def test_other_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) -> None:
+def test_unusual_numbers_of_points_need_names_and_mirror_partners(tmp_path: Path) -> None:
     path = _write_coco(
         tmp_path / "a.json",
         [("1.jpg", make_five_points(0)[:3])],
@@ -193,7 +193,7 @@ def test_pickled_objects_and_wrong_shapes_are_not_read(tmp_path: Path) -> None:
 
 def test_boxes_of_a_table_replace_those_of_the_data_set(celeba: Dataset, tmp_path: Path) -> None:
     lines = [f"{number:06d}.jpg,{number},2,50,60" for number in range(1, 8)]
-    lines.append("000007.jpg,70,100,40,50")  # around the face, unlike the other box of this image
+    lines.append("000007.jpg,70,100,40,50")  # Only the second box of this image is around the face.
     write_lines(tmp_path / "boxes.csv", ["image,x,y,w,h", *lines])
     data = replace_boxes(celeba, tmp_path / "boxes.csv")
     assert data.fit is not None
@@ -219,7 +219,7 @@ def test_relative_boxes_of_yolo_become_pixels(aflw: Dataset, tmp_path: Path) -> 
         for file in split.paths:
             (tmp_path / "labels" / f"{file.stem}.txt").write_text("0 0.5 0.5 0.5 1.0\n")
     data = replace_boxes(aflw, tmp_path / "labels")
-    assert (data.test.boxes == [37.5, 0, 75, 170]).all()  # in an image of 150 x 170 pixels
+    assert (data.test.boxes == [37.5, 0, 75, 170]).all()  # Images have 150 x 170 pixels.
 
 
 def test_boxes_of_videos_are_matched_by_frame_number(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ class Cascade:
 def test_the_largest_face_or_the_median_box_is_used(celeba: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     import cv2
 
-    # The dark image has no face. It is twice as large as the others, so the median box is doubled.
+    # The dark image has no face. This image is twice as large as the others, so its median box is doubled.
     cv2.imwrite(str(celeba.root / celeba.test.paths[1]), np.zeros((436, 356, 3), np.uint8))
     monkeypatch.setattr(face_finder, "_load_cascade", Cascade)
     progress: list[tuple[int, int]] = []

@@ -174,7 +174,7 @@ def test_the_message_names_the_missing_file(celeba: Path, file: str) -> None:
 
 def test_aflw_points_have_y_before_x(tmp_path: Path) -> None:
     root = face_miniatures.make_aflw(tmp_path / "aflw_release-2")
-    data = read_dataset("aflw", tmp_path)  # the parent of the archive's folder
+    data = read_dataset("aflw", tmp_path)  # This is the parent of the archive's folder.
     assert data.root == root
     assert (len(data.train), len(data.test)) == (5, 3)
     np.testing.assert_allclose(data.test.xy, [make_five_points(number) * 0.8 for number in range(3)])
@@ -194,7 +194,7 @@ def test_aflw_messages_name_the_problem_of_the_matlab_file(tmp_path: Path) -> No
     savemat(root / "aflw_test_keypoints.mat", {"points": labels["gt"]})
     with pytest.raises(InputError, match="has no variable 'gt'"):
         read_dataset("aflw", root)
-    savemat(root / "aflw_test_keypoints.mat", {"gt": {"inner": labels["gt"]}})  # a struct
+    savemat(root / "aflw_test_keypoints.mat", {"gt": {"inner": labels["gt"]}})  # `gt` is a struct here.
     with pytest.raises(InputError, match=r"'gt' must be 3 x 5 x 2 numbers"):
         read_dataset("aflw", root)
     (root / "aflw_test_keypoints.mat").write_bytes(b"no MATLAB file" * 20)
@@ -212,7 +212,7 @@ def ls3d(tmp_path: Path) -> Path:
 
 def test_ls3d_reads_pts_3d_and_converts_to_0_based(ls3d: Path) -> None:
     data = read_dataset("ls3d", ls3d)
-    assert len(data.train) == 8  # four folders, without their mirrored copies
+    assert len(data.train) == 8  # There are four folders; mirrored copies do not count.
     assert data.train.paths[3] == Path("300W_LP/HELEN/HELEN_134213_1_0.jpg")
     np.testing.assert_allclose(data.train.xy, [make_sixty_eight_points(number) for number in (0, 1) * 4])
     np.testing.assert_allclose(
@@ -242,11 +242,11 @@ def test_yaw_of_a_rotated_face_is_recovered(yaw: float, pitch: float, roll: floa
 
 
 def test_yaw_of_other_faces_is_within_a_few_degrees() -> None:
-    """Test noise of 2 % of the face's width, and a face whose depth differs by a fifth."""
+    """Test noisy points, with noise of 2 % of the face's width, and a face whose depth differs by a fifth."""
     rng = np.random.default_rng(0)
     for yaw in (0.0, 30.0, 60.0, 80.0):
         points = np.stack([_rotate_average_face(yaw) for _ in range(200)])
-        face_width = 1.7 * 90  # pixels: FACE is about 90 wide, and the rotated face is scaled by 1.7
+        face_width = 1.7 * 90  # FACE is about 90 pixels wide, and the rotated face is scaled by 1.7.
         noisy = estimate_yaw(points + rng.normal(0, 0.02 * face_width, points.shape))
         assert abs(np.median(noisy) - yaw) < 2
         assert np.std(noisy) < 5
@@ -266,7 +266,7 @@ def test_yaw_agrees_with_faces_yt68() -> None:
     yaw = estimate_yaw(points[..., :2])
     expected = [annotation["yaw_bucket"] for annotation in annotations]
     same = [ours == theirs for ours, theirs in zip(classify_yaw(yaw), expected, strict=True)]
-    assert np.mean(same) == pytest.approx(0.935, abs=0.0005)  # the figure in docs/datasets.md
+    assert np.mean(same) == pytest.approx(0.935, abs=0.0005)  # docs/datasets.md has this number.
     ratio = np.array([annotation["yaw_ratio"] for annotation in annotations])
     assert spearmanr(yaw, ratio).statistic == pytest.approx(0.98, abs=0.005)
     differing = np.abs(yaw[~np.array(same)])
@@ -281,7 +281,7 @@ def test_ls3d_yaw_is_estimated_from_the_points(ls3d: Path) -> None:
         face_miniatures.write_face(folder / f"{number}.jpg", (450, 450), make_five_points(0))
         write_t7(folder / f"{number}.t7", face_miniatures.make_rotated_face(yaw) + 1)
     data = read_dataset("ls3d", ls3d)
-    # The order is numerical; in alphabetical order, 11 and 12 would come before 2.
+    # Files are sorted by their numbers; in alphabetical order, 11 and 12 would come before 2.
     assert [int(file.stem) for file in data.test.paths] == [1, 2, 3, 4, 5, 6, 11, 12]
     expected = [-75, 0, 40, 10, 89, -35, 5, 55]
     # The miniature's head is not quite the average head, so the estimate differs a little.
@@ -313,7 +313,7 @@ def test_ls3d_points_in_other_formats_are_read(ls3d: Path, rows: int) -> None:
     (ls3d / "300W_LP/landmarks/AFW/AFW_134212_1_0_pts.mat").unlink()
     data = read_dataset("ls3d", ls3d)
     np.testing.assert_allclose(data.test.xy[:2], [make_sixty_eight_points(1), make_sixty_eight_points(2)])
-    # In the miniature, `pt2d` is shifted by 50 pixels from the points in 'landmarks'.
+    # In the miniature, the points in `pt2d` are 50 pixels away from those in 'landmarks'.
     np.testing.assert_allclose(data.train.xy[0], make_sixty_eight_points(50))
     assert any("1 image of 300W-LP has no points in 'landmarks'" in note for note in data.notes)
 
@@ -413,14 +413,14 @@ def test_mtfl_lists_made_from_crops_have_the_known_poses(tmp_path: Path) -> None
     assert (len(data.train), len(data.test)) == (10_000, 2_995)
     assert Counter(data.test.fields["pose"]) == {1: 193, 2: 450, 3: 1825, 4: 401, 5: 126}
     assert Counter(data.train.fields["pose"]) == {1: 136, 2: 1113, 3: 7445, 4: 1111, 5: 195}
-    # All crops in the archive are 144 pixels wide and framed like the test images. Our boxes with their
-    # margin of 0.1 on each side should have the same size.
+    # All crops in the archive are 144 pixels wide and framed like the test images. Our boxes, with a margin
+    # of 0.1 on each side, should have the same size as these crops.
     side = data.train.boxes[:, 2] * 1.2
     assert np.median(side) == pytest.approx(144, rel=0.03)
 
 
-def test_mtfl_points_are_right_of_the_pupils_so_they_are_1_based() -> None:
-    """In the average of many eyes, the dark pupil is left of the point, for left and right eyes alike."""
+def test_mtfl_points_are_1_based_because_they_are_right_of_the_pupils() -> None:
+    """Test that the dark pupil is left of the annotated point in the average left eye and right eye."""
     archive = SHARED / "faces-mtfl-aflw.zip"
     if not archive.exists():
         pytest.skip("the crops of MTFL are not available")
@@ -456,8 +456,10 @@ def test_cub_excludes_seabirds_and_birds_without_visible_parts(tmp_path: Path) -
     root = face_miniatures.make_cub(tmp_path / "CUB_200_2011")
     data = read_dataset("cub", tmp_path)
     assert data.root == root
-    assert data.train.fields["species"] == CUB_SPECIES[1:]  # images 3 and 5; odd numbers are for training
-    assert data.test.fields["species"] == CUB_SPECIES[1:2]  # image 4; no part of image 6 is visible
+    # Images 3 and 5 are for training, because odd numbers are. No part of image 6 is visible, so only image 4
+    # is for testing.
+    assert data.train.fields["species"] == CUB_SPECIES[1:]
+    assert data.test.fields["species"] == CUB_SPECIES[1:2]
     np.testing.assert_array_equal(data.train.boxes[1], [10, 7, 120, 100])
     np.testing.assert_array_equal(data.train.xy[0, :3], [[31, 61], [32, 62], [np.nan, np.nan]])
     assert [data.names[partner] for partner in data.mirror][6:9] == ["right_eye", "right_leg", "right_wing"]

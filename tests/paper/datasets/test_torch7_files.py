@@ -17,7 +17,8 @@ from selfmark.errors import InputError
 from selfmark.paper.datasets.torch7_files import read_tensor
 from tests.paper.datasets.face_miniatures import write_t7
 
-# [[1, 2], [3, 4]] of doubles: kind, index, version, class, dimensions, sizes, strides, offset, storage.
+# File with the matrix [[1, 2], [3, 4]] of doubles. The fields are kind, index, version, class, number of
+# dimensions, sizes, strides, offset and storage.
 HANDWRITTEN = (
     b"\x04\0\0\0" b"\x01\0\0\0" b"\x03\0\0\0V 1" b"\x12\0\0\0torch.DoubleTensor" b"\x02\0\0\0"
     b"\x02\0\0\0\0\0\0\0" b"\x02\0\0\0\0\0\0\0" b"\x02\0\0\0\0\0\0\0" b"\x01\0\0\0\0\0\0\0"
@@ -40,13 +41,13 @@ def test_a_written_tensor_is_read_back(tmp_path: Path, kind: str) -> None:
 
 
 def test_strides_and_offset_are_applied(tmp_path: Path) -> None:
-    """A transposed tensor (strides swapped), and one that starts at the second row."""
+    """Read a transposed tensor, whose strides are swapped, and a tensor that starts at the second row."""
     sizes_at = HANDWRITTEN.index(struct.pack("<qqqq", 2, 2, 2, 1))
     strides_at, offset_at, storage_at = sizes_at + 16, sizes_at + 32, sizes_at + 40
     swapped = HANDWRITTEN[:strides_at] + struct.pack("<qq", 1, 2) + HANDWRITTEN[offset_at:]
     (tmp_path / "a.t7").write_bytes(swapped)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[1, 3], [2, 4]]
-    # Sizes 1 and 2, strides 2 and 1, and the offset 3, which is 1-based.
+    # The sizes are 1 and 2, the strides 2 and 1. The offset counts from 1, so the second row starts at 3.
     second_row = HANDWRITTEN[:sizes_at] + struct.pack("<qqqqq", 1, 2, 2, 1, 3) + HANDWRITTEN[storage_at:]
     (tmp_path / "a.t7").write_bytes(second_row)
     assert read_tensor(tmp_path / "a.t7").tolist() == [[3, 4]]

@@ -33,7 +33,7 @@ from tests.conftest import QUICK
 from tests.paper.datasets import body_miniatures, face_miniatures
 from tests.paper.reproduction import demo_datasets
 
-# Originals that `real_readers` restores.
+# Original objects that `demo_readers` replaces and `real_readers` restores.
 _DATASETS, _READ_DATASET, _FOLDERS = (
     dict(dataset_registry.DATASETS),
     dataset_registry.read_dataset,
@@ -56,7 +56,7 @@ SHORT: dict[str, Any] = {
 
 
 def select_short_settings(*names: str) -> dict[str, Any]:
-    """Return SHORT without the settings that these tables compare; M depends on K and is left out with K."""
+    """Return SHORT without the settings that these tables compare; if K is compared, leave out M as well."""
     varied = {setting for name in names for setting in experiment.load_experiment(name).varied_settings}
     varied |= {"M"} if "K" in varied else set()
     return {name: value for name, value in SHORT.items() if name not in varied}
@@ -147,7 +147,7 @@ def official_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     face_miniatures.make_celeba(root / "celeba", images=8, fit_images=4)
     face_miniatures.make_aflw(root / "aflw")
     face_miniatures.make_ls3d(root / "ls3d")
-    for number, yaw in enumerate((0, 45, -80, 10, -50, 70), 1):  # faces in each range of yaw
+    for number, yaw in enumerate((0, 45, -80, 10, -50, 70), 1):  # Every range of yaw occurs.
         file = root / f"ls3d/LS3D-W-balanced-20-03-2017/new_dataset/{number}.t7"
         face_miniatures.write_t7(file, face_miniatures.make_rotated_face(yaw) + 1)
     face_miniatures.make_mtfl(root / "mtfl")

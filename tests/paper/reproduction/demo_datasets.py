@@ -24,7 +24,7 @@ _SIXTY_EIGHT = [
     *(f"{side}_eye_{n}" for side in ("right", "left") for n in range(6)),
     *(f"mouth_{n}" for n in range(20)),
 ]
-# Point names and normalizer of each data set.
+# Mapping from the data set to its point names and its normalizer.
 DATASETS: dict[str, tuple[list[str], str]] = {
     "celeba": (_SIXTY_EIGHT, "inter_ocular"),
     "aflw": (_SIXTY_EIGHT, "inter_ocular"),

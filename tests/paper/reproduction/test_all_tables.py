@@ -43,8 +43,8 @@ def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
     rows = list(csv.reader((output / f"{name}.csv").open()))
     names = {row.name: row for row in table.rows}
     if table.kind == "table":
-        # Rows and columns with reference values are added, see `reference_values`. The names of rows whose
-        # errors are divided by the authors' inter-ocular distance end with AUTHORS_EYES.
+        # The module `reference_values` adds rows and columns. If the errors of an added row are divided by
+        # the authors' inter-ocular distance, the name of this row ends with AUTHORS_EYES.
         table_lines = [line for line in rows[1:] if line[0] in names]
         assert [line[0] for line in table_lines] == list(names)
         added = {line[0].removesuffix(f", {AUTHORS_EYES}") for line in rows[1:] if line[0] not in names}

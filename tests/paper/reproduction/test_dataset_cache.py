@@ -126,7 +126,7 @@ def test_a_moved_data_set_gets_new_files(cached: CachedDataset, tmp_path: Path) 
 
 
 def test_start_points_are_shifted_annotated_points(cached: CachedDataset) -> None:
-    """The shift is up to three pixels of a 256-pixel crop, independent of the image size."""
+    """The points are shifted by up to three pixels of a 256-pixel crop, whatever the size of the image."""
     start, config = StartPoints((0, 30, 67), 3.0), preset("paper")
     with cached.write_start_file(start, 0, config).open() as handle:
         rows = list(csv.DictReader(handle))
@@ -135,7 +135,7 @@ def test_start_points_are_shifted_annotated_points(cached: CachedDataset) -> Non
     shift = np.array([[float(row["x"]), float(row["y"])] for row in rows]) - train.xy[
         :, list(start.points)
     ].reshape(-1, 2)
-    side = np.repeat(train.boxes[:, 2:].max(axis=1) * 1.2, 3)  # margin of 0.1 on each side
+    side = np.repeat(train.boxes[:, 2:].max(axis=1) * 1.2, 3)  # The margin is 0.1 on each side.
     in_network_pixels = shift * (256 / side)[:, None]
     assert np.abs(in_network_pixels).max() <= 3.02  # Coordinates in the file are rounded.
     assert np.abs(in_network_pixels).max() > 2.5
@@ -191,7 +191,7 @@ def test_data_sets_that_share_a_folder_share_the_file_of_boxes(
 def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other points change only labels and start points; other boxes change the training images."""
+    """Detected points change only the labels and start points; detected boxes change the training images."""
     monkeypatch.undo()  # Undo the fixture demo_readers (conftest.py).
     face_miniatures.make_celeba(tmp_path / "celeba", images=8, fit_images=3)
     datasets = DatasetCache(tmp_path, tmp_path / "made")

@@ -65,7 +65,8 @@ def _read_paper_table(label: str) -> list[list[float | None]]:
     return _parse_numbers(body.splitlines())
 
 
-# For files with only a part of a table of the paper: the rows and columns of this part.
+# Some files contain only a part of one of the paper's tables. Mapping from the file's name to the rows and
+# columns of this part.
 PARTS: dict[str, tuple[slice, slice]] = {
     "negatives": (slice(None), slice(1, None)),  # The first column numbers the rows.
     "human36m-accuracy": (slice(0, 3), slice(None)),
@@ -91,7 +92,7 @@ def test_files_have_all_numbers_of_the_paper(table: Experiment) -> None:
 @pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
 def test_every_table_and_figure_with_results_has_a_file() -> None:
     text = PAPER.read_text()
-    experiments = text[text.index("\\label{fig:tsne}") :]  # the first figure of the experiments
+    experiments = text[text.index("\\label{fig:tsne}") :]  # The experiments begin with this figure.
     labels = re.findall(r"\\label\{((?:table|fig|ref):\w+|pennraw|humanraw)\}", experiments)
     assert set(labels) == {table.label for table in EXPERIMENTS.values() if table.place}
 
@@ -99,7 +100,7 @@ def test_every_table_and_figure_with_results_has_a_file() -> None:
 @pytest.mark.skipif(not PAPER.exists(), reason="paper.tex is not available")
 def test_tables_and_figures_are_numbered_as_in_the_paper() -> None:
     text = re.sub(r"\\begin\{algorithm\}.*?\\end\{algorithm\}", "", PAPER.read_text(), flags=re.DOTALL)
-    places: dict[str, str] = {}  # label -> "Table 3" or "Figure 4"
+    places: dict[str, str] = {}  # mapping from the label to a text like "Table 3"
     for environment in ("table", "figure"):
         blocks = re.findall(
             rf"\\begin\{{{environment}\*?\}}.*?\\end\{{{environment}\*?\}}", text, flags=re.DOTALL

@@ -64,7 +64,7 @@ def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:
     ]
 
 
-def test_precision_needs_no_training() -> None:
+def test_precision_of_first_keypoints_needs_no_training() -> None:
     planned = plan("precision")
     assert not planned.trainings
     assert [job.training for job in planned.jobs()] == [None] * 4
@@ -110,7 +110,7 @@ def test_the_key_of_a_training_run_depends_on_its_settings() -> None:
 
 
 class DatasetsWithRidge(DatasetNames):
-    """Data sets for which the authors' program uses different ridges."""
+    """Data sets for which the authors' program uses different ridges (penalties of the regression)."""
 
     def settings(self, name: str) -> dict[str, Any]:
         return {"evaluation.ridge": {"celeba": 0.001, "ls3d": 0.1}[name]}
@@ -162,7 +162,7 @@ def test_every_noise_level_has_its_own_training_run() -> None:
         assert (training.config.K, training.config.rounds.keep_weights, training.stages) == (15, True, 1)
 
 
-def test_cells_with_missing_data_have_no_measurement() -> None:
+def test_table_cells_whose_data_set_is_missing_have_no_measurement() -> None:
     table = experiment.load_experiment("mafl-aflw")
     assert list_required_datasets([table]) == [("celeba", 5), ("aflw", 5)]
     planned = make_plan([table], DatasetNames(), "paper", {}, frozenset({("aflw", 5)}))

@@ -63,12 +63,12 @@ def _read_events(folder: Path) -> list[dict[str, Any]]:
 def test_every_kind_of_experiment_is_reproduced(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reproduce a table, curves by round, bars, a t-SNE map and a sheet; four of them share a run."""
+    """Reproduce a table, curves by round, bars, a t-SNE map and a sheet; four of these share a run."""
     load = experiment.load_experiment
 
     def load_with_fewer_rows(name: str) -> experiment.Experiment:
         table = load(name)
-        celeba = replace(table.rows[0], spec=CellSpec(train="celeba"))  # without its own K
+        celeba = replace(table.rows[0], spec=CellSpec(train="celeba"))  # The row does not set K.
         rows = {"noise": table.rows[::4], "qualitative": (celeba,)}
         return replace(table, rows=rows.get(name, table.rows))
 
@@ -78,7 +78,7 @@ def test_every_kind_of_experiment_is_reproduced(
     _reproduce(names, faces, output, allow_missing=True)
     runs = sorted((output / "trainings").iterdir())
     assert [(run / "model" / "model.json").exists() for run in runs].count(True) == 1
-    assert len(runs) == 4  # our method, the earlier method and two levels of noise
+    assert len(runs) == 4  # One run of our method, one of the earlier method and two with levels of noise.
     page = (output / "stages.md").read_text()
     assert re.search(r"\| CelebA \(K=30\) \| [\d.]+ \(25\.8, [+-][\d.]+\)", page)
     assert "| AFLW (K=30) | absent (23.4)" in page
@@ -94,7 +94,7 @@ def test_every_kind_of_experiment_is_reproduced(
     for name in names[1:]:
         picture = cv2.imread(str(output / f"{name}.png"))
         assert picture is not None
-        assert picture.std() > 5  # not blank
+        assert picture.std() > 5  # The picture is not blank.
 
 
 @pytest.mark.usefixtures("without_report")
@@ -164,7 +164,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     copied_trainings: list[Training],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The training is not repeated until the user removes the record of the failure."""
+    """The failed training is not repeated until the user removes the record of the failure."""
     copy_run, failed, messages = workspace.train_or_resume, list[str](), list[str]()
 
     def collapse(current: workspace.Workspace, training: Training) -> None:
@@ -181,7 +181,7 @@ def test_a_failed_training_does_not_stop_the_other_rows(
     assert f"failed: {failed[0]}: training has collapsed; remove {path} to try again" in messages
     with (tmp_path / "noise.csv").open() as handle:
         rows = {line["row"] for line in csv.DictReader(handle)}
-    assert len(rows) == 2 * 5  # five rows, by both definitions of the inter-ocular distance
+    assert len(rows) == 2 * 5  # Five rows, each with two definitions of the eye distance.
     assert "0 % real" not in rows
     path.unlink()
     monkeypatch.setattr(workspace, "train_or_resume", copy_run)
@@ -228,7 +228,7 @@ def test_a_failed_measurement_does_not_stop_the_other_cells(
     assert list((tmp_path / "failed").iterdir()) == []
 
 
-def test_only_experiments_with_regressors_name_one() -> None:
+def test_only_pages_of_experiments_with_regressors_name_the_regressor() -> None:
     names = ("cats", "noise", "clusters", "precision", "keypoint-examples", "tsne", "qualitative", "maximal")
     plans = {
         name: make_plan([experiment.load_experiment(name)], DatasetNames(), "tiny", {}) for name in names
@@ -288,7 +288,7 @@ def test_processes_share_the_work_and_the_first_one_writes(
     assert _reproduce(["cats"], root, tmp_path) == []
     assert len(copied_trainings) == 1
     assert not (tmp_path / "cats.md").exists()
-    monkeypatch.setenv("WORLD_SIZE", "2")  # again, because `reproduce_tables` removes it
+    monkeypatch.setenv("WORLD_SIZE", "2")  # `reproduce_tables` has removed this variable.
     monkeypatch.setenv("RANK", "0")
     assert {path.suffix for path in _reproduce(["cats"], root, tmp_path)} == {".md", ".csv", ".tex"}
     assert len(copied_trainings) == 1
@@ -382,7 +382,7 @@ def test_wrong_arguments_end_with_a_message_and_exit_code_2(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A dry run has the same messages, except for data, which it does not need."""
+    """A dry run shows the same messages, except for the one about missing data, which it does not need."""
     monkeypatch.chdir(tmp_path)
     concerns_data = message == "--data" or "expected in" in message
     for options in [[]] if concerns_data else [[], ["--dry-run"]]:

@@ -35,7 +35,7 @@ def _run_all(folder: Path, seconds: float) -> None:
 
 
 def test_two_processes_share_the_jobs(tmp_path: Path) -> None:
-    seconds = 0.4  # longer than the attempts to acquire a lock
+    seconds = 0.4  # A job takes longer than an attempt to acquire a lock.
     workers = [_CONTEXT.Process(target=_run_all, args=(tmp_path, seconds)) for _ in range(2)]
     for worker in workers:
         worker.start()
@@ -54,9 +54,9 @@ def test_the_job_of_a_killed_process_is_run_by_another_process(tmp_path: Path) -
         time.sleep(0.01)
     second = _CONTEXT.Process(target=_run_all, args=(tmp_path, 0))
     second.start()
-    while len(list(tmp_path.glob("job-*"))) < len(JOBS) - 1:  # all but the locked job
+    while len(list(tmp_path.glob("job-*"))) < len(JOBS) - 1:  # Wait for all jobs but the locked one.
         time.sleep(0.01)
-    assert second.is_alive()  # waiting for the lock
+    assert second.is_alive()  # The second process waits for the lock.
     os.kill(first.pid or 0, signal.SIGKILL)
     second.join(30)
     assert second.exitcode == 0

@@ -57,8 +57,8 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
     for name, entry in measured["inter_ocular"].items():
         assert entry["stage1"] == evaluated["inter_ocular"][name]["stage1"]
 
-    # The errors by either definition of the inter-ocular distance are those of an evaluation that uses this
-    # definition as its normalizer.
+    # The measurement has errors for two definitions of the inter-ocular distance. They equal the errors of an
+    # evaluation that uses this definition as its normalizer.
     both = evaluated["inter_ocular"]
     assert both["eye_centers"]["headline"] == evaluated["headline"]
     expected = evaluate_run(
@@ -98,7 +98,7 @@ def test_curves_are_means_over_several_samples_of_images(task: MeasurementTask) 
 
 
 def test_the_last_round_is_similar_to_the_end_of_stage_1(task: MeasurementTask) -> None:
-    """The weights are the same, but the landmarks are clustered again, so the results are only similar."""
+    """Both have the same weights, but the landmarks are clustered again, so the results are only similar."""
     run = Run.open(task.run_folder)
     rounds = stage1_measurements.measure_errors_by_round(task)["rounds"]
     assert len(rounds) == run.config.rounds.count
@@ -129,7 +129,7 @@ def test_precision_equals_that_of_a_naive_loop(task: MeasurementTask) -> None:
     )
 
 
-def test_the_nearest_annotated_point_is_found_or_none_if_all_are_far(task: MeasurementTask) -> None:
+def test_the_nearest_annotated_point_is_found_unless_all_are_far_away(task: MeasurementTask) -> None:
     images = load_task_images(task, task.test)
     near = images.xy[0, :3].astype(np.float32)
     far = near + 1000
@@ -140,7 +140,9 @@ def test_the_nearest_annotated_point_is_found_or_none_if_all_are_far(task: Measu
 
 
 @pytest.mark.parametrize("measure", [descriptor_maps.map_keypoints, descriptor_maps.map_stage1_landmarks])
-def test_a_map_has_position_and_annotated_point_of_every_dot(task: MeasurementTask, measure: object) -> None:
+def test_a_tsne_map_has_the_position_and_the_annotated_point_of_every_dot(
+    task: MeasurementTask, measure: object
+) -> None:
     dots = np.array(measure(task)["map"])  # type: ignore[operator]
     assert dots.shape[1] == 3
     assert len(dots) >= 4

@@ -1,4 +1,4 @@
-"""Train for a few seconds on miniature official layouts that the real readers read."""
+"""Train for a few seconds on miniatures of data sets in their official layouts, with the real readers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _reproduce(name: str, data: Path, output: Path) -> dict[str, list[float]]:
 def test_bbcpose_is_trained_on_temporal_pairs(
     as_videos: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This works with frames, as in the official archive, and with videos."""
+    """Train on images of frames, as in the official archive, and on videos."""
     body_miniatures.make_bbcpose(tmp_path / "data" / "bbcpose", as_videos)
     neighbors: list[np.ndarray] = []
 
@@ -62,7 +62,7 @@ def test_bbcpose_is_trained_on_temporal_pairs(
 
 
 def _make_ls3d(root: Path, scene: Scene) -> None:
-    """Make the layout of LS3D with images of the demo; the images of `face_miniatures` all look alike."""
+    """Fill the layout of LS3D with images of the demo, as the images of `face_miniatures` look alike."""
     dataset = demo_datasets.make_dataset("ls3d", root, scene)
     for row, xy in enumerate(dataset.train.xy):
         part = ("AFW", "HELEN", "IBUG", "LFPW")[row % 4]

@@ -59,7 +59,7 @@ def _read(row: Row, column: Column, metric: str, view: View) -> Value:
     return None if results is None else parsed.read(results, argument)
 
 
-def test_backward_errors_stand_beside_guessing_and_faces_have_a_row_by_the_authors_eyes() -> None:
+def test_backward_errors_have_a_column_for_guessing_and_faces_a_row_with_the_authors_eye_distance() -> None:
     columns = [
         {"name": "Fwd", "metric": "forward"},
         {"name": "Bwd", "metric": "backward"},
@@ -75,7 +75,7 @@ def test_backward_errors_stand_beside_guessing_and_faces_have_a_row_by_the_autho
         "| Zhang | (1.0) | (1.0) | - | (1.0) | - | - | - | (1.0) |",
         "| Ours | 2.0 (2.5, -0.5) | 4.0 (2.5, +1.5) | 12.0 | 6.0 (2.5, +3.5) | 13.0 | 7.0 | 14.0 "
         "| 25.0 (2.5, +22.5) |",
-        # The number of points does not depend on the distance, so it is not repeated.
+        # The number of points is not repeated in this row, because it does not depend on the distance.
         "| Ours, by points 41 and 46 | 1.0 (2.5, -1.5) | 2.0 (2.5, -0.5) | 6.0 | 3.0 (2.5, +0.5) | 6.5 | 3.5 "
         "| 7.0 | (2.5) |",
         "| Heads | 2.0 | 4.0 | 12.0 | 6.0 | 13.0 | 7.0 | 14.0 | 25.0 |",
@@ -109,4 +109,5 @@ def test_results_by_round_are_converted_in_every_round() -> None:
     assert converted is not None
     assert parse_metric("forward_by_round")[0].read(converted, "") == pytest.approx([2.5, 2.5])
     assert with_authors_eyes({"rounds": [RESULTS["faces"], RESULTS["heads"]]}) is None
-    assert with_authors_eyes({"normaliser": "inter_ocular"}) is None  # 5 points, or an earlier version
+    # Results for 5 points and results of earlier versions have no errors by the authors' distance.
+    assert with_authors_eyes({"normaliser": "inter_ocular"}) is None

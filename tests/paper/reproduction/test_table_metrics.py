@@ -63,8 +63,8 @@ EXPECTED: dict[str, Any] = {
     "stage1_points": 25.8,
     "raw_accuracy head": 10.0,
     "raw_accuracy shoulders": 30.0,
-    "raw_accuracy hands": 1.5,  # points without a number are ignored
-    "raw_accuracy head+shoulders": 20.0,  # the mean of parts, not of points
+    "raw_accuracy hands": 1.5,  # A point whose accuracy is None is ignored.
+    "raw_accuracy head+shoulders": 20.0,  # This is the mean over body parts, not over points.
     "raw_accuracy knees": None,
     "raw_accuracy head+knees": None,
     "raw_pck shoulders": 70.0,
@@ -75,8 +75,8 @@ EXPECTED: dict[str, Any] = {
     "oks AR 0.3": None,
     "precision orb": 47.4,
     "forward_curve": [1.0, 2.0],
-    "forward_curve_spread": None,  # all images, so there is one draw
-    "forward_curve_guessing": None,  # not measured by earlier versions
+    "forward_curve_spread": None,  # All images are used, so there is only one draw.
+    "forward_curve_guessing": None,  # Earlier versions did not measure this curve.
     "backward_curve": [3.0, 4.0],
     "backward_curve_spread": None,
     "backward_curve_guessing": [8.0, 9.0],
@@ -123,7 +123,7 @@ def test_errors_over_draws_replace_those_of_all_images() -> None:
     assert METRICS["forward_curve_spread"].read(drawn, "") == [0.1, 0.2]
 
 
-def test_older_results_have_no_guessing_and_no_found_landmarks() -> None:
+def test_older_results_have_no_errors_of_guessing_or_of_found_landmarks() -> None:
     stage1 = {"errors": [{"regressor": "ridge 0.01", "forward": 3.3, "backward": 6.7}]}
     for name in ("stage1_backward_guessing", "stage1_backward_found", "stage1_backward_found_guessing"):
         assert METRICS[name].read(RESULTS | {"stage1": stage1}, "") is None

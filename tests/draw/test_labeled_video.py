@@ -150,6 +150,33 @@ def test_the_trail_of_a_single_animal_starts_again_after_it_was_missing(
     assert len(last.trail) == steps
 
 
+@pytest.mark.parametrize("every", [1, 5])
+def test_frames_in_any_order_are_drawn(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw frames as COCO files list them: in any order, also in batches, and not only every n-th frame."""
+    source = _write_dark_clip(tmp_path / "clip.mp4")
+    drawn: list[list[DrawnObject]] = []
+    original = draw_frame
+    monkeypatch.setattr(
+        "selfmark.draw.layout.draw_frame",
+        lambda *args: drawn.append(list(args[1])) or original(*args),
+    )
+    for name, order in (("sorted", [0, 3, 6, 6, 9, 11]), ("unsorted", [11, 3, 6, 9, 0, 6])):
+        refs = [ImageRef(source, frame) for frame in order]
+        xy = np.array([POINTS / 4 + frame for frame in order])
+        yielded = list(draw_videos(_make_predictions(refs, xy), refs, CARD, tmp_path / name, every, trail=1))
+        assert [ref for prediction in yielded for ref in prediction.refs] == refs, "tables keep the order"
+        assert [len(objects) for objects in drawn[1:]] == [1, 0, 0, 1, 0, 0, 2, 0, 0, 1, 0, 1]
+        for number, objects in enumerate(drawn[1:]):  # the first call only measures the size of the video
+            for item in objects:
+                np.testing.assert_allclose(item.xy, (POINTS / 4 + number + 0.5) * 3 - 0.5)
+        drawn.clear()
+    ours, expected = (tmp_path / name / "clip_landmarks.mp4" for name in ("unsorted", "sorted"))
+    for (_, picture), (_, reference) in zip(
+        read_frames(ours, range(12)), read_frames(expected, range(12)), strict=True
+    ):
+        np.testing.assert_array_equal(picture, reference)
+
+
 def test_trails_have_the_given_length_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(0, 12, 2)]

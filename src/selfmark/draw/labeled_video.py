@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,15 +55,17 @@ def draw_videos(
 ) -> Generator[Prediction, None, None]:
     """Yield predictions unchanged, and draw them on each video, into `folder`/VIDEO_landmarks.mp4.
 
-    Hidden landmarks are not drawn. Landmarks of low trust are drawn as rings.
+    Hidden landmarks are not drawn. Landmarks of low trust are drawn as rings. If the frames of a video are
+    not given in ascending order, its landmarks are kept in memory and drawn at the end.
 
     Args:
-        predictions: Predictions of `refs`, in the order of their frames in each video.
+        predictions: Predictions of `refs`, in their order, or ordered by frame.
         refs: All objects that are predicted.
         card: Model card with colors, skeleton, trust and hidden landmarks.
         folder: Output folder.
         every: Only every n-th frame of each video was predicted, and is written. The labeled video still
-            plays at the original speed.
+            plays at the original speed. All frames are written if `refs` has others than every n-th frame of
+            a video, such as those that a COCO file lists.
         trail: Length of the trails in seconds; 0 draws none.
         layout: What to show besides the landmarks.
     """
@@ -70,7 +73,7 @@ def draw_videos(
     kept, card = visible_landmarks(card), visible_card(card)
     style = build_style(card, kept, get_smoothing_method(card), layout)
     with_tracks = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
-    steps = _find_steps(refs)
+    frames = _list_frames(refs)
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}
         for prediction in predictions:
@@ -78,8 +81,8 @@ def draw_videos(
                 if ref.frame is None:
                     continue
                 if ref.path not in videos:
-                    step = max(1, round(steps[ref.path] / every))
-                    options = _VideoOptions(style, every, step, trail, ref.path in with_tracks)
+                    show_tracks = ref.path in with_tracks
+                    options = _choose_options(frames[ref.path], style, every, trail, show_tracks)
                     videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
                 landmarks = prediction.landmarks
                 predicted = None if landmarks.motion is None else landmarks.motion.predicted[row, kept]
@@ -99,20 +102,32 @@ def list_labeled_video_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Pat
     }
 
 
-def _find_steps(refs: Iterable[ImageRef]) -> dict[Path, int]:
-    """Map each video to the number of frames from one predicted frame to the next.
+def _list_frames(refs: Iterable[ImageRef]) -> dict[Path, list[int]]:
+    """Map each video to the numbers of its frames, one per object, in the given order."""
+    frames: dict[Path, list[int]] = {}
+    for ref in refs:
+        if ref.frame is not None:
+            frames.setdefault(ref.path, []).append(ref.frame)
+    return frames
+
+
+def _choose_options(
+    frames: Sequence[int], style: PictureStyle, every: int, trail: float, show_tracks: bool
+) -> _VideoOptions:
+    """Return the options of a video whose objects are in these frames, in the given order."""
+    every = 1 if any(frame % every for frame in frames) else every
+    is_ascending = all(before <= after for before, after in pairwise(frames))
+    step = max(1, round(_find_step(frames) / every))
+    return _VideoOptions(style, every, step, trail, show_tracks, is_ascending)
+
+
+def _find_step(frames: Iterable[int]) -> int:
+    """Return the number of frames from one predicted frame to the next.
 
     This number is the most frequent step, because animals are missing in some frames.
     """
-    frames: dict[Path, set[int]] = {}
-    for ref in refs:
-        if ref.frame is not None:
-            frames.setdefault(ref.path, set()).add(ref.frame)
-    steps = {}
-    for path, numbers in frames.items():
-        values, counts = np.unique(np.diff(sorted(numbers)), return_counts=True)
-        steps[path] = int(values[counts.argmax()]) if len(values) else 1
-    return steps
+    values, counts = np.unique(np.diff(sorted(set(frames))), return_counts=True)
+    return int(values[counts.argmax()]) if len(values) else 1
 
 
 @dataclass(frozen=True)
@@ -125,6 +140,7 @@ class _VideoOptions:
         step: Number of written frames from one predicted frame to the next.
         trail: Length of the trails in seconds.
         show_tracks: Whether the number of an object's track is written beside the object.
+        is_ascending: Whether the objects are added in the order of their frames.
     """
 
     style: PictureStyle
@@ -132,6 +148,7 @@ class _VideoOptions:
     step: int
     trail: float
     show_tracks: bool
+    is_ascending: bool
 
 
 class _PendingObject(NamedTuple):
@@ -167,7 +184,10 @@ class _TrackState:
 
 
 class _LabeledVideo:
-    """A labeled video that is being written. Objects must be added in the order of their frames.
+    """A labeled video that is being written.
+
+    If objects are added in the order of their frames, a frame is written when the first object of a later
+    frame is added; otherwise, all frames are written at the end.
 
     A temporary file is opened at the first frame. The exit stack `files` closes it and, if there was no
     error, renames it to `target`.
@@ -191,6 +211,7 @@ class _LabeledVideo:
         self._size = (0, 0)  # width and height of the pictures written
         self._tracks: dict[Any, _TrackState] = {}
         self._pending: list[_PendingObject] = []  # objects of one frame
+        self._unordered: list[_PendingObject] = []  # objects to draw at the end
 
     def add(self, ref: ImageRef, xy: FloatArray, score: FloatArray, predicted: FloatArray | None) -> None:
         """Add an object.
@@ -203,12 +224,23 @@ class _LabeledVideo:
         """
         if not np.isfinite(xy).any():  # All landmarks that smoothing kept in this frame are hidden.
             return
-        if self._pending and self._pending[0].ref.frame != ref.frame:
+        added = _PendingObject(ref, xy, score, predicted)
+        if self._options.is_ascending:
+            self._add_in_order(added)
+        else:
+            self._unordered.append(added)
+
+    def _add_in_order(self, added: _PendingObject) -> None:
+        """Add an object; if it is the first one of its frame, write all frames before it."""
+        if self._pending and self._pending[0].ref.frame != added.ref.frame:
             self._draw_pending()
-        self._pending.append(_PendingObject(ref, xy, score, predicted))
+        self._pending.append(added)
 
     def finish(self) -> None:
-        """Write the frame of the last objects, and all frames after it."""
+        """Write the frames of the objects that are not written yet, and all frames after them."""
+        # The sort is stable, so the objects of a frame keep their order.
+        for added in sorted(self._unordered, key=lambda item: item.ref.frame or 0):
+            self._add_in_order(added)
         self._draw_pending()
         while self._next is not None:
             self._write(*self._next, objects=[], before=[])
@@ -221,8 +253,7 @@ class _LabeledVideo:
             while self._next is not None and self._next[0] < target:
                 self._write(*self._next, objects=[], before=[])
                 self._next = next(self._frames, None)
-            # Objects are skipped if their frame is unreadable, or if the frame was already written because
-            # objects of a later frame came first.
+            # Objects are skipped if their frame is unreadable.
             if self._next is not None and self._next[0] == target:
                 self._open(self._next[1])
                 objects = self._build_drawn_objects()

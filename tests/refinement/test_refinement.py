@@ -84,7 +84,6 @@ def test_corrections_move_the_landmarks_of_other_images(
     card = read_card(corrected / "model")
     write_card(replace(card, names=("nose", *card.names[1:])), corrected / "model")
     labels = corrected / "corrections" / "labels.json"
-    labels.write_text(labels.read_text().replace('"landmark_0"', '"nose"'))
     assert selfmark("refine", corrected, pictures, "--labels", labels, *FAST) == 0
     refined_again, _ = read_tensors(weights)
     assert all(torch.equal(refined[name], refined_again[name]) for name in refined)
@@ -95,6 +94,41 @@ def test_corrections_move_the_landmarks_of_other_images(
     assert selfmark("refine", corrected, "--undo") == 2
     assert "there is nothing to undo" in capsys.readouterr().err
     assert selfmark("map", corrected, "--labels", labels, "--device=cpu") == 0, "the same file teaches a map"
+
+
+def test_corrections_belong_to_landmarks_whose_names_were_edited_since(
+    corrected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, card = corrected / "corrections" / "labels.json", read_card(corrected / "model")
+    content = json.loads(labels.read_text())
+    for annotation in content["annotations"]:
+        annotation["keypoints"][3:] = [0] * (3 * 15)  # only landmark 0 was corrected
+    labels.write_text(json.dumps(content))
+    quick = [*FAST, "--set=refinement.iterations=1", "--force"]
+    expected = 100 * np.hypot(*SHIFT) / 192
+    swapped = (card.names[1], card.names[0], *card.names[2:])
+    for names in (swapped, ("nose", *card.names[1:])):
+        write_card(replace(read_card(corrected / "model"), names=names), corrected / "model")
+        for folder in (corrected, corrected / "model"):
+            assert selfmark("refine", folder, "--labels", labels, *quick) == 0
+            record = read_card(corrected / "model").provenance["refined"]
+            assert (record["points"], record["error_before"]) == (4, pytest.approx(expected, rel=1e-3))
+    # A file from elsewhere is matched by names: points without a landmark are listed.
+    for annotation in content["annotations"]:
+        annotation["keypoints"][3:6] = annotation["keypoints"][:3]
+    copy = corrected / "copy.json"
+    copy.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert selfmark("refine", corrected, "--labels", copy, *quick) == 0
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"copy.json: 1 point was left out, because no landmark has the name: {card.names[0]}." in error
+    content["categories"][0]["keypoints"].append("tail")
+    content["categories"][0]["flip_idx"].append(16)
+    for annotation in content["annotations"]:
+        annotation["keypoints"] += [0, 0, 0]
+    labels.write_text(json.dumps(content))
+    assert selfmark("refine", corrected, *quick) == 2
+    assert "was made for a detector with 17 landmarks, but this detector has 16" in capsys.readouterr().err
 
 
 def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.CaptureFixture[str]) -> None:

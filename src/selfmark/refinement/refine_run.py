@@ -57,7 +57,7 @@ from selfmark.run.guarded_files import copy_file, remove_folder
 from selfmark.run.locks import exclusive
 from selfmark.run.tensor_files import write_tensors
 from selfmark.sampling import evenly_spaced
-from selfmark.wording import describe_count
+from selfmark.wording import choose_form, describe_count
 
 _MIN_MOVE = 0.5  # network pixels; if a label is farther from the detector's landmark, the user moved it
 
@@ -173,7 +173,10 @@ def refine_run(
     config = Run.open(folder).config if (folder / "run.json").exists() else Config()
     config = override(config, settings or {})
     refs = list_images(images) if images else list_labeled_images(labels, folder)
-    truth = _order_points(read_ground_truth(labels, refs), card.names)
+    truth = read_ground_truth(labels, refs)
+    if _is_correction_file(labels, folder, target):
+        truth = _rename_points(truth, card.names)
+    truth = _order_points(truth, card.names)
     on_progress("reading images")
     # The images fit into memory: people have labeled them, so there are few.
     store = load_store(truth.refs, detector.card.images, float("inf"), None)
@@ -210,10 +213,31 @@ def refine_run(
     )
 
 
+def _is_correction_file(labels: Path, folder: Path, target: Path) -> bool:
+    """Return True if a file has the corrections that were made on the page of this run or model folder."""
+    # A run and its model folder can both be corrected, and refined with the corrections of each other.
+    folders = (folder, target, target.parent) if target.name == "model" else (folder, target)
+    return labels.resolve() in {(item / "corrections" / "labels.json").resolve() for item in folders}
+
+
+def _rename_points(truth: AnnotatedObjects, names: tuple[str, ...]) -> AnnotatedObjects:
+    """Give the points of a run's own corrections the current names of its landmarks.
+
+    Corrections belong to landmarks by number, as on the correction page: the names in the file are those at
+    the time of the last correction, and the user may have edited names since.
+    """
+    if len(truth.names) != len(names):
+        raise InputError(
+            f"{truth.source} was made for a detector with {describe_count(len(truth.names), 'landmark')}, "
+            f"but this detector has {len(names)}: move the file elsewhere"
+        )
+    return replace(truth, names=names)
+
+
 def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObjects:
     """Return the labels with one point for each of the K landmarks, in the order of the landmarks.
 
-    Objects without any labeled landmark are left out.
+    Objects without any labeled landmark are left out. A note lists labeled points that are not landmarks.
 
     Raises:
         InputError: if the file has no label of any landmark.
@@ -231,11 +255,25 @@ def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObj
         if name in names:
             xy[:, names.index(name)] = truth.xy[:, column]
             hidden[:, names.index(name)] = truth.hidden[:, column]
-    ordered = replace(truth, names=tuple(names), xy=xy, hidden=hidden, mirror=())
+    notes = (*truth.notes, *_note_unknown_points(truth, names))
+    ordered = replace(truth, names=tuple(names), xy=xy, hidden=hidden, mirror=(), notes=notes)
     rows = np.flatnonzero(ordered.visible.any(axis=1)).tolist()
     if not rows:
         raise InputError(f"{truth.source} labels no landmark of this detector: correct some points first")
     return ordered.select(rows)
+
+
+def _note_unknown_points(truth: AnnotatedObjects, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note about labeled points that no landmark has the name of; empty if there are none."""
+    labeled = np.flatnonzero(truth.visible.any(axis=0)).tolist()
+    unknown = [truth.names[column] for column in labeled if truth.names[column] not in names]
+    if not unknown:
+        return ()
+    return (
+        f"{truth.source}: {describe_count(len(unknown), 'point')} {choose_form(len(unknown), 'was', 'were')} "
+        f"left out, because no landmark has the name: {', '.join(unknown)}. If you renamed landmarks since, "
+        "rename the points in this file, too",
+    )
 
 
 def _group_by_image(refs: Sequence[ImageRef]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from selfmark.config import Smoothing
-from selfmark.detector import Prediction
+from selfmark.detector import Detector, Prediction
 from selfmark.errors import InputError
 from selfmark.export import FORMATS, get_writer
 from selfmark.image_ref import ImageRef
@@ -203,3 +205,56 @@ def test_a_single_landmark_without_boxes_has_no_limit_for_jumps(clip: Path) -> N
         assert np.isfinite(batch.landmarks.xy).all()
         assert batch.landmarks.motion is not None
         assert not batch.landmarks.motion.is_filled.any()
+
+
+def test_smoothing_that_leaves_no_position_is_refused(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No file claims to have results, and the message names the setting that left all positions out."""
+    for number, name in enumerate(FORMATS):
+        options = ["--smooth=auto", "--set=smoothing.min_score=1", "--device=cpu", "--format", name]
+        options += ["--draw"] if number == 0 else []
+        assert selfmark("predict", TOY_DETECTOR, clip, "-o", tmp_path / "out", *options) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert f"--smooth leaves no position of any landmark in {clip}: the highest score is 0." in error
+        assert error.endswith("and smoothing.min_score is 1; lower smoothing.min_score")
+        assert not (tmp_path / "out").exists()
+
+
+def test_positions_of_hidden_landmarks_do_not_count(clip: Path) -> None:
+    settings = replace(SETTINGS, min_score=0.5)
+    rows = [
+        (refs, sizes, replace(points, score=points.score * [1, 0.1, 0.1, 0.1]))
+        for refs, sizes, points in make_predictions(clip)
+    ]
+    assert list(smooth_predictions([Prediction(*row) for row in rows], settings, [0, 1]))
+    with pytest.raises(InputError, match=r"the highest score is 0\.09, and smoothing\.min_score is 0\.5"):
+        list(smooth_predictions([Prediction(*row) for row in rows], settings, [1, 2, 3]))
+
+
+def test_videos_without_any_object_are_listed_and_not_announced(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One video has only low scores, another one cannot be read: both are noted, and neither is drawn."""
+    other, broken = tmp_path / "other.avi", tmp_path / "broken.avi"
+    shutil.copy(clip, other)
+    broken.write_bytes(b"no video")
+    predict = Detector.predict
+
+    def lower_scores(self: Detector, refs: Sequence[ImageRef], batch: int) -> Iterator[Prediction]:
+        for prediction in predict(self, refs, batch):
+            low = np.array([ref.path == other for ref in prediction.refs])[:, None]
+            points = prediction.landmarks
+            yield prediction._replace(landmarks=replace(points, score=np.where(low, 0.0, points.score)))
+
+    monkeypatch.setattr(Detector, "predict", lower_scores)
+    options = ["--smooth=auto", "--set=smoothing.min_score=0.000001", "--draw", "--device=cpu"]
+    options += ["--set=smoothing.min_relative_score=0", "-o", str(tmp_path / "out")]
+    assert selfmark("predict", TOY_DETECTOR, tmp_path, *options) == 0
+    out, error = (" ".join(text.replace("\n", "").split()) for text in capsys.readouterr())
+    drawn = [path.name for path in (tmp_path / "out").glob("*.mp4")]
+    assert drawn == ["clip_landmarks.mp4"]
+    assert out.count("labeled video: ") == 1
+    assert "clip_landmarks.mp4" in out
+    assert f"--smooth leaves no position of any landmark in {other}: the highest score is 0" in error
+    assert f"1 of 1 frame of {broken} could not be read" in error

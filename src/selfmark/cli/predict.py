@@ -26,7 +26,7 @@ from selfmark.cli.options import (
 )
 from selfmark.cli.path_checks import check_inputs, check_models
 from selfmark.errors import InputError, report_write_errors, suggest
-from selfmark.run.output_folder import require_own_output, require_same_model
+from selfmark.run.output_folder import output_folder, require_own_output, require_same_model
 from selfmark.wording import describe_count
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ def predict(
     from selfmark.export.onnx_detector import load_detector
     from selfmark.export.result_record import RECORD, write_record
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
+    from selfmark.model.card import visible_landmarks
     from selfmark.multiview.view_boxes import parse_views
     from selfmark.multiview.view_detector import load_view_detector
-    from selfmark.run.guarded_files import make_folders
     from selfmark.tracking.regions import Regions, locate_objects
     from selfmark.trajectories.smoothed_predictions import (
         check_smoothable,
@@ -182,19 +182,21 @@ def predict(
         if warning is not None:
             notes.append(warning)
     videos = list_labeled_video_paths(refs, output) if draw else {}
-    has_photos = draw and any(ref.frame is None for ref in refs)
+    photos = {ref.path for ref in refs if ref.frame is None} if draw else set()
+    predicted = set[Path]()  # images and videos with at least one object in the results
     with CountDisplay(stderr, "predicting", "images") as display:
         counted = CountedPredictions(detector.predict(refs, batch), len(refs), display)
         first = next(counted, None)  # Predict one batch before anything is written.
         if first is None:
             raise InputError(f"none of the images could be read (0 of {len(refs)})")
-        with report_write_errors(f"to {output}"):
-            make_folders(output)
+        with report_write_errors(f"to {output}"), output_folder(output):
             predictions: Iterator[Prediction] = itertools.chain([first], counted)
             card = detector.card
             if smoothing is not None:
-                predictions = smooth_predictions(predictions, smoothing)
+                shown = visible_landmarks(card)
+                predictions = smooth_predictions(predictions, smoothing, shown, notes.append)
                 card = record_smoothing(card, smoothing)
+            predictions = _collect_paths(predictions, predicted)
             with ExitStack() as drawings:  # If writing fails, closing `drawn` removes the unfinished videos.
                 if videos:
                     drawn = draw_videos(
@@ -207,17 +209,25 @@ def predict(
                         layout,
                     )
                     predictions = drawings.enter_context(closing(drawn))
-                if has_photos:
+                if photos:
                     predictions = draw_photos(predictions, refs, card, output, layout)
                 path = write(predictions, card, output)
             write_record(output, model, run, output_format, card)
     print_result(f"{describe_count(counted.images, 'image')}, {display.rate:.1f} per second: {path}")
-    for video in videos.values():
-        print_result(f"labeled video: {video}")
-    if has_photos:
+    for video, labeled_video in videos.items():
+        if video in predicted:
+            print_result(f"labeled video: {labeled_video}")
+    if photos & predicted:
         print_result(f"labeled photos: {output / FOLDER}")
     for note in (*notes, *describe_unreadable_images(refs, counted, view_detector is not None)):
         print_note(note)
+
+
+def _collect_paths(predictions: Iterable[Prediction], paths: set[Path]) -> Iterator[Prediction]:
+    """Yield predictions unchanged, and add the paths of their images and videos to `paths`."""
+    for prediction in predictions:
+        paths.update(ref.path for ref in prediction.refs)
+        yield prediction
 
 
 def _require_inputs_kept(

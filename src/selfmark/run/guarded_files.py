@@ -150,6 +150,12 @@ def remove_folder(folder: Path) -> None:
         shutil.rmtree(folder.name, ignore_errors=True, dir_fd=parent)
 
 
+def remove_empty_folder(folder: Path) -> None:
+    """Delete a folder if it is empty; otherwise, or if it cannot be deleted, leave it."""
+    with suppress(OSError), open_folder(folder.parent) as parent:
+        os.rmdir(folder.name, dir_fd=parent)
+
+
 # --- files -------------------------------------------------------------------------------------------
 
 

@@ -6,11 +6,13 @@ Commands check their output before they compute anything. A run may replace resu
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.run.files import read_json
-from selfmark.run.guarded_files import COMPARISON_FILE, VIEWS_FILE
+from selfmark.run.guarded_files import COMPARISON_FILE, VIEWS_FILE, make_folders, remove_empty_folder
 
 _OTHER_FOLDER = "choose another folder with -o"
 # What a folder is, by the file that marks it.
@@ -90,3 +92,16 @@ def require_same_model(
         f"an earlier model of {run}, which has changed since" if is_earlier else f"another model ({source})"
     )
     raise InputError(f"{path.parent} has results of {what}: {advice}")
+
+
+@contextmanager
+def output_folder(output: Path) -> Iterator[None]:
+    """Create an output folder; if the context fails before it writes a file, remove a new folder again."""
+    is_new = not output.exists()
+    make_folders(output)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            remove_empty_folder(output)
+        raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,12 @@ def check_smoothable(refs: Sequence[ImageRef]) -> None:
         seen.add(key)
 
 
-def smooth_predictions(predictions: Iterable[Prediction], settings: Smoothing) -> Iterator[Prediction]:
+def smooth_predictions(
+    predictions: Iterable[Prediction],
+    settings: Smoothing,
+    shown: Sequence[int] | None = None,
+    on_note: Callable[[str], None] = lambda sentence: None,
+) -> Iterator[Prediction]:
     """Yield smoothed predictions of videos, ordered by video, frame and object.
 
     The landmarks of all videos are kept in memory, but no pixels. In short gaps of its track, an object is
@@ -56,6 +61,11 @@ def smooth_predictions(predictions: Iterable[Prediction], settings: Smoothing) -
     Args:
         predictions: Predictions of objects that `check_smoothable` accepts.
         settings: How to smooth.
+        shown: Landmarks that are not hidden; None for all.
+        on_note: Called with a sentence about each video in which no shown landmark has a position left.
+
+    Raises:
+        InputError: No shown landmark has a position left in any video.
     """
     tracks: dict[tuple[Path, int | None], _Rows] = {}
     names: tuple[str, ...] = ()
@@ -69,10 +79,49 @@ def smooth_predictions(predictions: Iterable[Prediction], settings: Smoothing) -
             rows.score.append(landmarks.score[row])
     videos = {path: number for number, path in enumerate(dict.fromkeys(path for path, _ in tracks))}
     objects = [smoothed for rows in tracks.values() for smoothed in _smooth_rows(rows, settings)]
+    columns = list(range(len(names)) if shown is None else shown)
+    _report_empty_videos(tracks, objects, columns, settings, on_note)
     # The sort is stable, so the tracks of a frame keep their order.
     objects.sort(key=lambda item: (videos[item.ref.path], item.ref.frame))
     for start in range(0, len(objects), _BATCH):
         yield _build_batch(objects[start : start + _BATCH], names, settings)
+
+
+def _report_empty_videos(
+    tracks: Mapping[tuple[Path, int | None], _Rows],
+    objects: Iterable[_SmoothedObject],
+    columns: Sequence[int],
+    settings: Smoothing,
+    on_note: Callable[[str], None],
+) -> None:
+    """Report each video in which these landmarks have no position left; raise if there is no other video."""
+    scores: dict[Path, list[npt.NDArray[np.floating]]] = {}
+    for (path, _), rows in tracks.items():
+        scores.setdefault(path, []).extend(score[columns] for score in rows.score)
+    known = {item.ref.path for item in objects if np.isfinite(item.xy[columns]).any()}
+    empty = [path for path in scores if path not in known]
+    if empty and not known:
+        video = str(empty[0]) if len(empty) == 1 else f"{empty[0]} and {len(empty) - 1} more"
+        reason = _explain_left_out([score for path in empty for score in scores[path]], settings)
+        raise InputError(f"--smooth leaves no position of any landmark in {video}: {reason}")
+    for path in empty:
+        reason = _explain_left_out(scores[path], settings)
+        on_note(f"--smooth leaves no position of any landmark in {path}: {reason}")
+
+
+def _explain_left_out(scores: Sequence[npt.NDArray[np.floating]], settings: Smoothing) -> str:
+    """Return which setting leaves out all positions with these scores [K], and what to do."""
+    highest = float(np.max(scores))
+    if highest < settings.min_score:
+        return (
+            f"the highest score is {highest:.4g}, and smoothing.min_score is {settings.min_score:g}; lower "
+            "smoothing.min_score"
+        )
+    return (
+        "all positions have low scores or jump; lower smoothing.min_relative_score "
+        f"({settings.min_relative_score:g}) or smoothing.min_score ({settings.min_score:g}), or raise "
+        f"smoothing.max_jump ({settings.max_jump:g})"
+    )
 
 
 @dataclass(frozen=True)

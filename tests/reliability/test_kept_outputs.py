@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
@@ -119,6 +121,50 @@ def test_files_of_other_programs_are_kept(
     (tmp_path / file).write_text(content)
     message = f"{tmp_path / file} was not written by selfmark"
     _require_refusal(tmp_path, capsys, message, command, quick_run, photos, "-o", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["landmarks.csv", "drawn/000.jpg", "clip_landmarks.mp4"])
+def test_results_of_unknown_origin_are_kept(
+    name: str, clip: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without predictions.json, a file may be the user's own; afterwards, the results may be replaced."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("made by hand")
+    inputs = clip if name.endswith(".mp4") else photos / "000.png"
+    command = ("predict", "demo", inputs, "--draw", "--device=cpu", "-o", tmp_path)
+    message = f"{tmp_path / name} would be replaced, and without a predictions.json in the folder"
+    _require_refusal(tmp_path, capsys, message, *command)
+    assert selfmark(*command, "--overwrite") == 0
+    assert b"made by hand" not in _read_files(tmp_path)[str(tmp_path / name)]
+    assert selfmark(*command) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_predictions_never_replace_files_of_their_own_run(
+    options: tuple[str, ...],
+    quick_run: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """COCO results have a file images.json, and so has every run."""
+    run = tmp_path / "run"
+    shutil.copytree(quick_run, run)
+    assert selfmark("predict", run, photos / "000.png", "--device=cpu", "-o", run) == 0
+    message = f"the results would replace {run / 'images.json'}, which the run in this folder needs"
+    command = ("predict", run, photos / "000.png", "--format=coco-results", "-o", run, *options)
+    _require_refusal(run, capsys, message, *command)
+    assert selfmark(*command[: -1 - len(options)], run / "results", "--device=cpu") == 0
+
+
+@pytest.fixture
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("video") / "clip.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 64))
+    for _ in range(2):
+        writer.write(np.zeros((64, 64, 3), np.uint8))
+    writer.release()
+    return path
 
 
 @pytest.fixture

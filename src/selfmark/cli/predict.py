@@ -26,7 +26,13 @@ from selfmark.cli.options import (
 )
 from selfmark.cli.path_checks import check_inputs, check_models
 from selfmark.errors import InputError, report_write_errors, suggest
-from selfmark.run.output_folder import output_folder, require_own_output, require_same_model
+from selfmark.run.output_folder import (
+    output_folder,
+    require_own_output,
+    require_run_files_kept,
+    require_same_model,
+    require_written_by_selfmark,
+)
 from selfmark.wording import describe_count
 
 if TYPE_CHECKING:
@@ -108,7 +114,11 @@ def predict(
         bool, typer.Option("--mapped", help="Output your own points, as learned by 'selfmark map'.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace results of another model in the output folder.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace results of another model, and files of other programs, in the output folder.",
+        ),
     ] = False,
     overrides: Annotated[
         list[str] | None,
@@ -134,6 +144,7 @@ def predict(
     from selfmark.export import get_writer
     from selfmark.export.onnx_detector import load_detector
     from selfmark.export.result_record import RECORD, write_record
+    from selfmark.images.input_files import require_inputs_kept
     from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
     from selfmark.model.card import visible_landmarks
     from selfmark.multiview.view_boxes import parse_views
@@ -167,10 +178,13 @@ def predict(
     smoothing = _parse_smoothing(smooth, config.smoothing)
 
     def check_outputs(images: Sequence[ImageRef]) -> None:
-        _require_inputs_kept(output, output_format, draw, (*inputs, regions.boxes), images)
+        outputs = _list_outputs(output, output_format, draw, images)
+        require_inputs_kept(outputs, (*dict.fromkeys(ref.path for ref in images), *inputs, regions.boxes))
+        require_run_files_kept(outputs)
         if not overwrite:
             advice = "choose another folder with -o, or add --overwrite"
             require_same_model(output / RECORD, model, run, advice)
+            require_written_by_selfmark(outputs, output / RECORD, advice)
 
     with CountDisplay(stderr, "finding animals", "frames") as display:
         refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append, check_outputs)
@@ -230,32 +244,24 @@ def _collect_paths(predictions: Iterable[Prediction], paths: set[Path]) -> Itera
         yield prediction
 
 
-def _require_inputs_kept(
-    output: Path,
-    output_format: str,
-    draw: bool,
-    named: Iterable[str | Path | None],
-    images: Sequence[ImageRef],
-) -> None:
-    """Raise if an output file would replace an input file.
+def _list_outputs(output: Path, output_format: str, draw: bool, images: Sequence[ImageRef]) -> list[Path]:
+    """Return the files that may be written; of the results, only those that exist.
 
     Args:
         output: Output folder.
         output_format: Format of the results.
         draw: Whether images and videos are also drawn.
-        named: Inputs as given by the user.
-        images: Images and frames of these inputs.
+        images: Images and frames of the inputs.
     """
     from selfmark.draw.labeled_photos import list_labeled_photo_paths
     from selfmark.draw.labeled_video import list_labeled_video_paths
     from selfmark.export import list_replaced_files
-    from selfmark.images.input_files import require_inputs_kept
 
     outputs = list_replaced_files(output_format, output)
     if draw:
         outputs += list_labeled_photo_paths(images, output).values()
         outputs += list_labeled_video_paths(images, output).values()
-    require_inputs_kept(outputs, (*dict.fromkeys(ref.path for ref in images), *named))
+    return outputs
 
 
 def _qualify_settings(overrides: list[str] | None, used: Mapping[str, bool]) -> dict[str, Any]:

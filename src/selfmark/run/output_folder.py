@@ -6,7 +6,7 @@ Commands check their output before they compute anything. A run may replace resu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,16 @@ _KINDS = {
     VIEWS_FILE: "another run with views",
     COMPARISON_FILE: "another comparison",
 }
+# Files of a run that results may have the names of, in any format.
+_RUN_FILES = (
+    "config.yaml",
+    "run.json",
+    "images.json",
+    "held_out.json",
+    "verification.json",
+    "landmark_count.json",
+    "metrics.json",
+)
 
 
 def require_own_output(output: Path, source: Path | None = None, advice: str = _OTHER_FOLDER) -> None:
@@ -62,6 +72,31 @@ def _is_own(folder: Path, own: Path) -> bool:
     if folder in own.parents:
         return _find_kind(folder) != _KINDS["run.json"] or _find_kind(own) is None
     return own in folder.parents and _find_kind(own) == _KINDS[VIEWS_FILE]
+
+
+def require_run_files_kept(outputs: Iterable[Path]) -> None:
+    """Raise if one of these files that a command writes is a file of a run, such as its list of images."""
+    for path in outputs:
+        if path.name in _RUN_FILES and _find_kind(path.parent) is not None:
+            raise InputError(
+                f"the results would replace {path}, which the run in this folder needs: {_OTHER_FOLDER}"
+            )
+
+
+def require_written_by_selfmark(outputs: Iterable[Path], record: Path, advice: str) -> None:
+    """Raise if one of these files that a command writes exists, but the folder has no record of results.
+
+    Args:
+        outputs: Files that the command writes.
+        record: The record that selfmark writes after all results in a folder.
+        advice: What to do instead, for the message.
+    """
+    existing = next((path for path in outputs if os.path.lexists(path)), None)
+    if existing is not None and not record.exists():
+        raise InputError(
+            f"{existing} would be replaced, and without a {record.name} in the folder, it may not be a "
+            f"result of selfmark: {advice}"
+        )
 
 
 def require_same_model(

@@ -121,7 +121,7 @@ def discover(
     from selfmark.weights_cache import pop_license_notice
 
     observers = parse_observers(watch, logger)
-    settings = parse_settings(overrides)
+    settings, count = parse_settings(overrides), parse_landmark_count(landmarks)
     if points is not None and detector not in (None, "file"):
         raise InputError(f"--detector {detector} has no effect with --points: leave out one of them")
     shortcuts: dict[str, Any] = {
@@ -148,7 +148,7 @@ def discover(
     recorder = _OutputRecorder()
     discover_run = partial(
         discover_landmarks,
-        landmarks=parse_landmark_count(landmarks),
+        landmarks=count,
         preset=preset,
         device=device,
         features=features,

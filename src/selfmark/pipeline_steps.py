@@ -19,6 +19,7 @@ from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
 from selfmark.images.feed import PixelFeed
 from selfmark.images.flow import has_nearby_frames
+from selfmark.images.run_images import describe_size_change
 from selfmark.images.shared_reading import load_shared_store
 from selfmark.images.store import ImageStore
 from selfmark.images.survey import describe_survey, survey_images
@@ -117,7 +118,7 @@ def require_same_images(run: Run, store: ImageStore) -> None:
     changed = (before != sizes).any(dim=1).nonzero()
     if len(changed):
         row = int(changed[0])
-        change = _describe_change(before[row].tolist(), sizes[row].tolist())
+        change = describe_size_change(before[row].tolist(), sizes[row].tolist())
         raise InputError(f"{refs[row].name} {change}: restore the images of the run, or start a new run")
 
 
@@ -128,16 +129,6 @@ def _find_rows(refs: Sequence[ImageRef], used: Sequence[ImageRef]) -> list[int]:
         start = refs.index(ref, start) + 1
         rows.append(start - 1)
     return rows
-
-
-def _describe_change(before: list[int], now: list[int]) -> str:
-    """Say how the size of an image (width, height) differs from before; 0 means that it cannot be read."""
-    if not any(before):
-        return "could not be read when the run started, but can be read now"
-    if not any(now):
-        return "could be read when the run started, but cannot be read now"
-    was, is_now = (f"{width} x {height} pixels" for width, height in (before, now))
-    return f"had {was} when the run started and has {is_now} now"
 
 
 @contextmanager

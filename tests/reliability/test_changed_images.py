@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.errors import InputError
+from selfmark.export import onnx_export
+from selfmark.images.run_images import load_run_images
+from selfmark.model.card import read_card
+from selfmark.refinement import refine_run
+from selfmark.report import run_report
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK, selfmark
 
@@ -67,3 +73,30 @@ def test_a_foreign_list_of_images_is_refused(interrupted: Path) -> None:
     path.write_text(path.read_text().replace(READABLE, "missing.png"))
     with pytest.raises(InputError, match=r"missing\.png could be read when the run started"):
         discover(output=interrupted, resume=True, device="cpu")
+
+
+def test_images_of_the_same_names_in_another_folder_are_refused(
+    quick_run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paths of a run may be relative to the folder in which it was started."""
+    run = Run.open(Path(shutil.copytree(quick_run, tmp_path / "run")))
+    path = run.path / "images.json"
+    path.write_text(path.read_text().replace(str(photos), "images"))
+    for name, size in (("own", None), ("other", (200, 50))):
+        folder = tmp_path / name / "images"
+        shutil.copytree(photos, folder)
+        for image in folder.iterdir() if size else ():
+            Image.new("RGB", size).save(image)
+    monkeypatch.chdir(tmp_path / "own")
+    refs = run.refs()[:3]
+    assert load_run_images(run, refs, run.config.images).refs == tuple(refs)
+    monkeypatch.chdir(tmp_path / "other")
+    message = "had 64 x 64 pixels when the run started and has 200 x 50 pixels now.* paths are relative"
+    for use in (
+        lambda: load_run_images(run, refs, run.config.images),
+        lambda: onnx_export._load_sample(run.path, read_card(run.model_folder)),
+        lambda: refine_run._load_kept_images(run.path, [], run.config, Detector.load(run.path)),
+        lambda: run_report._choose_images(run, None),
+    ):
+        with pytest.raises(InputError, match=message):
+            use()

@@ -35,7 +35,7 @@ from selfmark.export.onnx_int8 import (
 from selfmark.export.onnx_metadata import append_checksum, build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
 from selfmark.export.onnx_turned import add_turned_maps
-from selfmark.images.store import load_store
+from selfmark.images.run_images import load_run_images
 from selfmark.model.card import ModelCard, is_packaged, model_folder
 from selfmark.model.feature_network import ZeroShotPsi
 from selfmark.model.landmark_network import LandmarkNetwork, select_stored_weights
@@ -181,10 +181,11 @@ def _load_sample(run: Path, card: ModelCard) -> torch.Tensor:
     """Return evenly spaced training images of the run, [N, 3, S, S]."""
     if not (run / "run.json").exists():
         raise InputError(f"{run} is not a run folder: --int8 needs the training images of a run")
-    refs = Run.open(run).refs()
+    opened = Run.open(run)
+    refs = opened.refs()
     chosen = evenly_spaced(len(refs), _NUM_SAMPLES, nearest=True)
     try:
-        return load_store([refs[row] for row in chosen], card.images, np.inf, None).pixels
+        return load_run_images(opened, [refs[row] for row in chosen], card.images).pixels
     except InputError as error:
         raise InputError(f"--int8 needs the training images of the run, but {error}") from error
 

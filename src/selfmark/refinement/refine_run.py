@@ -27,6 +27,7 @@ from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.nme import nan_mean
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import to_network
+from selfmark.images.run_images import load_run_images
 from selfmark.images.sources import list_images
 from selfmark.images.store import ImageStore, load_store
 from selfmark.model.card import (
@@ -294,7 +295,7 @@ def _load_kept_images(
     chosen = [others[row] for row in evenly_spaced(len(others), config.refinement.kept_images)]
     if not chosen:
         return None
-    return load_store(chosen, detector.card.images, float("inf"), None)
+    return load_run_images(Run.open(folder), chosen, detector.card.images)
 
 
 # --- training ----------------------------------------------------------------------------------------

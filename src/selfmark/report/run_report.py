@@ -19,7 +19,8 @@ from selfmark.evaluation.cached_predictions import run_fingerprint
 from selfmark.evaluation.run_models import RunModels
 from selfmark.evaluation.stage1_landmarks import find_stage1_landmarks
 from selfmark.images.reading_process import can_start_processes
-from selfmark.images.store import ImageStore, load_store
+from selfmark.images.run_images import load_run_images
+from selfmark.images.store import ImageStore
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.model.colors import landmark_colors
 from selfmark.points import FloatArray
@@ -187,11 +188,7 @@ def _choose_images(run: Run, image_store: ImageStore | None) -> tuple[ImageStore
     """Return the images whose points are on the map of the landmarks, and the rows of the examples."""
     refs = run.refs()
     chosen = [refs[row] for row in evenly_spaced(len(refs), _MAX_EMBEDDED_IMAGES)]
-    store = (
-        image_store.select(chosen)
-        if image_store
-        else load_store(chosen, run.config.images, float("inf"), None)
-    )
+    store = image_store.select(chosen) if image_store else load_run_images(run, chosen, run.config.images)
     return store, evenly_spaced(len(store), _MAX_EXAMPLES)
 
 

@@ -192,6 +192,22 @@ def test_trails_have_the_given_length_in_seconds(tmp_path: Path, monkeypatch: py
     assert len(last.trail) == 3, "the trail has the newest position and those 2 and 4 frames before"
 
 
+def test_a_single_landmark_has_a_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = _write_dark_clip(tmp_path / "clip.mp4")
+    refs = [ImageRef(source, frame) for frame in range(12)]
+    card = replace(CARD, hidden=(1, 2, 3))
+    drawn: list[list[DrawnObject]] = []
+    original = draw_frame
+    monkeypatch.setattr(
+        "selfmark.draw.layout.draw_frame",
+        lambda *args: drawn.append(list(args[1])) or original(*args),
+    )
+    xy = POINTS / 4 + np.arange(12)[:, None, None]
+    list(draw_videos(_make_predictions(refs, xy), refs, card, tmp_path, every=1, trail=10.0))
+    assert np.isfinite(drawn[-1][0].trail).all()
+    assert drawn[-1][0].size == 3 * 64
+
+
 def test_hidden_landmarks_are_not_drawn_and_user_colors_are_used(tmp_path: Path) -> None:
     source = _write_dark_clip(tmp_path / "gray.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]

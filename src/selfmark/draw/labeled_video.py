@@ -268,7 +268,9 @@ class _LabeledVideo:
             key = order if ref.track is None else ref.track
             enlarged = (xy.astype(np.float64) + 0.5) * self._zoom - 0.5
             extent = np.nanmax(xy, axis=0) - np.nanmin(xy, axis=0)
-            size = self._zoom * (max(ref.box[2:]) if ref.box else float(extent.max()))
+            # A single landmark has no extent; an object without a box is as large as the frame.
+            size = self._zoom * max(ref.box[2:]) if ref.box else self._zoom * float(extent.max())
+            size = size or float(max(self._frame_size))
             track = self._tracks.get(key)
             if track is None:
                 history: deque[FloatArray] = deque(maxlen=self._max_history)

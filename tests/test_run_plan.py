@@ -1,5 +1,7 @@
 """Test the settings that follow from the options of a discovery and the number of images."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -47,6 +49,27 @@ def test_settings_without_effect_are_refused(name: str, animals: int, problem: s
     options = RunOptions(10, preset="tiny", settings={name: 1})
     with pytest.raises(InputError, match=f"the setting {name} .*{problem}"):
         check_request(inputs, options, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("option", "setting", "value"),
+    [
+        ({"landmarks": 5}, "K", "7"),
+        ({"landmarks": "auto"}, "K", 3),
+        ({"method": "dve"}, "method", "autolink"),
+        ({"features": "none"}, "features.name", "dinov2-s"),
+        ({"verify": True}, "verification.enabled", "false"),
+    ],
+)
+def test_options_and_settings_must_not_contradict_each_other(
+    option: dict[str, Any], setting: str, value: object
+) -> None:
+    """The check is shared by `discover`, `check` and the Python functions."""
+    inputs = RunInputs(["a.png"])
+    with pytest.raises(InputError, match=f"{setting}={value} contradicts the option for this setting"):
+        check_request(inputs, RunOptions(settings={setting: value}, **option), torch.device("cpu"))
+    same = "0" if option == {"landmarks": "auto"} else str(next(iter(option.values())))
+    check_request(inputs, RunOptions(settings={setting: same}, **option), torch.device("cpu"))
 
 
 def test_tracking_settings_are_used_to_track_animals() -> None:

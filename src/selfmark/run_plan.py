@@ -14,6 +14,7 @@ from selfmark.config import (
     Config,
     Method,
     Tracking,
+    current_name,
     override,
     recipe_settings,
     resolve_preset,
@@ -100,11 +101,39 @@ def check_request(inputs: RunInputs, options: RunOptions, device: torch.device) 
     if landmarks is not None and landmarks != "auto" and not (isinstance(landmarks, int) and landmarks >= 1):
         raise InputError(f"the number of landmarks must be at least 1, or 'auto', not {landmarks!r}")
     _require_used_settings(options.settings, inputs.regions)
+    by_option = {
+        "K": landmarks,
+        "method": options.method,
+        "features.name": options.features,
+        "verification.enabled": options.verify,
+    }
+    require_no_contradiction(options.settings, by_option)
     if inputs.regions is not None and inputs.regions.animals:
         # Settings must not be refused after minutes of tracking. Without tracking, the caller resolves them
         # immediately.
         resolve_config(inputs, options, _MANY_IMAGES, device)
     return _read_tracking_settings(options)
+
+
+def require_no_contradiction(settings: Mapping[str, Any], by_option: Mapping[str, Any]) -> None:
+    """Raise if a setting has another value than the option for this setting.
+
+    Args:
+        settings: settings as the user gave them; those of `--set` are still text.
+        by_option: mapping from names of settings to the values of their options; None if an option is not
+            given.
+    """
+    given_by_name = {current_name(name): value for name, value in settings.items()}
+    for name, value in by_option.items():
+        given = given_by_name.get(name)
+        if value is None or given is None:
+            continue
+        text = "0" if (name, value) == ("K", "auto") else str(value)
+        if str(given).strip().lower() != text.lower():
+            raise InputError(
+                f"--set {name}={given} contradicts the option for this setting, which is {value}: give only "
+                "one of them"
+            )
 
 
 def _require_used_settings(settings: Mapping[str, Any], regions: Regions | None) -> None:

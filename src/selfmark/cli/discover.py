@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,7 @@ def discover(
     from selfmark.multiview.view_boxes import parse_views, read_views
     from selfmark.multiview.view_runs import discover_views
     from selfmark.run.guarded_files import VIEWS_FILE
+    from selfmark.run_plan import require_no_contradiction
     from selfmark.tracking.regions import Regions
     from selfmark.weights_cache import pop_license_notice
 
@@ -132,7 +133,7 @@ def discover(
         "seed": seed,
     }
     others = {"K": landmarks, "method": method, "features.name": features, "verification.enabled": verify}
-    _require_no_contradiction(settings, shortcuts | others)
+    require_no_contradiction(settings, shortcuts | others)  # before folders of views are created
     settings |= {name: value for name, value in shortcuts.items() if value is not None}
     default_detector = "superpoint" if preset == "paper" else ""
     notice = pop_license_notice(str(settings.get("keypoints.detector", default_detector)))
@@ -216,26 +217,6 @@ _OPTION_NAMES = {
     "recipe": "--recipe",
     "start_from": "--start-from",
 }
-
-
-def _require_no_contradiction(settings: Mapping[str, str], by_option: Mapping[str, Any]) -> None:
-    """Raise if `--set` gives a setting another value than the option for this setting.
-
-    Args:
-        settings: mapping from the names in `--set` to their values.
-        by_option: mapping from names of settings to the values of their options; None if an option is not
-            given.
-    """
-    for name, value in by_option.items():
-        given = settings.get(name)
-        if value is None or given is None:
-            continue
-        text = "0" if (name, value) == ("K", "auto") else str(value)
-        if given.strip().lower() != text.lower():
-            raise InputError(
-                f"--set {name}={given} contradicts the option for this setting, which is {value}: give only "
-                "one of them"
-            )
 
 
 class _OutputRecorder:

@@ -254,7 +254,7 @@ def test_the_end_of_a_run_uses_the_images_in_memory(
 
     with monkeypatch.context() as patch:
         patch.setattr("selfmark.evaluation.label_free.load_store", refuse)
-        patch.setattr("selfmark.report.run_report.load_store", refuse)
+        patch.setattr("selfmark.report.run_report.load_run_images", refuse)
         detector = discover(photos, output=tmp_path / "run", preset="tiny", settings=QUICK, device="cpu")
     run = Run.open(tmp_path / "run")
     metrics, page = run.path / "metrics.json", run.path / "report" / "index.html"

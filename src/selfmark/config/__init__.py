@@ -6,6 +6,7 @@
 1000
 """
 
+from selfmark.config.evaluation_settings import Evaluation, Refinement, Verification
 from selfmark.config.feature_settings import Features, Student
 from selfmark.config.limits import limit_of
 from selfmark.config.method_settings import (
@@ -40,7 +41,6 @@ from selfmark.config.schema import (
     Config,
     Correspondence,
     DetectorName,
-    Evaluation,
     FirstKeypoints,
     Flip,
     Guards,
@@ -50,12 +50,10 @@ from selfmark.config.schema import (
     Network,
     Optimizer,
     PeakMethod,
-    Refinement,
     Rounds,
     Runtime,
     Stage2,
     Temporal,
-    Verification,
     Warmup,
     check_model,
 )

@@ -18,11 +18,11 @@ Settings = Mapping[str, Any]
 
 DETECTORS = ("selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "sift", "orb")
 CLUSTERS = (30, 50, 100, 250, 500)
-# Percentages of annotated points among the first keypoints; the others are random.
+# Percentages of annotated points among the keypoints that training starts from; the others are random.
 REAL_PERCENT = (100, 60, 40, 20)
 RIDGES = (0.1, 0.01, 0.001)
 
-# The recorded runs of the preset `fast` have its iterations for any number of images.
+# In the recorded runs of the preset `fast`, the iterations do not depend on the number of images.
 FIXED_SCHEDULE: Settings = {"schedule.growth": 0}
 
 # The schedule of all ablations, about a third of the preset `fast`. As in `fast`, the learning rate drops at
@@ -50,7 +50,8 @@ class Experiment:
     """A discovery with one or more seeds, and its evaluation.
 
     Attributes:
-        name: Name of the rows. A run is named after it and the seed, see `build_run_name`.
+        name: Name of the experiment, and of its rows in the results. The name of a run consists of this name
+            and the seed, see `build_run_name`.
         data: Key of `quality_data.DATASETS`.
         settings: Mapping from dotted names to values, for settings that differ from the preset.
         preset: Name of the preset.
@@ -62,7 +63,7 @@ class Experiment:
             `override_unpaired_treatment`.
         seconds: Approximate duration of one run, including evaluation: on a CPU if the row is meant for one,
             otherwise on an H200.
-        test_choice: Whether settings were chosen on the test images, as a phrase for the results page.
+        tuned_on_test: Whether settings were chosen on the test images, as a phrase for the results page.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Experiment:
     part: str = "test"
     unpaired_treatment: str = "masked"
     seconds: int = 60
-    test_choice: str = ""
+    tuned_on_test: str = ""
 
     def compute_digest(self) -> str:
         """Return a digest of the settings that models depend on, including those of the preset.
@@ -125,7 +126,7 @@ def build_run_name(name: str, seed: int) -> str:
 # --- results ---------------------------------------------------------------------------------------------
 
 
-# Phrases for `test_choice`. No validation images were set aside for any of these rows.
+# Phrases for `tuned_on_test`. No validation images were set aside for any of these rows.
 UNTUNED = "no: the settings of the preset, with K and M given beforehand"
 NO_RECORD = "not on record"
 DECLARED_FIRST = f"{NO_RECORD}; the settings were declared before the first published result"
@@ -138,7 +139,7 @@ def _declare_faces(detector: str) -> Experiment:
         "([faces_yt68.json](faces_yt68.json)) before it got its present settings"
     )
     return Experiment(
-        f"yt68-{detector}", "faces-yt68", settings, seeds=(0, 1, 2), seconds=150, test_choice=choice
+        f"yt68-{detector}", "faces-yt68", settings, seeds=(0, 1, 2), seconds=150, tuned_on_test=choice
     )
 
 
@@ -148,12 +149,12 @@ def _declare_aflw(name: str, schedule: Settings) -> Experiment:
         "yes: the schedule was lengthened after `aflw-selfmark` had missed its target on these test images"
     )
     choice = longer if schedule else UNTUNED
-    return Experiment(name, "faces-mtfl-aflw", settings, seconds=210, test_choice=choice)
+    return Experiment(name, "faces-mtfl-aflw", settings, seconds=210, tuned_on_test=choice)
 
 
 def _declare_birds(K: int) -> Experiment:
     settings = {"K": K, "M": 100, "keypoints.detector": "selfmark", **FIXED_SCHEDULE}
-    return Experiment(f"birds-{K}", "birds-cub", settings, seconds=160, test_choice=UNTUNED)
+    return Experiment(f"birds-{K}", "birds-cub", settings, seconds=160, tuned_on_test=UNTUNED)
 
 
 # Birds face left or right, and 159 species share shapes but not colors. Each landmark is its own mirror
@@ -173,8 +174,8 @@ FROM_THE_SIDE: Settings = {
 
 
 BIRDS_CHOICE = (
-    "yes: the settings for side views were changed after the rows without them had missed the target on "
-    "these test images, until they reached it"
+    "yes: the rows without the settings for side views had missed the target on these test images; the "
+    "settings for side views were then changed until the target was reached"
 )
 
 
@@ -193,7 +194,7 @@ def _declare_birds_from_the_side(name: str, settings: Settings) -> Experiment:
         "birds-cub",
         {**FROM_THE_SIDE, **schedule, **settings},
         seconds=170,
-        test_choice=BIRDS_CHOICE,
+        tuned_on_test=BIRDS_CHOICE,
     )
 
 
@@ -201,7 +202,9 @@ def _declare_birds_without_gpu(name: str, settings: dict[str, Any]) -> Experimen
     """Declare a run on birds that two CPU cores finish in half an hour."""
     shared = {"K": 20, "M": 30, "keypoints.detector": "selfmark"}
     choice = BIRDS_CHOICE if settings else UNTUNED
-    return Experiment(name, "birds-cub", shared | settings, preset="tiny", seconds=1_800, test_choice=choice)
+    return Experiment(
+        name, "birds-cub", shared | settings, preset="tiny", seconds=1_800, tuned_on_test=choice
+    )
 
 
 # Animals seen from above can face any direction, so descriptors must be invariant to rotation.
@@ -230,7 +233,7 @@ def _declare_video(data: str, temporal: bool) -> Experiment:
         {**VIDEO, **schedule, "temporal.enabled": temporal},
         seeds=(0, 1, 2) if short == "flies" else (0,),
         seconds=90,
-        test_choice=DECLARED_FIRST,
+        tuned_on_test=DECLARED_FIRST,
     )
 
 
@@ -250,7 +253,7 @@ def _declare_flies_without_gpu(name: str, settings: Settings) -> Experiment:
         preset="tiny",
         seeds=(0, 1),
         seconds=900,
-        test_choice=NO_RECORD,
+        tuned_on_test=NO_RECORD,
     )
 
 

@@ -111,7 +111,7 @@ def _build_conditions_section() -> str:
     """Build the section on crops, normalizers, labels and the choice of settings of each row."""
     rows_by_condition: dict[tuple[str, str], list[str]] = {}
     for experiment in RESULTS:
-        rows_by_condition.setdefault((experiment.data, experiment.test_choice), []).append(experiment.name)
+        rows_by_condition.setdefault((experiment.data, experiment.tuned_on_test), []).append(experiment.name)
     lines = ["| rows | crops | errors are percentages of | labels | settings chosen on test images? |"]
     lines.append("| --- | --- | --- | --- | --- |")
     for (data, choice), names in rows_by_condition.items():

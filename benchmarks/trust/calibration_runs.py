@@ -1,16 +1,16 @@
-"""Make runs of very different quality and record their checks without labels and their true errors.
+"""Make runs of very different quality, and record their true errors and their checks, which use no labels.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features \
         python benchmarks/trust/calibration_runs.py DATA WORK OUT NAME:VARIANT [NAME:VARIANT ...]
 
 DATA contains the data sets (NAME.zip or NAME/). WORK gets the unzipped data and the run folders. OUT gets two
-files for each run: its checks as JSON, and an .npz file with the landmarks of the run and of the second run.
-`trust_model.py` fits trust and verdict to the JSON files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of
-`build_variants`.
+files for each run: its checks and errors as JSON, and an .npz file with the landmarks of the run and, if
+there is one, of the second run that verifies the run. `trust_model.py` fits trust and verdict to the JSON
+files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
 
 Each run trains on four fifths of the training images and is evaluated on the other fifth, as in
-`default_command.py`. Test images are never read. Each run is verified by a second one; with `--no-verify`, it
-is not.
+`default_command.py`. Test images are never read. Runs on `demo` train on generated images and are evaluated
+on other generated images. Each run is verified by a second run, except with `--no-verify`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Variant:
         landmark_factor: number of landmarks, relative to `NUM_LANDMARKS`.
         max_images: maximum number of training images.
         is_mixed: whether to add the same number of images of another kind of object.
-        shuffles_labels: whether each image gets the landmarks of another image as labels.
+        shuffles_labels: whether the landmarks that were found are shuffled among the images before training.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -124,32 +124,32 @@ def main() -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     for argument in arguments.runs:
-        name, _, label = argument.partition(":")
+        name, _, variant_name = argument.partition(":")
         started = time.monotonic()
-        tag = f"{name}--{label}"
+        tag = f"{name}--{variant_name}"
         try:
             result = make_run(
-                name, label, arguments.data, arguments.work, out, is_verified=not arguments.no_verify
+                name, variant_name, arguments.data, arguments.work, out, is_verified=not arguments.no_verify
             )
         except (InputError, TrainingError) as error:
             result = {"error": str(error)}
         seconds = round(time.monotonic() - started, 1)
-        write_json({"data": name, "variant": label, "seconds": seconds, **result}, out / f"{tag}.json")
+        write_json({"data": name, "variant": variant_name, "seconds": seconds, **result}, out / f"{tag}.json")
         print(tag, seconds, result.get("forward_share", result.get("error")), flush=True)
 
 
 def make_run(
-    name: str, label: str, data: Path, work: Path, out: Path, *, is_verified: bool
+    name: str, variant_name: str, data: Path, work: Path, out: Path, *, is_verified: bool
 ) -> dict[str, Any]:
     """Make one run and return its checks and its true errors."""
-    variant = build_variants(name)[label]
+    variant = build_variants(name)[variant_name]
     parts = find_parts(name, data, work)
     inputs = limit_inputs(parts.inputs, variant.max_images)
     if variant.is_mixed:
         inputs += limit_inputs(
             find_parts(_choose_other_kind(name), data, work).inputs, len(list_images(inputs))
         )
-    folder = work / "runs" / f"{name}--{label}"
+    folder = work / "runs" / f"{name}--{variant_name}"
     settings = {"verification.enabled": is_verified, **variant.settings}
     with _shuffle_labels(variant.shuffles_labels), _keep_second_detectors() as second_detectors:
         detector = selfmark.discover(
@@ -173,7 +173,7 @@ def make_run(
     }
     for second in second_detectors:
         recorded["second_xy"] = second.predict_network_pixels(checked).xy.astype(np.float32)
-    np.savez_compressed(out / f"{name}--{label}.npz", **recorded)
+    np.savez_compressed(out / f"{name}--{variant_name}.npz", **recorded)
     kinds = [parts]
     if variant.is_mixed:
         kinds.append(find_parts(_choose_other_kind(name), data, work))
@@ -301,7 +301,7 @@ def _keep_second_detectors() -> Iterator[list[Detector]]:
 
 @contextmanager
 def _shuffle_labels(is_on: bool) -> Iterator[None]:
-    """If `is_on`, give every image the labels of another image during the context."""
+    """If `is_on`, shuffle the landmarks that were found among the images during the context."""
     build = feature_pipeline._build_table
 
     def build_shuffled(found: Any, config: Any) -> Any:

@@ -4,8 +4,8 @@
         python benchmarks/trust/recipe_runs.py DATA WORK OUT NAME:RECIPE [NAME:RECIPE ...]
 
 DATA, WORK and NAME are those of `calibration_runs.py`. As in that script, runs train on four fifths of the
-training images and are evaluated on the other fifth. OUT gets a JSON file for each run. `trust_model.py`
-makes the comparison.
+training images and are evaluated on the other fifth, except for runs on `demo`. OUT gets a JSON file for each
+run. `trust_model.py` makes the comparison.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ def test_points_far_from_their_centroid_are_removed() -> None:
     vectors, centroids = described.points.descriptor, labeled.centroids
     assert vectors is not None
     assert centroids is not None
-    # The limit of a cluster is the mean plus a standard deviation over the points nearest to its centroid.
+    # The limit of a cluster comes from the squared distances of the points nearest to the cluster's centroid:
+    # the mean of these distances plus their standard deviation.
     nearest: dict[int, list[float]] = {cluster: [] for cluster in range(12)}
     for vector in vectors.numpy():
         distances = ((centroids.numpy() - vector) ** 2).sum(axis=1)
@@ -148,7 +149,8 @@ def test_too_few_keypoints_raise_with_advice() -> None:
         recover_correspondence(described, 3, 100, SETTINGS, _make_generator())
 
 
-def test_rows_of_several_views_are_numbered_point_by_point() -> None:
+def test_row_numbers_run_over_the_views_of_each_point() -> None:
+    """With V views, row V p + v is the descriptor of point p in view v."""
     views = [torch.randn(7, 3), torch.randn(7, 3)]
     in_order = [view[point] for point in range(7) for view in views]
     rows = torch.tensor([0, 3, 4, 5, 13])
@@ -198,8 +200,8 @@ def test_gpu_memory_stays_within_the_documented_bound_and_labels_are_the_same() 
 
     host_labels, peak_bytes = recover(DescribedPoints(points, views[1]))
     block = kmeans_module._block_size(torch.device("cuda"))
-    # All sizes are in bytes. The formula is that of docs/performance.md; a block has at most as many vectors
-    # as the sample.
+    # All sizes are in bytes. The formula is that of docs/performance.md. When k-means is fitted, a block has
+    # at most as many vectors as the sample.
     fit = settings.sample * (12 * length + 32 * settings.restarts) + 8 * min(block, settings.sample) * length
     assignment = 8 * block * (length + M) + 100 * images * per_image
     cublas_workspace = 128 * 2**20

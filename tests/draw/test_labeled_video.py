@@ -37,9 +37,10 @@ def _make_predictions(refs: list[ImageRef], xy: np.ndarray | None = None, batch:
 
 
 def _write_dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
-    """Write a video of dark frames, each a little brighter than the last, on which discs are visible.
+    """Write a video of dark frames, so that discs drawn on the frames are visible.
 
-    The argument noise=1 of `encode_video` sets red and blue to 0.
+    Each frame is a little brighter than the last. `encode_video` fills red and blue with random integers
+    below `noise`; with noise=1, all of them are 0.
     """
     return encode_video(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
 
@@ -152,7 +153,11 @@ def test_the_trail_of_a_single_animal_starts_again_after_it_was_missing(
 
 @pytest.mark.parametrize("every", [1, 5])
 def test_frames_in_any_order_are_drawn(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw frames as COCO files list them: in any order, also in batches, and not only every n-th frame."""
+    """All frames that COCO files list are drawn, in any order.
+
+    The order may be mixed within a batch and between batches. A frame may be listed twice, and frames need
+    not be multiples of `every`.
+    """
     source = _write_dark_clip(tmp_path / "clip.mp4")
     drawn: list[list[DrawnObject]] = []
     original = draw_frame

@@ -41,9 +41,10 @@ def _count_calls(result: Any) -> tuple[Callable[[], Any], list[None]]:
     return compute, calls
 
 
-def test_cached_checks_are_used_until_settings_second_run_images_or_cache_file_change(
+def test_cached_checks_are_used_until_an_input_or_the_cache_file_changes(
     models: RunModels, photos: Path
 ) -> None:
+    """The inputs are the images, the settings and the result of the second run."""
     refs, settings = list_images([photos]), Evaluation()
     compute, calls = _count_calls(CHECKS)
     for _ in range(2):

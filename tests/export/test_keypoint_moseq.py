@@ -21,8 +21,8 @@ from selfmark.export.sleap import write_analysis, write_slp
 from selfmark.image_ref import ImageRef
 from tests.export.fakes import CARD, NAMES, iterate_expected_objects, make_predictions
 
-# Modules that keypoint_moseq.io imports but its loader does not use: JAX, models that need JAX, and readers
-# of videos and settings.
+# Modules that keypoint_moseq.io imports but its loader does not use: JAX, models that need JAX, readers of
+# videos and settings, and a module that formats tables.
 _UNUSED = ("jax", "jax.numpy", "jax_moseq", "jax_moseq.models", "jax_moseq.models.keypoint_slds")
 _UNUSED += ("jax_moseq.utils", "vidio", "vidio.read", "commentjson", "tabulate")
 TWO_ANIMALS = [
@@ -51,7 +51,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def frames(tmp_path: Path) -> list[tuple[ImageRef, tuple[int, int]]]:
-    """The frames of a video file; some formats store its frame rate."""
+    """The frames of a real video file, because some export formats store the file's frame rate."""
     path = tmp_path / "mouse.mp4"
     video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10, (320, 200))
     for _ in range(6):

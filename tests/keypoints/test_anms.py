@@ -36,7 +36,7 @@ def test_covering_with_squares_matches_a_naive_loop(side):
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_selected_points_are_a_side_apart_and_others_have_a_stronger_neighbor(seed, side):
+def test_selected_points_are_farther_apart_than_the_side_and_others_have_a_stronger_neighbor(seed, side):
     xy = make_clusters(seed, count=120)
     survivors = cover_with_squares(xy, side, 200, 140, limit=10_000)
     if len(survivors) > 1:
@@ -61,7 +61,8 @@ def test_the_requested_number_of_points_is_selected_and_spread(count, seed):
     assert (np.diff(chosen) > 0).all()
     if count > 1:
         strongest = xy[:count]
-        gain = 2 if count >= 20 else 1  # a few points may be far apart by chance
+        # If few points are requested, the strongest points may be far apart by chance.
+        gain = 2 if count >= 20 else 1
         assert pdist(xy[chosen]).min() > gain * pdist(strongest).min()
 
 

@@ -96,7 +96,8 @@ def test_the_highest_peaks_are_kept_when_there_are_too_many() -> None:
 def test_the_parabola_finds_the_center_of_a_gaussian(x: float, y: float, sigma: float) -> None:
     maps = heatmaps.draw_gaussians(torch.tensor([[[x, y]]], dtype=torch.float64), 16, sigma)
     found = heatmaps.find_maxima(maps, "parabola").cells[0, 0]
-    # The result is exact up to float32 and the lower limit of the logarithm.
+    # Errors come only from float32 rounding and from small values, which are raised to a minimum before the
+    # logarithm.
     assert torch.allclose(found.double(), torch.tensor([x, y], dtype=torch.float64), atol=0.02)
 
 

@@ -65,7 +65,8 @@ def _limit_memory_and_time() -> Iterator[None]:
         ("network.depth", 10**6, "network.depth must be between"),
         ("network.descriptor", 10**9, "network.descriptor must be between"),
         ("network.norm_groups", 0, "network.norm_groups must be between"),
-        ("network.channels", 1024, "does not match"),  # The file has no such half gigabyte.
+        # A network with 1024 channels has far more weights than the file contains.
+        ("network.channels", 1024, "does not match"),
         ("mirror", [10**9] * 4, "permutation"),
         ("skeleton", [[0, 10**9]], "skeleton"),
     ],

@@ -36,7 +36,8 @@ def test_pairs_consist_of_usable_images_with_the_given_fraction_of_same_images()
     assert counts.min() > 0.9 * counts.mean()
 
 
-def test_pairs_with_nearby_frames_have_the_given_fraction_and_the_frame_of_their_slot() -> None:
+def test_the_given_fraction_of_pairs_draws_nearby_frames() -> None:
+    """The slot of a pair with a nearby frame is the column of that frame in `NearbyFrames.neighbor`."""
     neighbor = np.full((12, 2), -1)
     neighbor[USABLE, 0] = USABLE + 100
     neighbor[USABLE[:3], 1] = USABLE[:3] + 200
@@ -50,11 +51,13 @@ def test_pairs_with_nearby_frames_have_the_given_fraction_and_the_frame_of_their
     # of five images have a frame in slot 1.
     assert near.mean() == pytest.approx(0.5 * (1 + 3 / 5) / 2, abs=0.03)
     same = (planned.first == planned.second)[~near].mean()
-    assert same == pytest.approx(0.25 + 0.75 / len(USABLE), abs=0.04), "there is only one video"
+    assert same == pytest.approx(0.25 + 0.75 / len(USABLE), abs=0.04), (
+        "with only one video, an image can be paired with itself by chance"
+    )
 
 
 def test_pairs_without_nearby_frames_are_drawn_evenly_from_different_videos() -> None:
-    """Images 2 and 7 are from one video, 3 and 5 from another, and 11 and 13 are still images."""
+    """Images 2 and 7 are from one video, 3 and 5 from another, and 11 and 13 are not from videos."""
     usable = np.array([2, 3, 5, 7, 11, 13])
     video = np.full(14, -1)
     video[[2, 7]], video[[3, 5]] = 4, 9

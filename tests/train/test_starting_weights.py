@@ -1,4 +1,4 @@
-"""Test which detectors a run can start from; tests/test_model_library.py tests the start itself."""
+"""Test which detectors have suitable starting weights; tests/test_model_library.py trains from them."""
 
 from __future__ import annotations
 

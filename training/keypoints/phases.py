@@ -27,7 +27,7 @@ from training.keypoints.network import TrainingNetwork
 from training.keypoints.settings import Settings
 
 Step = Callable[[], dict[str, Tensor]]
-EDGE = 4  # width of the border of a view in which no descriptors are compared, pixels
+EDGE = 4  # no descriptors are compared within this many pixels of the edge of a view
 
 
 def _draw(source: LabeledImages, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -40,14 +40,14 @@ def build_shapes_step(
     network: TrainingNetwork, shapes: LabeledImages, settings: Settings, generator: torch.Generator
 ) -> Step:
     """Return the step of the first phase, which trains only the detector, on shapes with known points."""
-    ranges, batch = settings.shape_views, settings.training.batch
+    view_settings, batch = settings.shape_views, settings.training.batch
     side = shapes.images.shape[-1]
 
     def step() -> dict[str, Tensor]:
         images, points = _draw(shapes, batch, generator)
-        homography = sample_homographies(batch, side, ranges, generator)
-        view, inside = warp_images(images, homography, ranges.side)
-        labels = label_cells(warp_points(points, invert(homography)), ranges.side, generator)
+        homography = sample_homographies(batch, side, view_settings, generator)
+        view, inside = warp_images(images, homography, view_settings.side)
+        labels = label_cells(warp_points(points, invert(homography)), view_settings.side, generator)
         logits, _ = network(relight(view, settings.light, generator))
         return {"detector": compute_detector_loss(logits, labels, find_full_cells(inside))}
 
@@ -70,7 +70,7 @@ def build_joint_step(
         settings: Settings of the training.
         generator: Random generator.
     """
-    options, ranges = settings.training, settings.views
+    options, view_settings = settings.training, settings.views
     num_shapes = round(options.batch * options.joint_shapes)
     side = shapes.images.shape[-1]
 
@@ -78,16 +78,16 @@ def build_joint_step(
         parts = _draw(shapes, num_shapes, generator), _draw(labeled, options.batch - num_shapes, generator)
         images, points = (torch.cat(pair) for pair in zip(*parts, strict=True))
         # The batch contains all first views, then all second views.
-        to_image = torch.cat(sample_pairs(options.batch, side, ranges, generator))
+        to_image = torch.cat(sample_pairs(options.batch, side, view_settings, generator))
         to_view = invert(to_image)
-        view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, ranges.side)
-        negative = torch.rand(options.batch, generator=generator, device=images.device) < options.inverted
-        logits, descriptors = network(relight(view, settings.light, generator, negative.repeat(2)))
+        view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, view_settings.side)
+        is_inverted = torch.rand(options.batch, generator=generator, device=images.device) < options.inverted
+        logits, descriptors = network(relight(view, settings.light, generator, is_inverted.repeat(2)))
 
-        labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), ranges.side, generator)
+        labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), view_settings.side, generator)
         detector = compute_detector_loss(logits, labels, find_full_cells(inside))
         first, second, valid = choose_positions(
-            points, to_image, to_view, ranges.side, side, settings, generator
+            points, to_image, to_view, view_settings.side, side, settings, generator
         )
         first_maps, second_maps = descriptors[: options.batch], descriptors[options.batch :]
         descriptor = compute_descriptor_loss(
@@ -111,7 +111,8 @@ def choose_positions(
 
     Args:
         points: Labeled points [B, P, 2] in image pixels, padded with NaN.
-        to_image: Homographies [2B, 3, 3] from the first views, then the second views, to the images.
+        to_image: Homographies [2B, 3, 3] from views to images: B of the first views, followed by B of the
+            second views.
         to_view: Inverse of `to_image`.
         view_side: Side of the views in pixels.
         side: Side of the images in pixels.

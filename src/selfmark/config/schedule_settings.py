@@ -1,4 +1,4 @@
-"""Settings of schedules whose length follows the number of images, or the landmarks."""
+"""Settings that adapt the number of iterations to the number of images, and to the movement of landmarks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from selfmark.config.limits import above, between
 
 @dataclass(frozen=True)
 class Schedule:
-    """Iterations that depend on the number of images or on the landmarks, with the method `self-training`.
+    """How the iterations depend on the number of images and on the landmarks, for the method `self-training`.
 
-    The settings from `schedule.stop_when_still` on are for the rounds of runs with features, and for Stage 2.
+    `schedule.stop_when_still` and the settings after it apply to Stage 2. In runs with pretrained features,
+    they also apply to the rounds.
     """
 
     # How strongly the iterations grow with the number of images. The iterations are multiplied by a factor:

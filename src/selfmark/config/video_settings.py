@@ -16,8 +16,8 @@ class Tracking:
 
     # Number of frames from which the background of a video is computed. The background is their median.
     num_samples: int = between(2, 1_000, 60)
-    # Frames whose longer side has more pixels than this value are reduced to this size before animals are
-    # searched.
+    # Frames whose longer side has more pixels than this value are reduced to this size before the search for
+    # animals.
     max_side: int = between(16, 2_048, 480)
     # Minimum difference in brightness between an animal and the background, in gray levels from 0 to 255. The
     # limit that is used can be higher, because it is computed from the video.
@@ -36,8 +36,8 @@ class Tracking:
     max_gap: float = between(0, 3_600, 0.5)
     # Standard deviation of the Gaussian that smooths the positions of an animal over time, in seconds.
     smoothing: float = between(0, 3_600, 0.08)
-    # The crop is made so large that the animal fits in this fraction of the frames. All animals and frames of
-    # a video have crops of the same size.
+    # The crop is so large that the animal fits into the crop in this fraction of the video's frames. All
+    # animals and frames of a video have crops of the same size.
     size_fraction: float = fraction(0.95)
     # Margin that is added on each side of the crop for legs and tails, as a fraction of the side of the crop
     # without margins.
@@ -48,9 +48,9 @@ class Tracking:
     # Time after a contact during which the appearance of the animals is compared with their appearance before
     # the contact, in seconds.
     appearance_seconds: float = between(0, 3_600, 2.0)
-    # After a contact, two animals may be confused. Their identities are exchanged only if this lowers the
-    # difference in appearance before and after the contact to at most this fraction. With 0, identities are
-    # never exchanged.
+    # After a contact, two animals may be confused. The appearance before the contact is compared with the
+    # appearance after the contact. Identities are exchanged only if the difference with the exchange is at
+    # most this fraction of the difference without the exchange. With 0, identities are never exchanged.
     max_appearance_ratio: float = fraction(0.5)
     # You get a warning if more than this fraction of the moving pixels lie outside the crops of all animals.
     max_outside: float = fraction(0.3)
@@ -82,6 +82,7 @@ class Smoothing:
     window: float = above(0, 3_600, 0.4)
     # For `savgol`: degree of the polynomial. With a smaller value, the result is smoother.
     degree: int = between(0, 5, 2)
-    # A video with more frames per second than this value counts as slow motion. Its `smoothing.max_gap`,
-    # `smoothing.time_constant` and `smoothing.window` are shortened in proportion.
+    # A video with more frames per second than this value is expected to show fast movements. For such a
+    # video, `smoothing.max_gap`, `smoothing.time_constant` and `smoothing.window` are shortened: they are
+    # multiplied by this value and divided by the video's frames per second.
     max_rate: float = above(0, 1_000_000, 30.0)

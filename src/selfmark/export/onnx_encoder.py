@@ -21,7 +21,9 @@ from selfmark.features.loading import EFFICIENTNETS
 from selfmark.model.feature_network import FeaturePsi, ZeroShotPsi
 
 
-def add_feature_maps(recorder: Recorder, network: FeaturePsi | ZeroShotPsi, images: Value, size: int) -> Maps:
+def add_feature_heatmaps(
+    recorder: Recorder, network: FeaturePsi | ZeroShotPsi, images: Value, size: int
+) -> Maps:
     """Add a network and return its K heatmaps for images [B, 3, size, size], floats 0..255.
 
     Raises:

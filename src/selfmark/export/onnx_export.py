@@ -23,7 +23,7 @@ from selfmark._version import __version__
 from selfmark.detector import Detector
 from selfmark.errors import InputError, report_write_errors, require_package
 from selfmark.export.onnx_crop import add_crops, add_to_original
-from selfmark.export.onnx_encoder import add_feature_maps, require_exportable
+from selfmark.export.onnx_encoder import add_feature_heatmaps, require_exportable
 from selfmark.export.onnx_graph import Maps, Recorder, add_maps, add_mirrored_maps, add_positions
 from selfmark.export.onnx_int8 import (
     Int8Recorder,
@@ -34,7 +34,7 @@ from selfmark.export.onnx_int8 import (
 )
 from selfmark.export.onnx_metadata import append_checksum, build_metadata
 from selfmark.export.onnx_nodes import IR_VERSION, OPSET, Graph, Value
-from selfmark.export.onnx_turned import add_turned_maps
+from selfmark.export.onnx_turned import add_turned_heatmaps
 from selfmark.images.run_images import load_run_images
 from selfmark.model.card import ModelCard, is_packaged, model_folder
 from selfmark.model.feature_network import ZeroShotPsi
@@ -195,8 +195,8 @@ def _add_network(recorder: Recorder, psi: LandmarkNetwork, size: int, images: Va
     if isinstance(psi, Psi):
         return add_maps(recorder, psi, images, size)
     if isinstance(psi, TurnedPsi):
-        return add_turned_maps(recorder, psi, images, size)
-    return add_feature_maps(recorder, psi, images, size)
+        return add_turned_heatmaps(recorder, psi, images, size)
+    return add_feature_heatmaps(recorder, psi, images, size)
 
 
 def _write(detector: Detector, psi: LandmarkNetwork, recorder: Recorder, path: Path) -> Path:

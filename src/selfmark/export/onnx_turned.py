@@ -10,14 +10,14 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.export.onnx_encoder import add_feature_maps, add_part_features
+from selfmark.export.onnx_encoder import add_feature_heatmaps, add_part_features
 from selfmark.export.onnx_graph import Maps, Recorder, to_array
 from selfmark.export.onnx_nodes import Value, integers
 from selfmark.features.direction import choose_reductions
 from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 
 
-def add_turned_maps(recorder: Recorder, network: TurnedPsi, images: Value, size: int) -> Maps:
+def add_turned_heatmaps(recorder: Recorder, network: TurnedPsi, images: Value, size: int) -> Maps:
     """Add a network that turns images [B, 3, size, size], floats 0..255, and return its K heatmaps.
 
     Raises:
@@ -27,7 +27,7 @@ def add_turned_maps(recorder: Recorder, network: TurnedPsi, images: Value, size:
     angle = _add_angles(recorder, network.finder, images, size)
     cosine, sine = (angle.apply(name).reshape(-1, 1, 1) for name in ("Cos", "Sin"))
     turned = _add_rotation(images, cosine, sine, size, "border")
-    maps = add_feature_maps(recorder, network.psi, turned, size)
+    maps = add_feature_heatmaps(recorder, network.psi, turned, size)
     back = _add_rotation(Value(graph, maps.name), cosine, sine * -1.0, maps.side, "zeros")
     return Maps(back.name, maps.channels, maps.side)
 

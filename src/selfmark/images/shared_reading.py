@@ -1,7 +1,8 @@
 """Decode a video once for several views, although each view is loaded as a separate set of images.
 
 The first view that is loaded decodes the video and crops every frame to all views. The crops of the other
-views stay in memory until these views are loaded. The crops are the same as if each view were read alone.
+views stay in memory until these views are loaded. The crops are the same as if each view were read alone. If
+the crops of all views do not fit into memory, the video is decoded for each view.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def load_shared_store(
 ) -> ImageStore:
     """Return the same images as `load_store`, which explains the arguments.
 
-    Inside `share_reading`, a video that was already decoded for another view is not decoded again.
+    Inside `share_reading`, a video that was already decoded for another view is not decoded again if the
+    crops of all views fit into memory and have the same settings.
     """
     shared = _shared_views.get()
     store = None if shared is None else shared.load(refs, images, store_gigabytes, on_progress)
@@ -113,7 +115,8 @@ class _SharedViews:
         self._images = images
         crops = [replace(ref, box=view) for ref in refs for view in views]
         store = load_store(crops, images, float("inf"), None, report)
-        # A frame that cannot be read is skipped in every view, and a view outside a frame only in this view.
+        # A frame that cannot be read is skipped in every view. A frame that does not overlap a view is
+        # skipped only in that view.
         used = set(store.refs)
         skipped = dict(zip((crop for crop in crops if crop not in used), store.skipped, strict=True))
         for number, view in enumerate(views):

@@ -63,8 +63,9 @@ def diversity_loss(distributions: Tensor, pool: int) -> Tensor:
     """Penalize landmarks that share a place: 0 if no square contains two landmarks, at most 1 - 1/K.
 
     The paper divides the image into squares. Its loss is K minus the sum, over squares, of the largest
-    probability of any landmark in the square. Here squares start at every cell, because landmarks would
-    otherwise meet at the corner of four squares. The loss is also divided by K.
+    probability of any landmark in the square. With these squares, four landmarks could meet at a corner of
+    four squares: the landmarks would share a place, but no square. Here squares therefore start at every
+    cell. The loss is also divided by K.
 
     Args:
         distributions: [B, K, h, w].

@@ -177,15 +177,18 @@ class Phi(nn.Module):
         return PhiMaps(confidence, original), mirrored
 
     def describe(self, features: Tensor, cells: Tensor) -> Tensor:
-        """Return unit descriptors [B, P, d] at cells [B, P, 2] of features [B, channels, h, w]."""
+        """Return unit descriptors [B, P, d] at positions of features [B, channels, h, w].
+
+        The positions `cells` [B, P, 2] are in cells; they may lie between the cells' centers.
+        """
         return F.normalize(self.describe_raw(features, cells), dim=-1)
 
     def describe_raw(self, features: Tensor, cells: Tensor) -> Tensor:
-        """Return descriptors of any norm, [B, P, d], at cells [B, P, 2] of features [B, channels, h, w].
+        """Return descriptors [B, P, d] of any norm. The arguments are those of `describe`.
 
         The last layer of the descriptor head is a 1x1 convolution. The order of this convolution and of the
         interpolation between cells does not matter, because the weights of the interpolation sum to 1. Here
-        the interpolation comes first, because there are far fewer points than cells.
+        the interpolation comes first, because there are far fewer positions than cells.
         """
         return self.backend.layers.sample_conv(self.descriptor.last, features, cells)
 

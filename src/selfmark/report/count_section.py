@@ -49,9 +49,10 @@ def build_count_section(
     table = ReportTable(
         title="Numbers of landmarks tried",
         note="Detection: the fraction of the images in which a landmark is found. Separation: the fraction "
-        "of the points that clearly belong to one landmark. Agreement: if two halves of the images are "
-        "clustered separately, the fraction of these clear points that both clusterings assign to the same "
-        "landmark, corrected for chance. ± is the standard error of the score.",
+        "of the points that clearly belong to one landmark. Agreement: two halves of the images are "
+        "clustered separately. Of the points that clearly belong to one landmark, agreement is the fraction "
+        "that both clusterings assign to the same landmark, corrected for chance. ± is the standard error of "
+        "the score.",
         header=("landmarks", "score", "±", "detection", "separation", "agreement"),
         rows=tuple(
             (

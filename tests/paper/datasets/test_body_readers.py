@@ -349,9 +349,9 @@ def test_objects_without_a_normalizer_are_left_out_with_a_note(tmp_path: Path) -
     data = read_dataset("pennaction", root)
     assert (len(data.train), len(data.test)) == (22, 59)
     train, test = data.notes[-2:]
-    assert train.startswith("2 images of the train split were left out because 'box', by which errors are")
-    assert train.endswith("is zero or unknown; the first is frames/0006/000001.jpg")
-    assert test.startswith("1 image of the test split was left out")
+    assert train.startswith("2 objects of the train split were left out because 'box', by which errors are")
+    assert train.endswith("is zero or unknown; the first is in frames/0006/000001.jpg")
+    assert test.startswith("1 object of the test split was left out")
 
 
 def test_pennaction_labels_of_another_shape_raise(tmp_path: Path) -> None:

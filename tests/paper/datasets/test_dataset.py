@@ -62,7 +62,7 @@ def test_hidden_and_unannotated_points_differ(tmp_path: Path) -> None:
     assert annotation["num_keypoints"] == 4
 
 
-def test_the_fit_split_of_another_data_set_is_removed(tmp_path: Path) -> None:
+def test_the_fit_file_of_a_data_set_written_earlier_is_removed(tmp_path: Path) -> None:
     write_coco_dataset(
         read_dataset("celeba", face_miniatures.make_celeba(tmp_path / "celeba")), tmp_path / "out"
     )

@@ -43,7 +43,8 @@ def test_check_shows_existing_files_and_expected_counts(
     assert ["aflw_test_images.txt", "aflw_test_images.txt"] in rows
     assert ["train", "4", "10112"] in rows
     assert ["test", "3", "2991"] in rows
-    assert "1 image of the train split is missing; the first is output/image00001_50001.jpg" in output.err
+    note = "1 object of the train split was left out because of missing images; the first missing image is "
+    assert note + "output/image00001_50001.jpg" in output.err
 
 
 @pytest.mark.parametrize(

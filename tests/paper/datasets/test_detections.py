@@ -97,14 +97,14 @@ def test_images_without_points_are_left_out_with_a_note(
 ) -> None:
     data = replace_points(celeba, _write_detections(tmp_path / "points", "csv", MAFL_IMAGES[:4]))
     assert [file.name for file in data.test.paths] == ["000007.jpg"]
-    assert f"1 image of the test split has no points in {tmp_path / 'points.csv'}" in data.notes
+    assert f"1 object of the test split has no points in {tmp_path / 'points.csv'}" in data.notes
     # Without a split for fitting regressors, this also applies to training images.
     detections = [
         (str(file), make_sixty_eight_points(0)) for file in (*aflw.train.paths[1:], *aflw.test.paths)
     ]
     data = replace_points(aflw, _write_coco(tmp_path / "aflw.json", detections))
     assert data.train.paths == aflw.train.paths[1:]
-    with pytest.raises(InputError, match="has no points for any of the 3 images of the test split"):
+    with pytest.raises(InputError, match="has no points for any of the 3 objects of the test split"):
         replace_points(aflw, _write_coco(tmp_path / "aflw.json", detections[:4]))
 
 
@@ -125,7 +125,7 @@ def test_longer_paths_match_and_paths_in_other_folders_do_not(aflw: Dataset, tmp
     files = [file for split in aflw.splits.values() for file in split.paths]
     longer = [(f"/data/aflw/{file}", make_five_points(0)) for file in files]
     assert len(replace_points(aflw, _write_coco(tmp_path / "a.json", longer)).train) == 5
-    with pytest.raises(InputError, match="has no points for any of the 5 images of the train split"):
+    with pytest.raises(InputError, match="has no points for any of the 5 objects of the train split"):
         replace_points(
             aflw,
             _write_coco(tmp_path / "a.json", [(f"other/{file.name}", make_five_points(0)) for file in files]),
@@ -199,7 +199,7 @@ def test_boxes_of_a_table_replace_those_of_the_data_set(celeba: Dataset, tmp_pat
     assert data.fit is not None
     np.testing.assert_array_equal(data.fit.boxes[:, 0], [3, 1, 2])
     np.testing.assert_array_equal(data.test.boxes, [[70, 100, 40, 50]])
-    assert data.notes[-1] == f"1 image of the test split has no box in {tmp_path / 'boxes.csv'}"
+    assert data.notes[-1] == f"1 object of the test split has no box in {tmp_path / 'boxes.csv'}"
 
 
 def test_a_split_without_boxes_keeps_its_own_boxes(tmp_path: Path) -> None:

@@ -98,14 +98,16 @@ def test_missing_images_are_left_out_with_a_note(celeba: Path) -> None:
     data = read_dataset("celeba", celeba)
     assert [file.name for file in data.train.paths] == [f"{number:06d}.jpg" for number in (1, 2, 3, 5, 6)]
     np.testing.assert_array_equal(data.train.xy[3], make_five_points(5))
-    assert "1 image of the train split is missing; the first is Img/img_align_celeba/000004.jpg" in data.notes
+    note = "1 object of the train split was left out because of missing images; the first missing image is "
+    assert note + "Img/img_align_celeba/000004.jpg" in data.notes
 
 
 def test_a_split_without_images_raises(celeba: Path) -> None:
     for path in (celeba / "Img/img_align_celeba").iterdir():
         path.unlink()
     with pytest.raises(
-        InputError, match=r"all 6 images of the train split of celeba are missing; .*000001\.jpg"
+        InputError,
+        match=r"the images of all 6 objects of the train split of celeba are missing; .*000001\.jpg",
     ):
         read_dataset("celeba", celeba)
 

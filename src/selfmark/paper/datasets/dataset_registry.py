@@ -224,7 +224,9 @@ def find_dataset_root(name: str, root: Path) -> Path:
 
 
 def read_dataset(name: str, root: Path) -> Dataset:
-    """Read a data set from its official files or from COCO files, and leave out unusable objects.
+    """Read a data set from its official files or from COCO files.
+
+    Objects are left out if their images are missing or their errors cannot be measured.
 
     Args:
         name: Name of the data set in `DATASETS`.
@@ -244,7 +246,7 @@ def read_dataset(name: str, root: Path) -> Dataset:
 
 
 def _drop_missing(dataset: Dataset) -> Dataset:
-    """Return the data set without objects whose images are missing, and add a note with their number."""
+    """Return the data set without objects whose images are missing, and note how many objects these are."""
     notes = []
     kept: dict[str, AnnotatedObjects] = {}
     for name, split in dataset.splits.items():
@@ -254,14 +256,15 @@ def _drop_missing(dataset: Dataset) -> Dataset:
             raise InputError(f"{dataset.root} has no images for the {name} split of {dataset.name}")
         if not exists.any():
             raise InputError(
-                f"all {len(split)} images of the {name} split of {dataset.name} are missing; the first is "
-                f"{dataset.root / split.paths[0]}"
+                f"the images of all {len(split)} objects of the {name} split of {dataset.name} are missing; "
+                f"the first is {dataset.root / split.paths[0]}"
             )
         if not exists.all():
             first = split.paths[int(np.argmin(exists))]
             missing = int((~exists).sum())
             notes.append(
-                f"{describe_count(missing, 'image')} of the {name} split "
-                f"{choose_form(missing, 'is', 'are')} missing; the first is {first}"
+                f"{describe_count(missing, 'object')} of the {name} split "
+                f"{choose_form(missing, 'was', 'were')} left out because of missing images; the first "
+                f"missing image is {first}"
             )
     return dataset.replace_splits(kept, notes)

@@ -49,7 +49,7 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
             continue
         if not has_points.any():
             raise InputError(
-                f"{file} has no points for any of the {len(split)} images of the {name} split: the first "
+                f"{file} has no points for any of the {len(split)} objects of the {name} split: the first "
                 f"image in the file is '{detections.paths[0]}', the first image of the split is "
                 f"'{split.paths[0]}'"
             )
@@ -102,9 +102,9 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
 
 
 def _note_missing(count: int, split: str, missing: str) -> str:
-    """Return a note about images of a split that have no points or no box."""
+    """Return a note about objects of a split that have no points or no box."""
     verb = choose_form(count, "has", "have")
-    return f"{describe_count(count, 'image')} of the {split} split {verb} no {missing}"
+    return f"{describe_count(count, 'object')} of the {split} split {verb} no {missing}"
 
 
 def _match_detections(

@@ -25,18 +25,18 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
         usable = _is_measurable(dataset, split)
         if not usable.any():
             raise InputError(
-                f"errors on {dataset.name} are divided by '{dataset.normalizer}', but no image of its {name} "
-                "split has the points to measure it"
+                f"errors on {dataset.name} are divided by '{dataset.normalizer}', but no object of its "
+                f"{name} split has the points to measure it"
             )
         if not usable.all():
             first = split.paths[int(np.argmin(usable))]
             kept[name] = split.select(usable)
             left_out = int((~usable).sum())
             notes.append(
-                f"{describe_count(left_out, 'image')} of the {name} split "
+                f"{describe_count(left_out, 'object')} of the {name} split "
                 f"{choose_form(left_out, 'was', 'were')} left out because "
                 f"'{dataset.normalizer}', by which errors are divided, is zero or unknown; the first is "
-                f"{first}"
+                f"in {first}"
             )
     return dataset.replace_splits(kept, notes)
 

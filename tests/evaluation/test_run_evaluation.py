@@ -22,6 +22,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation import detector_precision, run_evaluation
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.images.sources import list_images
+from selfmark.images.store import load_store
 from selfmark.points import Keypoints
 from selfmark.run.folder import Run
 from tests.conftest import QUICK
@@ -251,6 +252,11 @@ def test_without_keypoints_on_labeled_images_the_precision_is_null(
     monkeypatch.setattr(detector_precision, "detect_first_keypoints", lambda *_: nothing)
     monkeypatch.setattr(Run, "load_or_compute_keypoints", lambda *_: nothing)
     monkeypatch.setattr(Run, "refs", lambda _: list_images([toy / "train"]))
+    # The run stores the sizes of other images, with which the report would compare these.
+    monkeypatch.setattr(
+        "selfmark.report.run_report.load_run_images",
+        lambda _, refs, images: load_store(refs, images, float("inf"), None),
+    )
     metrics = _evaluate(run, toy, "--normalizer", "side", "--detectors", "orb")
     assert metrics["precision"] == {"selfmark, outliers removed": None, "orb": None}
     assert metrics["headline"]["forward"]["error"] > 0

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,11 @@ def act_and_wait(page: Any, action: Any, num_edits: int = 1) -> None:
 
 
 def get_center(page: Any, landmark: int) -> tuple[float, float]:
-    box = page.locator(f".point[data-landmark='{landmark}'] .hit-area").bounding_box()
+    """Return the center of the mark of a landmark; wait if the page is drawing the marks again."""
+    area, deadline = page.locator(f".point[data-landmark='{landmark}'] .hit-area"), time.monotonic() + 20
+    while (box := area.bounding_box()) is None:
+        assert time.monotonic() < deadline, f"landmark {landmark} has no mark"
+        page.wait_for_timeout(20)
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import cv2
 import numpy as np
 import torch
@@ -49,3 +51,14 @@ def test_near_duplicates_match_a_comparison_of_all_pairs() -> None:
     ]
     assert near.tolist() == naive
     assert 5 < near.sum() < 38  # both kinds occur
+
+
+def test_memory_per_image_is_small_enough_for_a_million_images() -> None:
+    pixels = _stack_images([_draw_photo(seed) for seed in range(1_000)])
+    tracemalloc.start()
+    try:
+        find_duplicates(pixels, make_thumbnails(pixels))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / len(pixels) < 2_000  # bytes; a thumbnail takes 1,024

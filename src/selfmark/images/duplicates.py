@@ -17,7 +17,7 @@ import torch
 from scipy.spatial import cKDTree
 
 Rows = npt.NDArray[np.int64]
-Thumbnails = npt.NDArray[np.float32]  # [N, side, side], gray levels
+Thumbnails = npt.NDArray[np.uint8]  # [N, side, side], gray levels
 
 THUMBNAIL_SIDE = 32  # pixels
 _FREQUENCIES = 3  # lowest frequencies of each axis; candidates are searched by these 3 x 3 numbers
@@ -53,7 +53,7 @@ def find_duplicates(pixels: torch.Tensor, thumbnails: Thumbnails) -> Duplicates:
 
 def make_thumbnails(pixels: torch.Tensor) -> Thumbnails:
     """Return gray thumbnails [N, side, side] of images [N, 3, S, S] uint8; each pixel is an average."""
-    thumbnails = np.empty((len(pixels), THUMBNAIL_SIDE, THUMBNAIL_SIDE), np.float32)
+    thumbnails = np.empty((len(pixels), THUMBNAIL_SIDE, THUMBNAIL_SIDE), np.uint8)
     for row, image in enumerate(pixels):
         gray = cv2.cvtColor(np.ascontiguousarray(image.numpy().transpose(1, 2, 0)), cv2.COLOR_RGB2GRAY)
         size = (THUMBNAIL_SIDE, THUMBNAIL_SIDE)
@@ -63,7 +63,7 @@ def make_thumbnails(pixels: torch.Tensor) -> Thumbnails:
 
 def look_alike(thumbnails: Thumbnails, others: Thumbnails) -> npt.NDArray[np.bool_]:
     """Return True where the two thumbnails [..., side, side] of a pair are almost the same."""
-    difference = np.abs(thumbnails - others)
+    difference = np.abs(thumbnails.astype(np.float32) - others)
     root_mean_square = np.sqrt(np.square(difference).mean(axis=(-2, -1)))
     are_alike: npt.NDArray[np.bool_] = (root_mean_square <= _MAX_MEAN_DIFFERENCE) & (
         difference.max(axis=(-2, -1)) <= _MAX_PIXEL_DIFFERENCE
@@ -78,7 +78,9 @@ def _find_exact(pixels: torch.Tensor, thumbnails: Thumbnails) -> Rows:
     """
     groups: dict[bytes, list[int]] = {}
     for row, thumbnail in enumerate(thumbnails):
-        groups.setdefault(thumbnail.tobytes(), []).append(row)
+        # Digests take less memory than thumbnails, of which there may be a million.
+        digest = hashlib.blake2b(thumbnail.tobytes(), digest_size=16).digest()
+        groups.setdefault(digest, []).append(row)
     exact = np.full(len(pixels), -1, np.int64)
     for rows in groups.values():
         if len(rows) == 1:
@@ -95,7 +97,9 @@ def _find_near(thumbnails: Thumbnails) -> Rows:
     """Return the first earlier image [N], among the nearest neighbors, that looks the same; -1 for none."""
     count = len(thumbnails)
     low = slice(0, _FREQUENCIES)
-    descriptions = np.array([cv2.dct(thumbnail)[low, low].ravel() for thumbnail in thumbnails])
+    descriptions = np.array(
+        [cv2.dct(thumbnail.astype(np.float32))[low, low].ravel() for thumbnail in thumbnails]
+    )
     near = np.full(count, -1, np.int64)
     if count < 2:
         return near

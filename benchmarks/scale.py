@@ -82,25 +82,11 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
     for part in torch.split(pixels, len(block)):
         part.copy_(block[: len(part)])
     table = generate_table(count, config, device)
-    feed = PixelFeed(pixels, device, 0.0 if where == "host" else 1.0)
-    phi = Phi(config.network)
-    prepare_network(phi, device, config.runtime)
-    generator = torch.Generator(device).manual_seed(0)
-    state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
-    source = PairSource(table, warmup_pair_settings(config))
-    task = build_stage1_task(phi, feed, source, config, generator, seed=0)
-    runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
-    seconds = []
-    # The second phase captures the CUDA graph again; the time of this capture is included in the measurement.
-    for stop in (WARM_UP_STEPS, WARM_UP_STEPS + steps):
-        started = time.monotonic()
-        phase = Phase("warm-up", 0, state.iteration, stop, ())
-        run_phase(state, phase, task, runtime, lambda *_: None, lambda: None)
-        seconds.append(time.monotonic() - started)
+    seconds = time_steps(PixelFeed(pixels, device, 0.0 if where == "host" else 1.0), table, steps, config)
     point_bytes = sum(value.nbytes for value in vars(table).values())
     return {
         "name": f"scale_{count}_{where}",
-        "value": round(2 * config.runtime.batch * steps / seconds[1], 1),
+        "value": round(2 * config.runtime.batch * steps / seconds, 1),
         "unit": "images/s",
         "gpu_peak_gib": _read_gpu_peak(device),
         "host_peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
@@ -108,6 +94,32 @@ def measure(count: int, where: str, steps: int, config: Config) -> dict[str, Any
         "point_bytes_per_image": point_bytes // count,
         "descriptor_bytes_per_image": POINTS * 2 * config.network.descriptor * 4,
     }
+
+
+def time_steps(feed: PixelFeed, table: PointTable, steps: int, config: Config) -> float:
+    """Return the seconds that some steps of Stage 1 take after a warm-up.
+
+    Args:
+        feed: the images.
+        table: points of the images.
+        steps: number of measured steps.
+        config: settings.
+    """
+    phi = Phi(config.network)
+    prepare_network(phi, feed.device, config.runtime)
+    generator = torch.Generator(feed.device).manual_seed(0)
+    state = build_train_state(phi, [(phi, 1.0)], config.optimizer, generator)
+    source = PairSource(table, warmup_pair_settings(config))
+    task = build_stage1_task(phi, feed, source, config, generator, seed=0)
+    runtime = replace(config.runtime, log_every=10**9, checkpoint_every=10**9)
+    seconds = 0.0
+    # The second phase captures the CUDA graph again; the time of this capture is included in the measurement.
+    for stop in (WARM_UP_STEPS, WARM_UP_STEPS + steps):
+        started = time.monotonic()
+        phase = Phase("warm-up", 0, state.iteration, stop, ())
+        run_phase(state, phase, task, runtime, lambda *_: None, lambda: None)
+        seconds = time.monotonic() - started
+    return seconds
 
 
 def _read_gpu_peak(device: torch.device) -> float | None:

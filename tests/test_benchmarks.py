@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 from importlib import import_module
 from pathlib import Path
@@ -150,3 +151,30 @@ def test_results_name_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     assert describe_hardware(torch.device("cuda")).startswith("landmarks: a GPU; maps: CPU, ")
     assert describe_hardware(torch.device("cpu")).startswith("CPU, ")
+
+
+def test_parts_of_a_run_with_many_images_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = import_module("scale_million")
+    count = 20
+    script.write_folder(next(script.list_folders(tmp_path)), count)
+    changes = ["images.size=32", "network.channels=32", "network.norm_groups=4", "network.descriptor=8"]
+    changes += ["runtime.batch=2", "correspondence.restarts=1", "features.max_images=10", "K=3", "M=4"]
+    config = script.build_config(changes)
+    point_bytes = 4 * 8 * 4 * count  # images and mirror images, with a copy; 8 values of 4 bytes
+    arguments = argparse.Namespace(
+        images=[count, 10], work=tmp_path, steps=2, host_gib=7 * point_bytes / 2**30
+    )
+    rows = {
+        row["name"]: row
+        for stage in ("reading", "survey", "features", "steps", "recovery")
+        for row in script.STAGES[stage](arguments, config)
+    }
+    parts = ("reading", "survey", "encoder", "features", "steps", "describe", "recovery")
+    assert set(rows) == {f"{part}_{number}" for part in parts for number in (10, count)}
+    assert rows[f"features_{count}"]["used"] == 10
+    assert rows[f"describe_{count}"]["max_points"] == 7, "more descriptors would not fit"
+    assert rows[f"describe_{count}"]["images_that_fit"] == 7 * count // script.POINTS
+    assert all(row["value"] > 0 and row["seconds"] > 0 for row in rows.values())

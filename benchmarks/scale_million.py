@@ -3,8 +3,8 @@
     PYTHONPATH=src:benchmarks python benchmarks/scale_million.py --images 10000 100000 1000000 \
         --work scratch --out scale_million.json
 
-The script first writes as many small JPEG files as the largest number of images. The files differ, and there
-are 10,000 in a folder. Then it measures these parts for each number of images:
+The script first writes small JPEG files that all differ, 10,000 to a folder: as many as the largest number of
+images, or `--files`, if that is smaller. Then it measures these parts for each number of images:
 
 reading:  `load_store` into a memory-mapped file. The files were just written, so most of them are still in
           the page cache of the system.
@@ -80,6 +80,7 @@ TEMPLATES = 300  # pictures that the files are variants of
 JPEG_QUALITY = 90
 CURVE_POINTS = 10  # progress marks of a reading
 WARM_UP_IMAGES = 512
+COPY_BYTES = 2**26  # bytes to copy at a time
 SAMPLE_SECONDS = 0.02  # time between two measurements of the memory
 GIB = 2**30
 
@@ -91,6 +92,9 @@ def main() -> None:
     """Write the image files, measure all stages and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, nargs="+", required=True)
+    parser.add_argument(
+        "--files", type=int, help="number of files; larger numbers of images repeat their pixels"
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for image files and scratch files")
     parser.add_argument("--out", type=Path)
     default_stages = ["reading", "features", "steps", "recovery"]
@@ -100,13 +104,14 @@ def main() -> None:
     parser.add_argument("--host-gib", type=float, default=100.0, help="memory that descriptors may take")
     parser.add_argument("--one", choices=list(STAGES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.files = min(arguments.files or max(arguments.images), max(arguments.images))
     if arguments.one:
         for row in STAGES[arguments.one](arguments, build_config(arguments.set)):
             print(json.dumps(row), flush=True)
         return
     started = time.monotonic()
-    write_files(arguments.work, max(arguments.images))
-    print(f"{max(arguments.images):,} files written in {time.monotonic() - started:.1f} s", flush=True)
+    write_files(arguments.work, arguments.files)
+    print(f"{arguments.files:,} files written in {time.monotonic() - started:.1f} s", flush=True)
     rows: list[Row] = []
     for stage in arguments.stages:
         for row in run_stage(stage):
@@ -142,6 +147,7 @@ def build_record(rows: list[Row], arguments: argparse.Namespace) -> dict[str, An
         "script": "benchmarks/scale_million.py --images " + " ".join(map(str, arguments.images)),
         "settings": DEFAULTS | dict(pair.split("=", 1) for pair in arguments.set),
         "seed": 0,
+        "files": arguments.files,
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "processor": provenance.describe_processor(),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
@@ -272,9 +278,12 @@ def measure(
 
 
 def measure_reading(arguments: argparse.Namespace, config: Config) -> Iterator[Row]:
-    """Measure listing and reading; the file with the pixels of the last, largest set remains."""
+    """Measure listing and reading; the file with the pixels of the last, largest set remains.
+
+    If there are fewer files than images, repeat the pixels of the files until there are enough.
+    """
     scratch = arguments.work / "pixels"
-    for count in sorted(arguments.images):
+    for count in sorted({min(images, arguments.files) for images in arguments.images}):
         folders = list(islice(list_folders(arguments.work), -(-count // FILES_PER_FOLDER)))
         started = time.monotonic()
         refs = list_images(folders)[:count]
@@ -288,6 +297,18 @@ def measure_reading(arguments: argparse.Namespace, config: Config) -> Iterator[R
             "curve": curve,
         }
         del refs, read
+    if arguments.files < max(arguments.images):
+        repeat_pixels(scratch / "images.u8", -(-max(arguments.images) // arguments.files))
+
+
+def repeat_pixels(path: Path, times: int) -> None:
+    """Append copies of a file to itself, so that the file has `times` times its length."""
+    length = path.stat().st_size
+    with path.open("rb") as source, path.open("ab") as target:
+        for _ in range(times - 1):
+            source.seek(0)
+            for first in range(0, length, COPY_BYTES):
+                target.write(source.read(min(COPY_BYTES, length - first)))
 
 
 def _follow_progress(count: int, curve: list[tuple[int, float, float | None]]) -> Callable[[int, int], None]:

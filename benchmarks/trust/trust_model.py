@@ -109,14 +109,14 @@ def _select_values(run: dict[str, Any]) -> dict[str, Any]:
         "backward_share": round(run["backward_share"], 4),
         "landmark_shares": _round_values(run["landmark_shares"]),
         "second_run_error": second,
-        "kind_separation": round(run["checks"]["kind_separation"], 3),
+        "kind_separation": _round_values([run["checks"]["kind_separation"]], 3)[0],
         "duplicates": run["checks"]["duplicates"],
         **checks,
     }
 
 
-def _round_values(values: list[float | None]) -> list[float | None]:
-    return [None if value is None else round(value, 4) for value in values]
+def _round_values(values: list[float | None], digits: int = 4) -> list[float | None]:
+    return [None if value is None else round(value, digits) for value in values]
 
 
 def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _notice_mixed_kinds(runs: list[dict[str, Any]]) -> dict[str, list[str]]:
     limit = Evaluation().max_kind_separation
     result: dict[str, list[str]] = {"noticed": [], "missed": [], "false_alarms": []}
     for run in runs:
-        is_mixed, is_noticed = run["variant"] == "mixed", run["kind_separation"] > limit
+        is_mixed, is_noticed = run["variant"] == "mixed", (run["kind_separation"] or 0) > limit
         title = f"{run['data']}, {run['variant']}"
         if is_mixed:
             result["noticed" if is_noticed else "missed"].append(title)

@@ -59,6 +59,8 @@ def test_moved_images_are_reported_and_then_found(run: Path, photos: Path, tmp_p
         InputError, match=r"no longer where they were.*/gone/000.png.*selfmark name .* IMAGES"
     ):
         select_shown_images(run, [], 10)
+    with pytest.raises(InputError, match=r"selfmark correct .* IMAGES"):
+        select_shown_images(run, [], 10, "selfmark correct")
     refs = select_shown_images(run, [str(photos)], 1000)
     assert [ref.path for ref in refs] == sorted(photos.iterdir())
     assert all(ref.box == (1, 2, 30, 40) for ref in refs), "boxes were lost"
@@ -191,7 +193,7 @@ def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photo
     assert compute_images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
 
 
-def test_the_fingerprint_depends_on_all_settings_of_networks_on_encoders(run: Path) -> None:
+def test_the_fingerprint_of_a_detector_with_an_encoder_depends_on_all_its_settings(run: Path) -> None:
     model = run / "model"
     card = replace(read_card(model), architecture="encoder", features=Features(name="onnx:own.onnx"))
     cards = [
@@ -201,11 +203,11 @@ def test_the_fingerprint_depends_on_all_settings_of_networks_on_encoders(run: Pa
         replace(card, features=Features(name="efficientnet-lite0")),
         replace(card, student=Student(feature_scale=3.0)),
     ]
-    found = [compute_images_fingerprint(model, card, []) for card in cards]
+    fingerprints = [compute_images_fingerprint(model, card, []) for card in cards]
     for content in (b"one model", b"another model"):
         (model / "features.safetensors").write_bytes(content)
-        found.append(compute_images_fingerprint(model, card, []))
-    assert len(set(found)) == 7
+        fingerprints.append(compute_images_fingerprint(model, card, []))
+    assert len(set(fingerprints)) == 7
 
 
 def test_image_references_are_unchanged_after_writing_and_reading_json() -> None:

@@ -95,7 +95,8 @@ def correct_landmarks(
     corrections.read(num_landmarks)  # Report a damaged file now, not after minutes of prediction.
 
     def prepare() -> ShownImages:
-        shown = prepare_shown_images(folder, select_shown_images(folder, images, max_images), options.device)
+        refs = select_shown_images(folder, images, max_images, "selfmark correct")
+        shown = prepare_shown_images(folder, refs, options.device)
         return order_for_correction(shown, corrections.read(num_landmarks), count)
 
     _serve(folder, editor, prepare, "correct", options)

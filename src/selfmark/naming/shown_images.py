@@ -76,7 +76,9 @@ class ShownImages:
 # --- selecting images --------------------------------------------------------------------------------
 
 
-def select_shown_images(folder: Path, given: Sequence[str], max_images: int) -> list[ImageRef]:
+def select_shown_images(
+    folder: Path, given: Sequence[str], max_images: int, command: str = "selfmark name"
+) -> list[ImageRef]:
     """Return the images to show, evenly spaced among all candidates.
 
     Args:
@@ -86,6 +88,7 @@ def select_shown_images(folder: Path, given: Sequence[str], max_images: int) -> 
             candidates. They are then cropped as in the run, if the run used the same part of every image (a
             view, or `--crop`). If `given` is empty, all images of the run are candidates.
         max_images: Maximum number of images.
+        command: Command that shows the images, for messages.
     """
     run_images = _read_run_images(folder)
     if given:
@@ -94,7 +97,7 @@ def select_shown_images(folder: Path, given: Sequence[str], max_images: int) -> 
     elif not run_images:
         raise InputError(
             f"{folder} does not say which images it was made from: add images, as in "
-            f"'selfmark name {folder} IMAGES'"
+            f"'{command} {folder} IMAGES'"
         )
     else:
         refs = run_images
@@ -102,7 +105,7 @@ def select_shown_images(folder: Path, given: Sequence[str], max_images: int) -> 
     if not any(os.path.isfile(ref.path) for ref in selected):
         raise InputError(
             f"the images of {folder} are no longer where they were; the first was {selected[0].path}. "
-            f"Add their new location, as in 'selfmark name {folder} IMAGES'"
+            f"Add their new location, as in '{command} {folder} IMAGES'"
         )
     return selected
 

@@ -266,7 +266,7 @@ def test_links_may_rename_folders_and_files(tmp_path: Path) -> None:
     assert read(tmp_path, make_valid_content(), given_images).refs == tuple(given_images)
 
 
-def test_a_name_without_folder_means_the_file_in_the_folder_images_beside_the_labels(tmp_path: Path) -> None:
+def test_a_name_without_a_folder_matches_the_file_in_images_beside_the_labels(tmp_path: Path) -> None:
     content = make_valid_content()
     for image in content["images"]:
         image["file_name"] = Path(image["file_name"]).name

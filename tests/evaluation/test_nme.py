@@ -193,7 +193,7 @@ def test_stage1_backward_error_over_found_landmarks_agrees_with_a_naive_loop(
     assert measured["guessing"]["backward"] < measured["guessing"]["backward_found"]
 
 
-def test_stage1_backward_errors_of_found_and_of_all_landmarks_are_equal_if_all_were_found(
+def test_backward_found_equals_backward_if_stage1_found_all_landmarks(
     scene: dict[str, np.ndarray],
 ) -> None:
     train, test = make_examples(scene)
@@ -249,7 +249,7 @@ def test_curves_are_means_over_draws(scene: dict[str, np.ndarray]) -> None:
     assert row["backward"]["mean"] == pytest.approx(np.mean(means))
 
 
-def test_perfect_landmarks_give_almost_no_error_and_useless_ones_the_error_of_the_mean_shape() -> None:
+def test_perfect_landmarks_have_almost_no_error_and_useless_ones_that_of_guessing() -> None:
     rng = np.random.default_rng(2)
     truth = rng.normal(50, 10, (80, 4, 2))
     visible = np.ones((40, 4), bool)

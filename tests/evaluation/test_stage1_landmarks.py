@@ -180,7 +180,7 @@ def test_margins_agree_with_a_naive_loop(seed: int, points: int, clusters: int) 
     np.testing.assert_allclose(compute_silhouette_margins(vectors, label, centroids), expected, atol=1e-9)
 
 
-def test_the_margin_of_a_single_centroid_is_unknown_and_that_of_equal_centroids_is_zero() -> None:
+def test_margins_are_unknown_for_one_centroid_and_zero_for_equal_centroids() -> None:
     point = np.zeros((1, 2))
     assert np.isnan(compute_silhouette_margins(point, np.array([0]), point)).all(), (
         "there is no other centroid"

@@ -105,7 +105,7 @@ def test_checks_without_a_result_count_as_failed() -> None:
     np.testing.assert_allclose(trust.expected_error, [0.1 + 0.3 + 0.6 * 0.2, 0.1 + 0.6])
 
 
-def test_without_features_the_error_unexplained_by_other_landmarks_is_used() -> None:
+def test_without_features_the_unexplained_error_replaces_the_appearance_error() -> None:
     evidence = _make_evidence([1.0, 1.0], [np.nan, np.nan], unexplained=[0.1, 0.5])
     np.testing.assert_allclose(judge_landmarks(evidence, SETTINGS).expected_error, [0.16, 0.4])
 

@@ -28,7 +28,7 @@ def load_or_check(
 
     Args:
         models: The run, whose folder holds the cache.
-        refs: The images, of which the checks use a sample.
+        refs: The images; the checks use a sample of them.
         settings: Settings of the checks.
         second_run: Content of verification.json, the agreement with a second run; None without such a run.
         compute: Runs the checks.
@@ -37,8 +37,13 @@ def load_or_check(
         InputError: If the cache cannot be written.
     """
     path = cache_file(models.run, refs, "-checks.json")
-    parts = [__version__, to_json(asdict(settings)), to_json(second_run)]
-    key = digest(run_fingerprint(models.run, models.card), images_fingerprint(refs), *parts)
+    key = digest(
+        run_fingerprint(models.run, models.card),
+        images_fingerprint(refs),
+        __version__,
+        to_json(asdict(settings)),
+        to_json(second_run),
+    )
     if path.exists():
         cached = _read(path, key)
         if cached is not None:
@@ -54,7 +59,7 @@ def load_or_check(
 
 
 def _read(path: Path, key: str) -> Metrics | None:
-    """Read cached checks; None if they are damaged, or the model, settings or images have changed."""
+    """Read cached checks; None if they are damaged, or their key differs because an input has changed."""
     try:
         stored = read_json(path)
         checks: Metrics = stored["checks"]

@@ -110,8 +110,8 @@ def run_fingerprint(run: Run, card: ModelCard) -> str:
     values = original_setting_names(used_settings(run.config))
     settings = {name: part for name, part in values.items() if name != "evaluation"}
     inference: list[Any] = [card.mirror, card.flip_test, card.refine, used_image_settings(card.images)]
-    # Older versions did not append this list. An empty list is not appended, so that a run for which it is
-    # empty has the same fingerprint in all versions.
+    # Older versions did not append this list. If it is empty, it is left out, so that the fingerprint is the
+    # same in all versions.
     if unpaired := landmarks_without_partner(card):
         inference.append(unpaired)
     return digest(*(_digest_file(file) for file in files), json.dumps([settings, inference], sort_keys=True))
@@ -184,7 +184,7 @@ def images_fingerprint(refs: Sequence[ImageRef]) -> str:
 
 
 def _digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file; "absent" if it cannot be read, as in a run without Stage 1."""
+    """Return the SHA-256 of a file; "absent" if it cannot be read. A run may lack the files of Stage 1."""
     try:
         status = path.stat()
     except OSError:

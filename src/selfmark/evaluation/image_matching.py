@@ -16,7 +16,7 @@ from selfmark.image_ref import Box, ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, CocoImage
 from selfmark.wording import choose_form, describe_count
 
-MIN_OVERLAP = 0.5  # minimum IoU of the boxes of an annotation and of the object that it belongs to
+MIN_OVERLAP = 0.5  # an annotation belongs to an object only if the IoU of their boxes is at least this
 
 PathParts = tuple[str, ...]  # folders and name of a file
 
@@ -34,7 +34,7 @@ def match_annotations(
         refs: The images that the user gave.
 
     Returns:
-        N references, and notes about images of which only the end of the path matched.
+        N references, and notes about images that were matched only by the end of their paths.
     """
     resolved = {path: os.path.realpath(path) for path in {ref.path for ref in refs}}
     images = [file.image_of(annotation) for annotation in annotations]
@@ -67,7 +67,7 @@ def match_annotations(
 def _find_files(
     labels: Path, wanted: Mapping[PathParts, CocoImage], resolved: Mapping[Path, str], num_given: int
 ) -> tuple[dict[PathParts, str], list[str]]:
-    """Find the given file of each image in a label file: the one whose path has the longest common end.
+    """Match each image of a label file to the given file whose path has the longest end in common.
 
     Args:
         labels: The label file.
@@ -76,10 +76,10 @@ def _find_files(
         num_given: Number of images given, for messages.
 
     Returns:
-        Mapping from paths in the label file to resolved paths of the given files, and notes about images of
-        which only the end of the path matched.
+        Mapping from paths in the label file to resolved paths of the given files, and notes about images that
+        were matched only by the end of their paths.
     """
-    found: dict[PathParts, str] = {}
+    file_of: dict[PathParts, str] = {}  # path of the given file of each image in the label file
     partial_matches: list[str] = []
     owner: dict[str, PathParts] = {}  # path in the label file that each file was matched to
     # Symbolic links may rename files and folders, so both the given and the resolved path are compared.
@@ -97,7 +97,7 @@ def _find_files(
             if len(parts) >= depth:
                 files_by_end[parts[-depth:]].add(file)
         for name, image in wanted.items():
-            if name in found or len(name) < depth or name[-depth:] not in files_by_end:
+            if name in file_of or len(name) < depth or name[-depth:] not in files_by_end:
                 continue
             file = _choose_file(labels, name, files_by_end[name[-depth:]], image)
             if depth < len(name):
@@ -112,22 +112,22 @@ def _find_files(
                     f"{image.where} '{image.file_name}' and {other.where} '{other.file_name}' both match "
                     f"{file} only; give the images of both, in separate folders"
                 )
-            found[name], owner[file] = file, name
+            file_of[name], owner[file] = file, name
     for name, image in wanted.items():
-        if name not in found:
+        if name not in file_of:
             raise InputError(
                 f"{image.where} '{image.file_name}' is not among the given images "
                 f"({describe_count(num_given, 'image')})"
             )
     if not partial_matches:
-        return found, []
+        return file_of, []
     count = len(partial_matches)
     verb = choose_form(count, "was", "were")
     note = (
         f"{labels}: {describe_count(count, 'image')} {verb} recognized only by the end of the path; "
         f"for example, {partial_matches[0]}"
     )
-    return found, [note]
+    return file_of, [note]
 
 
 def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImage) -> str:
@@ -166,7 +166,9 @@ def _split_path(image: CocoImage) -> PathParts:
 
 
 def _choose_object(annotation: CocoAnnotation, candidates: Sequence[int], refs: Sequence[ImageRef]) -> int:
-    """Return the candidate whose box fits the annotation best; the first candidate if none has a box.
+    """Return the candidate whose box fits the annotation best.
+
+    If no candidate has a box, return the first. If the annotation has no box, return the only candidate.
 
     Args:
         annotation: The annotation.

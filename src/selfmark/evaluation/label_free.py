@@ -45,7 +45,7 @@ def run_label_free_checks(
     Args:
         detector: The detector.
         stage1: Stage 1 of the detector's run.
-        refs: The images, of which a sample of `evaluation.num_samples` is checked.
+        refs: The images; a sample of at most `evaluation.num_samples` of them is checked.
         config: Settings of the run.
         image_store: Decoded images, among them all `refs`; None decodes the sample.
         second_run: Content of verification.json, the agreement with a second run; None without such a run.

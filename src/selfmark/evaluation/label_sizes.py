@@ -50,18 +50,21 @@ def require_matching_sizes(
         InputError: if more than half of the checked images do not fit.
     """
     rows = evenly_spaced(len(refs), _MAX_CHECKED).tolist()
-    found = [mismatch for row in rows if (mismatch := _find_mismatch(truth, images[row], refs[row], row))]
-    if not found:
+    mismatches = [
+        mismatch for row in rows if (mismatch := _find_mismatch(truth, images[row], refs[row], row))
+    ]
+    if not mismatches:
         return ()
-    row, reason = found[0]
+    count = len(mismatches)
+    row, reason = mismatches[0]
     example = f"for example, '{images[row].file_name}' {reason}"
-    checked = f"{len(found)} of {describe_count(len(rows), 'image')} checked"
-    if len(found) > _MAX_DIFFERENT * len(rows):
+    checked = f"{count} of {describe_count(len(rows), 'image')} checked"
+    if count > _MAX_DIFFERENT * len(rows):
         raise InputError(
             f"{truth.source} belongs to other images with the same names: {checked} "
-            f"{choose_form(len(found), 'does', 'do')} not fit; {example}; give the labeled images"
+            f"{choose_form(count, 'does', 'do')} not fit; {example}; give the labeled images"
         )
-    verb = choose_form(len(found), "does not fit its labels", "do not fit their labels")
+    verb = choose_form(count, "does not fit its labels", "do not fit their labels")
     return (f"{truth.source}: {checked} {verb}; {example}",)
 
 

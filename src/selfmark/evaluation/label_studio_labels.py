@@ -22,13 +22,14 @@ UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # added by Label Studio to the nam
 
 
 class _Object(NamedTuple):
-    """An annotated object of a task, which is an image with its annotations.
+    """An annotated object of a task. A task of Label Studio is an image with its annotations.
 
     Attributes:
-        where: Location of its first point in the file, for messages.
+        where: Location of the first point in the file, for messages.
         points: Pixel coordinates of each point by name.
         box: x, y, w, h in pixels; None if the object has no rectangle, or a rotated one.
-        sizes: Width and height of the image in pixels, as its points and its rectangle state them.
+        sizes: Width and height of the image in pixels, as the points and the rectangle state them; usually
+            one pair.
     """
 
     where: str
@@ -40,8 +41,8 @@ class _Object(NamedTuple):
 def read_label_studio_labels(path: Path) -> CocoFile:
     """Read a file that was exported from Label Studio.
 
-    The points whose parent is the same rectangle form an object with that box. All points without a rectangle
-    form one more object. Pre-annotations and canceled annotations do not count.
+    Points with the same rectangle as their parent form an object, and the rectangle is its box. All points
+    without a rectangle form one more object. Pre-annotations and canceled annotations do not count.
     """
     tasks = read_json_input(path)
     images: list[CocoImage] = []
@@ -125,7 +126,8 @@ def _parse_address(address: str) -> str:
 def _group_objects(where: str, regions: list[dict[str, Any]]) -> list[_Object]:
     """Group points by their rectangle, and return the objects with at least one point."""
     boxes: dict[str, tuple[str, dict[str, Any]]] = {}  # location and region of each rectangle, by its id
-    # Points of each rectangle, and the location of its first point; None stands for no rectangle.
+    # Points of each rectangle, the location of its first point, and the image sizes that its points and the
+    # rectangle itself state. The key None stands for no rectangle.
     points: dict[str | None, dict[str, tuple[float, float]]] = {}
     locations: dict[str | None, str] = {}
     sizes: dict[str | None, set[tuple[float, float]]] = {}
@@ -165,7 +167,7 @@ def _require_one_size(where: str, objects: Sequence[_Object]) -> dict[str, float
         (width, height), (other_width, other_height) = sizes[:2]
         raise InputError(
             f"{where}: its regions belong to images of {width:g} x {height:g} and {other_width:g} x "
-            f"{other_height:g} pixels; annotate the same image again"
+            f"{other_height:g} pixels; annotate the task again"
         )
     return dict(zip(("width", "height"), sizes[0], strict=True)) if sizes else {}
 

@@ -66,7 +66,7 @@ def match_landmarks(cost: FloatArray) -> IntArray:
 def hit_rates(
     landmarks: FloatArray, truth: FloatArray, visible: BoolArray, limit: FloatArray, matched: IntArray
 ) -> FloatArray:
-    """Compute for each point how often its landmark is near, among the images in which the point is visible.
+    """Compute for each point the fraction of hits among the images in which the point is visible.
 
     Args:
         landmarks: [N, K, 2] landmarks.

@@ -1,4 +1,4 @@
-"""Find the landmarks of many network images with a detector, pass by pass."""
+"""Find the landmarks of many network images with a detector, batch by batch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Measure normalizers, the lengths that errors are divided by, and find body parts in point names.
 
-A normalizer is chosen by a short name, its spec. The paper uses `box` for LS3D and PennAction, `inter_ocular`
-for other faces, and `shoulders` and `torso` for other bodies. Point names are spelled in many ways, so
-"LeftEye", "eye_l" and "left eye" are treated as the same point.
+A normalizer is chosen by a short name, its spec. The paper divides errors by `box` for LS3D and PennAction,
+by `inter_ocular` for other faces, and by `shoulders` for other bodies; its PCK uses `torso`. Point names are
+spelled in many ways, so "LeftEye", "eye_l" and "left eye" are treated as the same point.
 """
 
 from __future__ import annotations

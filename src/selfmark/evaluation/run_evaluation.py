@@ -256,7 +256,7 @@ def check_run(
     """Run the label-free checks on a new run and write its metrics.json.
 
     Args:
-        run: The run, opened without other processes.
+        run: The run, opened without a process group, because the leader alone writes its files.
         detector: Its detector.
         store: Its training images.
         group: The processes that share the checks; only the leader writes.
@@ -436,13 +436,14 @@ def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[
             f"{describe_count(len(unseen), 'annotated point')} "
             f"{choose_form(len(unseen), 'occurs', 'occur')} in no training image and "
             f"{choose_form(len(unseen), 'was', 'were')} left out, because no "
-            f"regressor could be fitted there; the first is '{test.truth.names[unseen[0]]}'."
+            f"regressor could be fitted for {choose_form(len(unseen), 'it', 'them')}; the first is "
+            f"'{test.truth.names[unseen[0]]}'"
         )
     if is_split:
         notes.append(
             f"Only {test.truth.source} was given, so regressors were fitted on a random half of its "
-            f"{len(train.truth) + len(test.truth)} images and tested on the other half. Neighboring video "
-            "frames in both halves make errors look small."
+            f"{len(train.truth) + len(test.truth)} annotated objects and tested on the other half. "
+            "Neighboring video frames in both halves make errors look small."
         )
     return notes
 

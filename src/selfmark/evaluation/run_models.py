@@ -21,7 +21,7 @@ class RunModels:
 
     Attributes:
         run: The run.
-        card: Model card for the evaluation.
+        card: Model card of the run. Its `flip_test` is False if mirrored images must not be used.
         device: Device to compute on.
         loaded: Detector of the run if it is already loaded.
     """

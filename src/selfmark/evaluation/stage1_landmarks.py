@@ -68,7 +68,7 @@ def load_stage1_finder(run: Run, device: torch.device | str) -> Stage1Finder:
     result finds the landmarks of the detector itself.
     """
     if run.config.is_from_another_paper and not run.config.merges_clusters:
-        return OnlyStage.load(run, device)
+        return SingleStage.load(run, device)
     uses_zero_shot = run.config.uses_features and _read_landmark_source(run) != "keypoints"
     stage1: Stage1Finder = ZeroShotStage1.load(run, device) if uses_zero_shot else Stage1.load(run, device)
     if run.config.features.orientation != "turned":
@@ -146,11 +146,11 @@ class ZeroShotStage1:
         cells = heat_centroids(maps).cells
         feature_cells = (cells + 0.5) / (CELL // STRIDE) - 0.5  # from cells of heatmaps to cells of features
         sampled = normalize_features(sample_maps(features, feature_cells), self.config.features)
-        return _build_all_found(cells, sampled, self.centroids)
+        return _build_complete_landmarks(cells, sampled, self.centroids)
 
 
 @dataclass(frozen=True)
-class OnlyStage:
+class SingleStage:
     """Finds the landmarks of a method with one stage.
 
     Attributes:
@@ -166,7 +166,7 @@ class OnlyStage:
     device: torch.device
 
     @classmethod
-    def load(cls, run: Run, device: torch.device | str) -> OnlyStage:
+    def load(cls, run: Run, device: torch.device | str) -> SingleStage:
         """Load the detector of a run."""
         device = torch.device(device)
         network = Detector.load(run.path, device).psi
@@ -181,10 +181,10 @@ class OnlyStage:
         """Find the landmarks of a batch of network images [B, 3, S, S] uint8; all are found."""
         features, maps = self.network.compute_features_and_heatmaps(pixels.to(self.device).float() / 255)
         cells = heat_centroids(maps).cells
-        return _build_all_found(cells, sample_descriptors(features, cells), self.centroids)
+        return _build_complete_landmarks(cells, sample_descriptors(features, cells), self.centroids)
 
 
-def _build_all_found(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1Landmarks:
+def _build_complete_landmarks(cells: Tensor, descriptor: Tensor, centroids: Tensor) -> Stage1Landmarks:
     """Return the landmarks of a finder that finds all K landmarks in every image.
 
     Args:

@@ -123,7 +123,10 @@ def test_every_stage_of_a_training_is_timed(
 def test_the_comparison_of_rotations_is_part_of_the_estimate(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass takes one second. For objects that are not upright, three rotated copies per image are added."""
+    """A pass takes one second. Objects that are not upright are also compared in three rotations.
+
+    These passes are shorter, because they use images of half the side.
+    """
     monkeypatch.setattr(run_estimate, "measure_pass", lambda *_: 1.0)
     monkeypatch.setattr(run_estimate, "measure_steps", lambda *_: {})
     settings = QUICK_FEATURES | {"features.keypoint_landmarks": False}

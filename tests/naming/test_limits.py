@@ -114,9 +114,9 @@ with open_socket(0) as listener:
 
 
 def test_connections_without_a_token_do_not_lock_the_owner_out(hasty_server: ToyServer) -> None:
-    """Open many connections without a token, which stay open after the answer 403.
+    """Open many connections without a token. They stay open after the answer 403.
 
-    On half of these connections, the server waits for the rest of a body.
+    On half of them, the server waits for the rest of a body.
     """
     host = hasty_server.origin.removeprefix("http://")
     with ExitStack() as stack:

@@ -96,7 +96,7 @@ def test_corrections_move_the_landmarks_of_other_images(
     assert selfmark("map", corrected, "--labels", labels, "--device=cpu") == 0, "the same file teaches a map"
 
 
-def test_corrections_belong_to_landmarks_whose_names_were_edited_since(
+def test_corrections_stay_with_their_landmarks_when_names_are_edited(
     corrected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels, card = corrected / "corrections" / "labels.json", read_card(corrected / "model")

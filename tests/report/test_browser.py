@@ -40,26 +40,26 @@ def _get_bounding_boxes(page: Any, selector: str) -> list[dict[str, float]]:
 @pytest.mark.parametrize("width", [360, 768, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_loads_without_problems(browser: Any, report: Path, width: int, scheme: str) -> None:
-    with visit(browser, report, width, color_scheme=scheme) as seen:
-        assert seen.find_problems() == []
+    with visit(browser, report, width, color_scheme=scheme) as visited:
+        assert visited.find_problems() == []
         # Opening all details causes no problems either.
-        for summary in seen.page.query_selector_all("summary"):
+        for summary in visited.page.query_selector_all("summary"):
             summary.click()
-        assert seen.page.is_visible(".settings")
-        assert seen.find_problems() == []
-        blocks = _get_bounding_boxes(seen.page, BLOCKS)
+        assert visited.page.is_visible(".settings")
+        assert visited.find_problems() == []
+        blocks = _get_bounding_boxes(visited.page, BLOCKS)
         assert len(blocks) > 20
         assert all(box is not None and box["height"] > 20 and box["width"] > 100 for box in blocks)
 
 
 def test_a_report_without_an_evaluation_loads_without_problems(browser: Any, tmp_path: Path) -> None:
-    with visit(browser, write_report(make_example_data(), tmp_path), 360) as seen:
-        assert seen.find_problems() == []
+    with visit(browser, write_report(make_example_data(), tmp_path), 360) as visited:
+        assert visited.find_problems() == []
 
 
 def test_a_wide_table_scrolls_in_its_own_box(browser: Any, report: Path) -> None:
-    with visit(browser, report, 360) as seen:
-        scroll_width, client_width = seen.page.evaluate(
+    with visit(browser, report, 360) as visited:
+        scroll_width, client_width = visited.page.evaluate(
             "() => { const box = [...document.querySelectorAll('#evaluation .scroll')].at(-1);"
             " return [box.scrollWidth, box.clientWidth]; }"
         )
@@ -74,8 +74,8 @@ def test_problems_of_a_page_are_found(browser: Any, tmp_path: Path) -> None:
         "<script>console.error('shout'); alert('hello')</script>",
         encoding="utf-8",
     )
-    with visit(browser, page) as seen:
-        problems = "\n".join(seen.find_problems())
+    with visit(browser, page) as visited:
+        problems = "\n".join(visited.find_problems())
     for expected in (
         "image does not load: torn",
         "image does not load: elsewhere",
@@ -99,24 +99,24 @@ def test_user_text_is_not_executed(browser: Any, tmp_path: Path, clean: bool) ->
     path = write_report(data, tmp_path)
     if not clean:  # Insert the text unescaped, to show that the check can fail.
         path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
-    with visit(browser, path, bypass_csp=True) as seen:
-        assert seen.was_attacked() is not clean
-        assert seen.page.inner_text("h1") == INJECTION
-        assert (seen.find_problems() == []) is clean
+    with visit(browser, path, bypass_csp=True) as visited:
+        assert visited.was_attacked() is not clean
+        assert visited.page.inner_text("h1") == INJECTION
+        assert (visited.find_problems() == []) is clean
 
 
 def test_the_content_security_policy_stops_injected_code(browser: Any, tmp_path: Path) -> None:
     path = write_report(make_example_data(), tmp_path)
     path.write_text(path.read_text(encoding="utf-8") + INJECTION, encoding="utf-8")
-    with visit(browser, path) as seen:
-        assert seen.page.evaluate("() => window.attacked === undefined")
-        assert any("Content Security Policy" in problem for problem in seen.find_problems())
+    with visit(browser, path) as visited:
+        assert visited.page.evaluate("() => window.attacked === undefined")
+        assert any("Content Security Policy" in problem for problem in visited.find_problems())
 
 
 def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> None:
     data = make_evaluated_data()
-    with visit(browser, report) as seen:
-        picture, box = take_screenshot(seen.page), _get_bounding_boxes(seen.page, ".examples img")[0]
+    with visit(browser, report) as visited:
+        picture, box = take_screenshot(visited.page), _get_bounding_boxes(visited.page, ".examples img")[0]
     assert box["width"] > 200
     first = crop_screenshot(picture, box).astype(int)
     for (x, y), color in zip(data.example_xy[0], map(to_rgb, palette(4)), strict=True):
@@ -128,11 +128,11 @@ def test_landmarks_are_drawn_at_their_positions(browser: Any, report: Path) -> N
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_and_scatter_plots_are_not_blank(browser: Any, report: Path, scheme: str) -> None:
-    with visit(browser, report, color_scheme=scheme) as seen:
-        picture = take_screenshot(seen.page)
+    with visit(browser, report, color_scheme=scheme) as visited:
+        picture = take_screenshot(visited.page)
         background = picture[2, 2]
         assert background.max() < 60 if scheme == "dark" else background.min() > 240
-        figures = seen.page.query_selector_all("svg[role=img]")
+        figures = visited.page.query_selector_all("svg[role=img]")
         # The page has one chart of curves, two scatter plots, three charts of losses and one of rounds.
         assert len(figures) == 1 + 2 + 3 + 1
         for svg in figures:
@@ -147,47 +147,49 @@ def test_charts_and_scatter_plots_are_not_blank(browser: Any, report: Path, sche
 
 
 def test_lines_differ_without_colors(browser: Any, report: Path) -> None:
-    with visit(browser, report) as seen:
-        dashes = seen.page.eval_on_selector_all(
+    with visit(browser, report) as visited:
+        dashes = visited.page.eval_on_selector_all(
             "#evaluation .charts svg[role=img] .line",
             "lines => lines.map(line => getComputedStyle(line).strokeDasharray)",
         )
         assert len(dashes) == len(set(dashes)) == 3
-        assert len(seen.page.query_selector_all("#evaluation .legend li")) == 3
+        assert len(visited.page.query_selector_all("#evaluation .legend li")) == 3
 
 
 def test_all_links_have_targets(browser: Any, report: Path) -> None:
-    with visit(browser, report) as seen:
-        links = seen.page.eval_on_selector_all("a", "links => links.map(link => link.getAttribute('href'))")
+    with visit(browser, report) as visited:
+        links = visited.page.eval_on_selector_all(
+            "a", "links => links.map(link => link.getAttribute('href'))"
+        )
         assert len(links) > 15
-        assert all(seen.page.query_selector(link) is not None for link in links)
-        seen.page.click(".chip[href='#landmark-2']")
-        seen.page.wait_for_function(
+        assert all(visited.page.query_selector(link) is not None for link in links)
+        visited.page.click(".chip[href='#landmark-2']")
+        visited.page.wait_for_function(
             "() => document.querySelector('#landmark-2').getBoundingClientRect().top < 700"
         )
 
 
 def test_print_shows_everything(browser: Any, report: Path) -> None:
-    with visit(browser, report, 718) as seen:
-        assert not seen.page.is_visible(".settings")
-        before = set(seen.page.inner_text("main").split())
-        seen.page.emulate_media(media="print", color_scheme="dark")
-        assert seen.page.is_visible(".settings")
-        assert seen.page.is_visible("details .scroll")
+    with visit(browser, report, 718) as visited:
+        assert not visited.page.is_visible(".settings")
+        before = set(visited.page.inner_text("main").split())
+        visited.page.emulate_media(media="print", color_scheme="dark")
+        assert visited.page.is_visible(".settings")
+        assert visited.page.is_visible("details .scroll")
         assert all(
             box is not None and box["height"] > 15
-            for box in _get_bounding_boxes(seen.page, f"{BLOCKS}, .settings")
+            for box in _get_bounding_boxes(visited.page, f"{BLOCKS}, .settings")
         )
-        assert seen.find_problems() == []
+        assert visited.find_problems() == []
         # Only the summaries, which a reader clicks to open details, are not printed. These are their words.
         summaries = {"Compare", "all", "landmarks", "in", "one", "table", "Show", "settings"}
-        assert before - set(seen.page.inner_text("main").split()) <= summaries
-        assert take_screenshot(seen.page)[-2, 2].min() > 240  # Paper is white.
-        is_kept_together = seen.page.eval_on_selector_all(
+        assert before - set(visited.page.inner_text("main").split()) <= summaries
+        assert take_screenshot(visited.page)[-2, 2].min() > 240  # Paper is white.
+        is_kept_together = visited.page.eval_on_selector_all(
             "figure, .card, tr", "all => all.every(item => getComputedStyle(item).breakInside === 'avoid')"
         )
         assert is_kept_together
-        paper = seen.page.pdf(format="A4")
+        paper = visited.page.pdf(format="A4")
     assert paper.startswith(b"%PDF-")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 12
 

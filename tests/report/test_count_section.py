@@ -50,6 +50,6 @@ def test_the_page_shows_the_section_only_after_a_choice(tmp_path: Path) -> None:
     assert "How many landmarks" not in write_report(data, tmp_path / "given").read_text()
     chosen = make_example_data(history=(*data.history, _make_choice_event(8)))
     page = write_report(chosen, tmp_path / "chosen").read_text()
-    assert page.count("How many landmarks") == 2  # It is a heading and in the contents.
+    assert page.count("How many landmarks") == 2  # One is the heading, the other is in the table of contents.
     assert "8 landmarks: because." in page
     assert "chosen: 8" in page

@@ -98,7 +98,7 @@ def test_without_scikit_learn_principal_components_are_used() -> None:
 
 @pytest.mark.parametrize("shape", [(40, 6), (7, 20), (50, 2)])
 def test_principal_components_match_scikit_learn(shape: tuple[int, int]) -> None:
-    """Our axes agree up to their signs; ours make the coordinate farthest from 0 positive."""
+    """The axes agree up to their signs. Our signs make the coordinate farthest from 0 positive."""
     vectors = np.random.default_rng(0).normal(size=shape)
     ours, theirs = principal_components(vectors), PCA(2).fit_transform(vectors)
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-9)

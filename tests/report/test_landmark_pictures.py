@@ -57,7 +57,7 @@ def test_discs_are_centered_on_the_points(size: int) -> None:
 def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
     picture = draw_landmarks(_make_gray_images(1, 128)[0], np.array([[64.0, 64.0]])).astype(int)
     middle = (64 + 0.5) * picture.shape[0] / 128 - 0.5
-    # Take the pixels from the left edge of the picture to the center of the disc. The number is on its right.
+    # Take the pixels from the left edge of the picture to the center of the disc. The number is beside it.
     row = picture[round(middle), : round(middle)].sum(axis=1)
     light, dark = int(np.argmax(row)), int(np.argmin(row))
     assert row[light] > 3 * 200

@@ -44,7 +44,7 @@ def _find_table(metrics: dict[str, Any], title: str) -> ReportTable:
     return table
 
 
-def test_each_error_is_in_the_column_of_its_regressor_and_the_row_of_its_number_of_images(
+def test_errors_are_tabulated_by_number_of_images_and_regressor(
     metrics: dict[str, Any],
 ) -> None:
     for direction in ("forward", "backward"):
@@ -108,8 +108,8 @@ def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
     assert dict(facts[2])["backward error"] == f"{metrics['headline']['backward']['by_point'][2]:.1f} %"
     guess = metrics["headline"]["backward"]["guessing_by_point"][2]
     assert dict(facts[2])["backward error of guessing"] == f"{guess:.1f} %"
-    nearest = [dict(row)["nearest annotated point"] for row in facts]
-    assert nearest == [metrics["points"][metrics["matched"].index(index)] for index in range(4)]
+    matched_points = [dict(row)["matched annotated point"] for row in facts]
+    assert matched_points == [metrics["points"][metrics["matched"].index(index)] for index in range(4)]
 
 
 def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:

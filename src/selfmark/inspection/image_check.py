@@ -168,8 +168,8 @@ def _measure_sample(store: ImageStore, config: Config, device: torch.device) -> 
 def _resolve_orientation(config: Config, findings: InputFindings) -> Config:
     """Return the settings with the orientation that a run would probably find; the estimate depends on it.
 
-    If the objects are not upright, they are assumed to be `turned`. A run would also test whether they have a
-    common direction, and choose `any` if they have none.
+    If the objects are not upright, they are assumed to be `turned`. A run would also test whether all objects
+    can be rotated to a common direction, and choose `any` if they cannot.
     """
     accuracy = findings.upright_accuracy
     if accuracy is None:

@@ -23,7 +23,8 @@ from selfmark.wording import describe_count
 
 MEASURED_SECONDS = 5.0  # time to spend on measuring training steps
 _SAMPLE_IMAGES = 32  # number of images to measure with
-_PASSES_PER_CHECKED_IMAGE = 4  # passes over the image and its deformed and mirrored copies
+# Estimated passes per checked image and deformation. They also cover the undeformed and the mirrored image.
+_PASSES_PER_DEFORMATION = 4
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def estimate_run(refs: Sequence[ImageRef], config: Config, device: torch.device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     data_bytes = _count_data_bytes(config, len(refs), encoder)
-    check_passes = min(config.evaluation.num_samples, len(refs)) * _PASSES_PER_CHECKED_IMAGE
-    after = check_passes * config.evaluation.deformations * pass_seconds
+    num_deformations = min(config.evaluation.num_samples, len(refs)) * config.evaluation.deformations
+    after = num_deformations * _PASSES_PER_DEFORMATION * pass_seconds
     if config.verification.enabled:
         shorter, fewer = build_second_config(config), round(config.verification.training_fraction * len(refs))
         after += (

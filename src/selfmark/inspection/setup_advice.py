@@ -142,6 +142,6 @@ def _advise_gpu(device: torch.device) -> str:
             "see pytorch.org/get-started"
         )
     return (
-        "GPU: none here. With a GPU, the preset auto trains a larger network within minutes and finds more "
-        f"exact landmarks. {FREE_GPU}"
+        "GPU: none here. With a GPU, the preset auto trains a larger network within minutes and places "
+        f"landmarks more accurately. {FREE_GPU}"
     )

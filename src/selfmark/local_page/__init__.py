@@ -1,4 +1,4 @@
-"""Serve pages to a browser on the same machine, such as the naming page.
+"""Serve pages, such as the naming page, to a browser on the same machine.
 
 `page_server` opens a socket that only this machine can reach, and builds the server. `timed_protocol` limits
 the time that requests may take to arrive, and the number of connections. `access_guard` authenticates

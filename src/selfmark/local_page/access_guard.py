@@ -81,7 +81,7 @@ class AccessGuard:
             await response(scope, receive, _add_headers(send))
 
     def _reject(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        """Return the response to a request without permission; None if the request has permission."""
+        """Return the response that rejects a request; None if the request is accepted."""
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("This server answers only requests to 127.0.0.1.", 421)
         if not (self._is_token(_read_query_token(scope)) or self._is_token(self._read_cookie_token(headers))):

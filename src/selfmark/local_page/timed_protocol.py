@@ -22,7 +22,7 @@ MAX_ACCEPTED = 8
 """Maximum number of connections that are accepted at once, before other events are processed.
 
 A larger number would have two drawbacks. A burst could open many more connections than `MAX_CONNECTIONS`. And
-many connections could be accepted, and so cause a new connection to be closed, before its request is read.
+a new connection could be closed before its request is read, because too many others are accepted in between.
 """
 
 

@@ -4,5 +4,5 @@
 `corrections` stores corrected landmarks, and `correction_choice` chooses the images to correct.
 `shown_images` selects the images, `landmark_prediction` predicts their landmarks, and `image_renderer`
 renders JPEGs. `app` answers requests, and `server` starts everything. The page itself is in `page/` and needs
-no build step. Only `landmark_prediction` imports torch; this module runs in a child process.
+no build step. Only `landmark_prediction` imports torch, and it runs in a child process.
 """

@@ -172,7 +172,7 @@ class PageCorrections:
     """Corrections of the images that the page shows; rows are image numbers of the page."""
 
     def __init__(self, file: CorrectionFile, shown: ShownImages) -> None:
-        """Read and write the corrections of the shown images in a file."""
+        """Combine the file of corrections with the images that the page shows."""
         self.file = file
         self._shown = shown
         self._sizes: list[tuple[int, int]] = [(width, height) for width, height in shown.sizes.tolist()]

@@ -14,9 +14,9 @@ def choose_for_correction(
     """Return the rows of the images to correct, the most useful first.
 
     Images are chosen one after the other. Each time, the image with the largest product of two numbers is
-    chosen: the rank of the detector's uncertainty among all images, and the distance between the pose of the
-    image and the most similar pose in an image that is already chosen or taken. So an unusual pose is chosen
-    only once, and among images with similar poses, the one with the most uncertain landmarks is chosen.
+    chosen. The first number is the rank of the image by the uncertainty of its landmarks. The second number
+    is the distance of its pose from the most similar pose that is already chosen or taken. So an unusual pose
+    is chosen only once. Among images with similar poses, the one with the most uncertain landmarks is chosen.
 
     Args:
         xy: [N, K, 2] landmarks in pixels of the originals.

@@ -69,7 +69,7 @@ class SetAbsent:
 class SetDone:
     """Mark an image as done or not done.
 
-    In a done image, unmoved landmarks are labeled unless they are hidden or marked as not visible.
+    In an image that is done, unmoved landmarks are labeled unless they are hidden or marked as not visible.
     """
 
     row: int
@@ -267,12 +267,12 @@ class CorrectionFile:
                 undo: list[Correction] = []
                 for edit in edits:
                     key = get_object_key(refs[edit.row])
-                    found = objects.get(key) or CorrectedObject(
+                    before = objects.get(key) or CorrectedObject(
                         replace(refs[edit.row], path=Path(key[0])), sizes[edit.row], ImageCorrection()
                     )
-                    undo.insert(0, invert_correction(found.correction, edit))
-                    after = apply_correction(found.correction, edit, predicted[edit.row], card.hidden)
-                    objects[key] = replace(found, correction=after)
+                    undo.insert(0, invert_correction(before.correction, edit))
+                    after = apply_correction(before.correction, edit, predicted[edit.row], card.hidden)
+                    objects[key] = replace(before, correction=after)
                 write_json(_to_coco(objects.values(), card), self.path)
         return undo
 

@@ -45,8 +45,8 @@ class SplitNetwork:
         describe: maps images [B, 3, S, S] in 0..1 to features [B, C, h, w].
         head: trainable part.
         read: maps a head and features [B, C, h, w] to heatmaps [B, K, S/4, S/4].
-        finder: finds the direction that each object faces, so that its image is rotated before `describe`;
-            None if images are not rotated.
+        finder: finds the direction that each object faces. The image is rotated by this direction before
+            `describe`. None if images are not rotated.
     """
 
     describe: Callable[[Tensor], Tensor]

@@ -216,7 +216,7 @@ def refine_run(
 
 def _is_correction_file(labels: Path, folder: Path, target: Path) -> bool:
     """Return True if a file has the corrections that were made on the page of this run or model folder."""
-    # A run and its model folder can both be corrected, and refined with the corrections of each other.
+    # A run and its model folder can each have corrections, and each can be refined with those of the other.
     folders = (folder, target, target.parent) if target.name == "model" else (folder, target)
     return labels.resolve() in {(item / "corrections" / "labels.json").resolve() for item in folders}
 
@@ -224,8 +224,8 @@ def _is_correction_file(labels: Path, folder: Path, target: Path) -> bool:
 def _rename_points(truth: AnnotatedObjects, names: tuple[str, ...]) -> AnnotatedObjects:
     """Give the points of a run's own corrections the current names of its landmarks.
 
-    Corrections belong to landmarks by number, as on the correction page: the names in the file are those at
-    the time of the last correction, and the user may have edited names since.
+    Corrections belong to landmarks by number, as on the correction page. The names in the file are those at
+    the time of the last correction. The user may have renamed landmarks since then.
     """
     if len(truth.names) != len(names):
         raise InputError(
@@ -450,7 +450,7 @@ def _save(
 
 @contextmanager
 def _report_disk_errors(target: Path) -> Iterator[None]:
-    """Raise errors of the disk with the name of the run folder."""
+    """Raise errors of the disk as `DiskError`, with the folder that cannot be written."""
     try:
         yield
     except OSError as error:

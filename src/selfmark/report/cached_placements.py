@@ -1,7 +1,8 @@
 """Cache the placements of a run in a file next to the cached predictions.
 
-Placements are results of the run's networks that a report shows: landmarks, and points in the plane. Another
-report of the same run, after `selfmark evaluate` for example, then needs no network and no t-SNE.
+Placements are the positions that a report shows: landmarks in the example images, and points of Stage 1 on
+the map of the landmarks. With cached placements, another report of the same run, for example after
+`selfmark evaluate`, needs no network and no t-SNE.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from selfmark.run.tensor_files import read_tensors, write_tensors
 
 @dataclass(frozen=True)
 class Placements:
-    """Landmarks of the E example images, and P points of Stage 1 in the plane.
+    """Landmarks of the E example images, and P points of Stage 1 on the map of the landmarks.
 
     Attributes:
         xy: [E, K, 2] float32, landmarks, network pixels.
         score: [E, K] float32.
-        plane_xy: [P, 2] float64, positions of the points in the 2-D plot.
+        plane_xy: [P, 2] float64, positions of the points on the map, in any unit.
         label: [P] int64, landmark of each point.
     """
 

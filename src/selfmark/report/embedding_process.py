@@ -36,13 +36,13 @@ class EmbeddingProcess:
         """
         self._vectors = vectors
         self._output = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
-        words = [json.dumps([str(entry) for entry in sys.path]), str(Path(embedding.__file__))]
-        with tempfile.TemporaryFile() as given:
-            np.save(given, vectors, allow_pickle=False)
-            given.seek(0)
+        arguments = [json.dumps([str(entry) for entry in sys.path]), str(Path(embedding.__file__))]
+        with tempfile.TemporaryFile() as vector_file:
+            np.save(vector_file, vectors, allow_pickle=False)
+            vector_file.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *words],
-                stdin=given,
+                [sys.executable, "-c", _START, *arguments],
+                stdin=vector_file,
                 stdout=self._output,
                 stderr=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C in a terminal reaches the main process only.

@@ -221,7 +221,7 @@ def list_landmark_facts(metrics: Metrics) -> tuple[tuple[tuple[str, str], ...], 
                 for point, landmark in zip(metrics["points"], metrics["matched"], strict=True)
                 if landmark == index
             ]
-            row.append(("nearest annotated point", matched[0] if matched else "none"))
+            row.append(("matched annotated point", matched[0] if matched else "none"))
         rows.append(tuple(row))
     return tuple(rows)
 
@@ -303,8 +303,8 @@ def _build_stage_table(metrics: Metrics) -> ReportTable:
     stage1, guessing = metrics["stage1"], metrics["stage1"].get("guessing", {})
     has_found = "backward_found" in guessing  # files of earlier versions lack this error
     found_note = (
-        "'Found only' leaves out the landmarks that Stage 1 did not find. The rule of each landmark is then "
-        "fitted on the images in which it was found. "
+        "'Found only' leaves out the landmarks that Stage 1 did not find. The rule for each landmark is then "
+        "fitted on the images in which the landmark was found. "
         if has_found
         else ""
     )

@@ -274,7 +274,7 @@ def _format_mean_score(scores: FloatArray) -> str:
 
 
 def _find_numeric_columns(table: ReportTable) -> list[bool]:
-    """Return for each column whether it has only numbers, which are aligned right.
+    """Return True for each column that has only numbers; such columns are aligned right.
 
     The first column never counts, because it names the rows.
     """

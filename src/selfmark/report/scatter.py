@@ -106,7 +106,7 @@ def _fit_to_map(xy: FloatArray) -> FloatArray:
 
 
 def _select_apart(positions: FloatArray) -> list[int]:
-    """Select points whose crops do not overlap, in the order of their rows; return these rows."""
+    """Return the rows of points whose crops do not overlap; earlier rows are preferred."""
     selected: list[int] = []
     for row in range(len(positions)):
         gaps = np.abs(positions[selected] - positions[row]).max(axis=1) if selected else np.array([np.inf])

@@ -34,7 +34,7 @@ rows=(('5', '6.1'), ('all', '4.8')))
 
 @dataclass(frozen=True)
 class ReportCurves:
-    """Curves with common axes; each line is (name, x [P], y [P]), of which only finite points are drawn."""
+    """Curves with common axes; each line is (name, x [P], y [P]). Only finite points are drawn."""
 
     title: str
     note: str

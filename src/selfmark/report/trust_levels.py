@@ -33,7 +33,7 @@ _UNKNOWN = TrustLevel("unknown", "not measured", "", 0)
 
 
 def describe_trust(trust: float, limits: tuple[float, float]) -> TrustLevel:
-    """Return the level of a trust.
+    """Return the level that a value of trust belongs to.
 
     Args:
         trust: Trust from 0 to 1; not finite if it was not measured.

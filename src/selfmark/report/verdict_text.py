@@ -26,9 +26,9 @@ _NO_TRUSTED_LANDMARK = (
 def describe_verdict(checks: Mapping[str, Any]) -> str:
     """Describe the verdict, the number of trustworthy landmarks, and the expected error of the run.
 
-    The limits of verdict and trust differ. By default, a run is "usable" if its expected error is less than
-    0.75 times the error of guessing. A landmark is trustworthy only if its own expected error is at most 0.5
-    times that error. So a usable run may have no trustworthy landmark.
+    The limits of verdict and trust differ. By default, a run is at least "usable" if its expected error is
+    less than 0.75 times the error of guessing. A landmark is trustworthy only if its own expected error is at
+    most 0.5 times that error. So a usable run may have no trustworthy landmark.
 
     Args:
         checks: results of the label-free checks, as in metrics.json.
@@ -38,8 +38,8 @@ def describe_verdict(checks: Mapping[str, Any]) -> str:
     is_rough = checks["verdict"] == "usable" and trusted == 0
     sentence = _NO_TRUSTED_LANDMARK if is_rough else VERDICTS[checks["verdict"]]
     return (
-        f"{sentence} {_count_trusted(trusted, total)} The error of predicting body points from the landmarks "
-        f"is expected to be {checks['expected_forward']:.2f} times the error of guessing."
+        f"{sentence} {_count_trusted(trusted, total)} The error of predicting annotated points from the "
+        f"landmarks is expected to be {checks['expected_forward']:.2f} times the error of guessing."
     )
 
 
@@ -60,11 +60,11 @@ def describe_agreement(verification: Mapping[str, Any]) -> str:
         verification: content of verification.json.
     """
     return (
-        f"A second detector was trained on {verification['second_run_images']} of the images and compared on "
-        f"{describe_count(verification['images'], 'image')} that neither detector had seen. Predicting its "
-        "landmarks from those of this run has an error of "
+        f"A second detector was trained on {verification['second_run_images']} of the images. Both detectors "
+        f"were compared on {describe_count(verification['images'], 'image')} that neither had seen. "
+        "Predicting the landmarks of the second detector from those of this run has an error of "
         f"{verification['forward']:.2f} % of the image's side (guessing: "
         f"{verification['guessing_forward']:.2f} %). Predicting the landmarks of this run from those of the "
-        f"second one has an error of {verification['backward']:.2f} % (guessing: "
+        f"second detector has an error of {verification['backward']:.2f} % (guessing: "
         f"{verification['guessing_backward']:.2f} %)."
     )

@@ -105,13 +105,15 @@ class RunState:
 
     def _list_previews(self) -> list[dict[str, Any]]:
         """Return the previews that exist, in the order of their events."""
-        found = []
+        previews = []
         for step, note in self._previews.items():
             path = self.folder / "preview" / f"{step}.jpg"
             if path.exists():
                 version = path.stat().st_mtime_ns
-                found.append({"step": step, "caption": describe_step(step), "note": note, "version": version})
-        return found
+                previews.append(
+                    {"step": step, "caption": describe_step(step), "note": note, "version": version}
+                )
+        return previews
 
     # --- one method per event -------------------------------------------------------------------------
 
@@ -183,9 +185,9 @@ def describe_step(step: str) -> str:
     >>> [describe_step(step) for step in ("zero-shot", "student-2", "keypoints-1", "round-03", "detector")]
     ['first landmarks', 'after round 2', 'from keypoints, round 1', 'keypoints of round 3', 'detector']
     """
-    found = _ROUND.fullmatch(step)
-    if found:
-        return f"{_ROUND_CAPTIONS[found[1]]} {found[2]}"
+    match = _ROUND.fullmatch(step)
+    if match:
+        return f"{_ROUND_CAPTIONS[match[1]]} {match[2]}"
     return {"zero-shot": "first landmarks", "stage-1": "landmarks of Stage 1"}.get(step, step)
 
 

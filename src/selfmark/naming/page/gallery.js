@@ -34,7 +34,7 @@ async function loadMore() {
   const requested = { landmark, order };
   try {
     const response = await get(`/api/gallery/${landmark}?order=${order}&start=${crops.length}&limit=${CROPS_PER_REQUEST}`);
-    if (requested.landmark !== landmark || requested.order !== order) return; // the user has chosen others meanwhile
+    if (requested.landmark !== landmark || requested.order !== order) return; // the user has chosen another landmark or order
     crops.push(...response.crops);
     total = response.total;
     render();

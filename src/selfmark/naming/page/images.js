@@ -24,8 +24,8 @@ const NEXT_HINTS = {
 const imageCache = new Map(); // image data by row
 let marks = []; // [x, y] where each landmark is drawn, in pixels of the image; null for hidden landmarks
 let photo, overlay, caption, strip, rowInput, toolButtons, hint;
-// The current press of the pointer, or null. `x`, `y`: where it began, on the screen. `landmark`: the one there; null if none is close.
-// `to`: where the pointer (tool Correct: the landmark, which was at `from`) has been dragged to, in the image; null before it moves.
+// The current press of the pointer, or null. `x`, `y`: where it began on the screen. `landmark`: the landmark there; null if none is close.
+// `to`: where the pointer is now, in the image; null before it moves. With the tool Correct, the landmark is dragged from `from` to `to`.
 let press = null;
 const INTERRUPTED = "The browser interrupted the drag, so nothing was moved. Drag the point again.";
 

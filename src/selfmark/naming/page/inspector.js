@@ -4,7 +4,7 @@ import { badge, element, icon, ICONS } from "./dom.js";
 import { allLandmarks, connectedTo, edit, get, imageUrl, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, numberedName,
   otherSide, partnerOf, state, subscribe, trustText, update } from "./store.js";
 
-// The palette of Okabe and Ito, whose colors people with color blindness can tell apart, too, plus white.
+// The palette of Okabe and Ito, plus white. People with color blindness can tell these colors apart, too.
 const PALETTE = [["orange", "#e69f00"], ["sky blue", "#56b4e9"], ["green", "#009e73"], ["yellow", "#f0e442"], ["blue", "#0072b2"],
   ["vermilion", "#d55e00"], ["pink", "#cc79a7"], ["white", "#ffffff"], ["black", "#000000"]];
 const SAMPLES = 6;

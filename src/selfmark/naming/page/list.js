@@ -1,4 +1,4 @@
-// The list of landmarks, with the trust of each landmark and the selected one marked, and the progress of naming.
+// The list of landmarks. It shows the trust of each landmark, marks the selected one, and shows how many are named or hidden.
 
 import { badge, element, hollowBadge, icon, ICONS } from "./dom.js";
 import { allLandmarks, chooseLandmark, isConfirmed, isHidden, isNamed, isTrustKnown, isUntrusted, partnerOf, state, subscribe,

@@ -2,7 +2,7 @@
 
 const MAX_STEPS = 200; // 30 marks on one spot need about 100 steps
 
-// Return places for marks, [[x, y], ...]. Any two are at least 98 % of `distance` apart, unless MAX_STEPS are not enough. A mark
+// Return places for marks, [[x, y], ...]. Any two are at least 98 % of `distance` apart, if MAX_STEPS suffice. A mark
 // keeps its place unless another mark overlaps it, or is pushed onto it. Marks on exactly the same spot are pushed in different directions.
 export function separate(places, distance) {
   const moved = places.map(([x, y]) => [x, y]);

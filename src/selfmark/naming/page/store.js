@@ -49,7 +49,7 @@ async function request(address, options = {}) {
 
 export const get = (address) => request(address);
 
-// Return the address of a rendered image. The session in it keeps the browser from showing cached images of another run.
+// Return the address of a rendered image. It contains the session, so the browser does not show cached images of another session.
 export const imageUrl = (row, kind) => `/images/${row}/${kind}?session=${state.run.session}`;
 
 export async function start() {

@@ -61,8 +61,8 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", required=True)
     parser.add_argument("--images", nargs="+", required=True)
     arguments = parser.parse_args()
-    drawn = draw_picture(arguments.runs, arguments.images)[..., ::-1]
-    cv2.imwrite(str(arguments.picture), drawn, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    sheet = draw_picture(arguments.runs, arguments.images)
+    cv2.imwrite(str(arguments.picture), sheet[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
 if __name__ == "__main__":

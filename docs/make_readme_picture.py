@@ -3,7 +3,7 @@
     python docs/make_readme_picture.py RUN IMAGE...
 
 The picture in the repository shows 8 of the 40 test images of flies-dpk: 000001.jpg, 000005.jpg, ...,
-000029.jpg. The run was trained on the 60 training images of this data set:
+000029.jpg. The run learned from the 60 training images of this data set:
 
     selfmark discover images/train -k 10 --device cpu -o RUN
 

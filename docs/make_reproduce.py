@@ -27,13 +27,13 @@ _HEADER = (
 )
 
 
-def build_page(before: str) -> str:
+def build_page(page: str) -> str:
     """Return the page with an updated table."""
     experiments = sorted(map(load_experiment, list_experiment_names()), key=_sort_key)
     rows = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---"), *map(_format_row, experiments)]
     rows.append(("`selfmark reproduce all`", "", "", *_format_costs(experiments), ""))
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return re.sub(re.escape(_MARK) + r"(\|.*\n)*", lambda _: _MARK + table + "\n", before)
+    return re.sub(re.escape(_MARK) + r"(\|.*\n)*", lambda _: _MARK + table + "\n", page)
 
 
 def _sort_key(experiment: Experiment) -> tuple[bool, str, int, str]:

@@ -64,7 +64,7 @@ _TERMS = {
         "a part of the object that may become a landmark. A run with features finds candidates first, and "
         "chooses the landmarks among them."
     ),
-    "place": "the position of a cell in its image, if it is used to describe the cell",
+    "place": "the position of a cell in its image, which can be part of the description of the cell",
     "guessing": "predicting the mean position of each point for every image",
     "unexplained fraction": (
         "how badly one set of landmarks can be predicted from another set: the error of the prediction, "

@@ -401,7 +401,7 @@ SHARED = {"five": "five runs at a time", "two": "two runs at a time", "other": "
 def test_readme_shows_the_results_of_the_default_command(summaries: ModuleType) -> None:
     readme = _read_page("README.md")
     for number, (start, data, k) in enumerate(README_ROWS, 1):
-        assert f"\n<sup>{number}</sup> " in readme, "every footnote has a text"
+        assert f"\n| <sup>{number}</sup> " in readme, "every row has a note"
         rows = _read_default_rows(data, "NVIDIA H200", k)
         assert len(rows) == 3, "the text says three seeds"
         minutes, shared = _summarize_minutes(rows)

@@ -98,13 +98,13 @@ def _create_temporary_file(
 
 @contextmanager
 def _name_file(path: Path, temporary: Path) -> Iterator[None]:
-    """Name `path` in errors without a file name, as on a full disk, and in those with the temporary name."""
+    """Name `path` in errors that name no file (as on a full disk) or the temporary file."""
     try:
         yield
     except OSError as error:
         if error.errno is None or error.filename not in (None, temporary.name, str(temporary)):
             raise
-        # A new error, because libraries have subclasses whose file name cannot be changed.
+        # Raise a new error: libraries have subclasses of OSError whose file name cannot be changed.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -122,19 +122,19 @@ def _create_named_temporary(
     with open_folder(path.parent) as folder, create_file(temporary) as created:
 
         def is_own() -> bool:
-            # No other process uses a name with the number of this process. The entry is not compared, because
-            # some libraries replace the file that they get.
+            # With `keep_suffix`, the name contains the number of this process, so no other process uses it.
+            # The file is not compared then, because some libraries replace the file that they get.
             return keep_suffix or _is_same_entry(temporary.name, created.fileno(), folder)
 
         try:
             if keep_suffix:
                 _remove_leftovers(path, folder)
             yield created.fileno()
-            _require(is_own(), temporary)
+            _require_own(is_own(), temporary)
             _sync_file(temporary, folder)
             if verify is not None:
                 verify(temporary)
-            _require(is_own(), temporary)
+            _require_own(is_own(), temporary)
             if previous is not None:
                 with suppress(FileNotFoundError):
                     os.replace(path.name, previous.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -156,7 +156,7 @@ def _is_same_entry(name: str, descriptor: int, folder: int) -> bool:
     return os.path.samestat(found, os.fstat(descriptor))
 
 
-def _require(is_own: bool, temporary: Path) -> None:
+def _require_own(is_own: bool, temporary: Path) -> None:
     """Raise if a temporary file or folder was replaced by another process."""
     if not is_own:
         raise InputError(
@@ -264,7 +264,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             _sync_tree(temporary)
-            _require(_is_same_entry(temporary.name, created, folder), temporary)
+            _require_own(_is_same_entry(temporary.name, created, folder), temporary)
             _rename_folder(temporary, path, folder)
             sync(folder)
         except (OSError, InputError) as error:

@@ -77,7 +77,10 @@ def is_locked(folder: Path) -> bool:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock a file; try for a moment, because `is_locked` of another process holds the lock briefly."""
+    """Lock a file; return True if this succeeds.
+
+    Several attempts are made, because `is_locked` in another process holds the lock for a moment.
+    """
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE)

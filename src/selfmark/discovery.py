@@ -420,7 +420,7 @@ def _create_run(
 
     Progress is passed to the listener only: there is no log yet while animals are tracked.
     """
-    # Everything that can be refused is checked before minutes of tracking.
+    # Tracking may take minutes, so check first everything that can be refused without it.
     tracking = check_request(inputs, options, device)
     Run.require_unused(path)
     if options.start_from:

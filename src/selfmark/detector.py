@@ -342,8 +342,8 @@ class Detector:
 
 def require_network_images(pixels: Tensor, size: int) -> None:
     """Raise a ValueError unless a tensor has the shape [B, 3, `size`, `size`] and the type uint8."""
-    found = pixels.dtype, tuple(pixels.shape[1:])
-    if found != (torch.uint8, (3, size, size)):
+    actual = pixels.dtype, tuple(pixels.shape[1:])
+    if actual != (torch.uint8, (3, size, size)):
         shape = tuple(pixels.shape)
         raise ValueError(f"network images must be [B, 3, {size}, {size}] uint8, not {shape} {pixels.dtype}")
 

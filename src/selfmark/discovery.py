@@ -416,7 +416,7 @@ def _find_start(name: str, config: Config) -> StartingPoint:
 def _create_run(
     path: Path, inputs: RunInputs, options: RunOptions, device: torch.device, listener: Listener | None
 ) -> None:
-    """Create a run folder and log its start.
+    """Create a run folder, and log the start of the run.
 
     Progress is passed to the listener only: there is no log yet while animals are tracked.
     """

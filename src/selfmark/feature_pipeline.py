@@ -203,7 +203,7 @@ def _turn_images_first(run: Run, psi: FeaturePsi | ZeroShotPsi, directions: Dire
 
 
 def _plan(config: Config) -> dict[str, int]:
-    """Return the number of rounds and iterations of each stage, for progress displays."""
+    """Return the number of rounds and the iterations of each stage, for progress displays."""
     student = config.student.rounds * config.student.iterations
     if config.method == "zero-shot":
         return {"rounds": 0, "stage1": 0, "stage2": 0, "student": 0, "student_rounds": 0}

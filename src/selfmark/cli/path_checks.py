@@ -36,7 +36,7 @@ def check_files(*paths: Path | None) -> None:
 
 
 def check_output(output: Path | None, run: Path) -> None:
-    """Raise if `output`, or its subfolder for a view of `run`, lies in another run; None is not checked."""
+    """Raise if `output`, or its subfolder for a view of `run`, lies in another run; None is allowed."""
     for folder in () if output is None else (output, *(output / view.name for view in view_folders(run))):
         require_own_output(folder, run)
 

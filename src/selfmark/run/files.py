@@ -150,10 +150,10 @@ def _create_named_temporary(
 def _is_same_entry(name: str, descriptor: int, folder: int) -> bool:
     """Return True if an entry of a folder is the file or folder that is open as `descriptor`."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        entry = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return False
-    return os.path.samestat(found, os.fstat(descriptor))
+    return os.path.samestat(entry, os.fstat(descriptor))
 
 
 def _require_own(is_own: bool, temporary: Path) -> None:
@@ -175,7 +175,7 @@ def _remove_leftovers(path: Path, folder: int) -> None:
     """Remove temporary files of `path`, see `keep_suffix`, that processes left when they were killed."""
     name = re.compile(rf"{re.escape(path.stem)}\.(\d{{1,9}})\.part{re.escape(path.suffix)}")
     for entry in os.listdir(folder):
-        if (found := name.fullmatch(entry)) and not _is_running(int(found[1])):
+        if (match := name.fullmatch(entry)) and not _is_running(int(match[1])):
             with suppress(OSError):
                 os.unlink(entry, dir_fd=folder)
 
@@ -334,8 +334,8 @@ def strip_temporary(name: str) -> str:
     >>> [strip_temporary(name) for name in ("run.json.part", ".start.0123abcd.part", "run.json")]
     ['run.json', 'start', 'run.json']
     """
-    found = _TEMPORARY_FOLDER.fullmatch(name)
-    return found[1] if found else name.removesuffix(".part")
+    match = _TEMPORARY_FOLDER.fullmatch(name)
+    return match[1] if match else name.removesuffix(".part")
 
 
 def _sync_tree(root: Path) -> None:

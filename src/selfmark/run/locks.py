@@ -53,10 +53,10 @@ def was_replaced(folder: Path, descriptor: int) -> bool:
     The lock does not prevent anybody from renaming the folder and putting another folder in its place.
     """
     try:
-        found = (folder / ".lock").lstat()
+        current = (folder / ".lock").lstat()
     except OSError:
         return False  # Writing to the folder will report what is wrong.
-    return not os.path.samestat(found, os.fstat(descriptor))
+    return not os.path.samestat(current, os.fstat(descriptor))
 
 
 def is_locked(folder: Path) -> bool:

@@ -68,8 +68,8 @@ def evaluate(
         train_images: images of `train_labels`; None uses `images`.
         train_labels: file with annotated points to fit the regressors on; None fits on a random half of the
             labeled `images` and tests on the other half.
-        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the one that the
-            label file declares, or else one that is chosen by the names of the points.
+        normalizer: the length that errors are divided by, e.g. `inter_ocular`; empty uses the length that the
+            label file names, or else chooses one by the names of the points.
         by: annotation fields; errors are also reported for each value of these fields.
         settings: mapping from names of evaluation settings to new values, e.g. `{"draws": 3}`.
         output: folder for metrics.json; None uses the run folder.
@@ -110,7 +110,7 @@ def map_points(
 
     Returns:
         A detector of your points. `mapping.error` of this detector is the mean error of your points on
-        held-out images, in percent of the normalizer, or None if there is only one annotated image.
+        held-out images, in percent of the normalizer. It is None if there is only one annotated image.
 
     Warns:
         UserWarning: for each note about the labels or the map, e.g. about images that could not be used.

@@ -1,4 +1,4 @@
-"""Check the types of the arguments of public functions, so that a wrong one gives one sentence."""
+"""Check the types of the arguments of public functions; a wrong type gives an error of one sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from selfmark.errors import InputError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Types of values that are accepted for an annotated type: NumPy's numbers, and any path and any iterable.
+# Some annotated types also accept values of other types: NumPy's numbers, any path and any iterable.
 _ACCEPTED: dict[Any, type | tuple[type, ...]] = {
     int: numbers.Integral,
     float: numbers.Real,
@@ -28,10 +28,10 @@ _ACCEPTED: dict[Any, type | tuple[type, ...]] = {
 
 
 def check_argument_types(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that raises an InputError for arguments of other types than annotated.
+    """Make a function raise an InputError if an argument does not have its annotated type.
 
-    A missing or unknown argument remains a TypeError. A device is not checked here, because a torch device is
-    accepted, too.
+    A missing or unknown argument still raises a TypeError. The argument `device` is not checked, because it
+    may be a torch device as well as a string.
 
     >>> @check_argument_types
     ... def repeat(text: str, times: int | None = None) -> str:
@@ -60,7 +60,7 @@ def check_argument_types(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_instance(value: Any, hint: Any) -> bool:
-    """Return True if a value has an annotated type; the values of a literal are not compared.
+    """Return True if a value has an annotated type; for a literal, only the type of the value is checked.
 
     >>> [is_instance(value, Sequence[str]) for value in (["a"], [1], "a")]
     [True, False, False]

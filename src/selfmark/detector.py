@@ -342,17 +342,17 @@ class Detector:
 
 def require_network_images(pixels: Tensor, size: int) -> None:
     """Raise a ValueError unless a tensor has the shape [B, 3, `size`, `size`] and the type uint8."""
-    found = pixels.dtype, tuple(pixels.shape[1:])
-    if found != (torch.uint8, (3, size, size)):
+    actual = pixels.dtype, tuple(pixels.shape[1:])
+    if actual != (torch.uint8, (3, size, size)):
         shape = tuple(pixels.shape)
         raise ValueError(f"network images must be [B, 3, {size}, {size}] uint8, not {shape} {pixels.dtype}")
 
 
 def _require_images(arrays: Sequence[npt.NDArray[np.generic]], max_megapixels: float) -> None:
-    """Raise unless all arrays are RGB images [H, W, 3] uint8 of a possible size.
+    """Raise unless all arrays are RGB images [H, W, 3] uint8 of an allowed size.
 
-    Arrays have the limit of files, because an array can repeat its pixels without taking memory, but the
-    functions that resize it cannot.
+    Arrays have the same size limit as files. A NumPy array that repeats its pixels (by broadcasting) can be
+    huge and take little memory, but resizing it takes memory for every pixel.
     """
     for array in arrays:
         if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:

@@ -416,11 +416,11 @@ def _find_start(name: str, config: Config) -> StartingPoint:
 def _create_run(
     path: Path, inputs: RunInputs, options: RunOptions, device: torch.device, listener: Listener | None
 ) -> None:
-    """Create a run folder and log its start.
+    """Create a run folder, and log the start of the run.
 
     Progress is passed to the listener only: there is no log yet while animals are tracked.
     """
-    # Everything that can be refused is checked before minutes of tracking.
+    # Tracking may take minutes, so check first everything that can be refused without it.
     tracking = check_request(inputs, options, device)
     Run.require_unused(path)
     if options.start_from:

@@ -90,7 +90,8 @@ def describe_os_error(error: OSError) -> str:
 def report_write_errors(target: Path | str, advice: str = "") -> Iterator[None]:
     """Convert an OSError in the context to a DiskError.
 
-    A comparison stores other errors as the result of a method, but never a DiskError.
+    If a method fails with another error, `selfmark compare` stores this error as the result of the method. A
+    DiskError stops the comparison instead.
 
     Args:
         target: what is written: a path, or the word "to" and a folder.
@@ -106,8 +107,8 @@ def report_write_errors(target: Path | str, advice: str = "") -> Iterator[None]:
 def report_path_errors() -> Iterator[None]:
     """Convert an OSError that names a path to a DiskError, e.g. if the name of a file is too long.
 
-    The new error is not a plain InputError, because the next attempt may succeed if a disk failed or a file
-    was being replaced.
+    The new error is a DiskError and not another InputError, because the next attempt may succeed: a disk may
+    have failed, or a file may just have been replaced.
     """
     try:
         yield
@@ -130,7 +131,7 @@ def shorten_message(text: str) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """Return the first two thirds and the last third of a text that is longer than `length`."""
+    """Leave out the middle of a text, so that `length` characters remain: two thirds of them at the start."""
     head = 2 * length // 3
     return text if len(text) <= length else f"{text[:head]} ... {text[head - length :]}"
 

@@ -90,8 +90,8 @@ def load_images_and_encoder(run: Run, device: torch.device) -> tuple[ImageStore,
     else:
         canceled = threading.Event()
         with ThreadPoolExecutor(1, "selfmark-read") as executor:
-            # Run in a copy of this thread's context: it holds the variable that `share_reading` sets, so that
-            # each video is decoded once for all views.
+            # Run in a copy of this thread's context, which contains the variable that `share_reading` sets.
+            # With this variable, each video is decoded only once for all views.
             read = partial(copy_context().run, load_training_images, run, canceled.is_set)
             reading = executor.submit(read)
             try:

@@ -154,8 +154,8 @@ def _cluster_keypoints(
 ) -> dict[str, Tensor]:
     """Cluster keypoints into candidate landmarks and return their labels.
 
-    The result is empty if there are fewer keypoints than candidates, or if the labels cover too small a
-    fraction of the candidates of all images (`features.min_labeled_fraction`).
+    The result is empty if there are fewer keypoints than candidates, or if too few candidates have a label,
+    counted over all images (`features.min_labeled_fraction`).
     """
     config, settings = run.config, run.config.features
     num_points = sum(run.group.gather_counts(len(described.points)))

@@ -1,4 +1,4 @@
-"""Check by their appearance whether landmarks are mirror partners.
+"""Check by appearance whether two landmarks are mirror partners.
 
 A place is the position of a part in the image. If places help to recognize parts, a landmark of the mirror
 image is found partly by its place. This is right for faces: the left eye takes the place of the right eye.
@@ -26,18 +26,18 @@ from selfmark.run.folder import Run
 from selfmark.sampling import evenly_spaced
 
 _SAMPLE = 40  # images in which the landmarks are compared
-# Pairs with a lower likeness (see `measure_partner_likeness`) are dropped. We measured a likeness of 0.01 to
-# 0.12 for wrong pairs of a mouse seen from the side and from below, and of 0.51 or more for pairs of faces
-# and of the animals of the demo.
+# Pairs with a lower likeness (see `measure_partner_likeness`) are dropped. For wrong pairs of a mouse seen
+# from the side and from below, we measured a likeness of 0.01 to 0.12. For pairs of faces and of the demo's
+# animals, we measured 0.51 or more.
 _MIN_LIKENESS = 0.3
 
 
 def check_partners(
     run: Run, encoder: Encoder, feed: PixelFeed, xy: Tensor, partners: LandmarkPartners
 ) -> LandmarkPartners:
-    """Return the partners without pairs that do not look alike in the mirror; log these pairs.
+    """Drop the pairs of mirror partners that look different in the mirror, and log them.
 
-    Partners are kept as they are if places are ignored, because then they were found by appearance.
+    If places are ignored, all pairs are kept, because they were found by appearance alone.
 
     Args:
         run: the run.

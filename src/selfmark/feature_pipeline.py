@@ -101,7 +101,7 @@ from selfmark.train.starting_weights import start_student
 _CHOICE_IMAGES = 500  # images in which candidates are compared; more would hardly change the choice
 
 
-class _Candidate(NamedTuple):
+class _PossibleResult(NamedTuple):
     """A detector that may become the result of the run.
 
     source:       origin of its landmarks: zero-shot, features or keypoints
@@ -109,7 +109,7 @@ class _Candidate(NamedTuple):
     psi:          its network
     found:        its landmarks of the used images
     partners:     mirror partners of the landmarks
-    chosen:       [K] its landmarks among the candidates that its labels contained
+    chosen:       [K] indices of its landmarks among the candidates in its first labels
     """
 
     source: str
@@ -153,28 +153,28 @@ def train_feature_detector(
         settle_places(run, encoder, images)
         run.log("plan", **_plan(run.config), stages=stage_iterations(run.config))
         on_plan()
-        candidates = find_feature_labels(run, encoder, images)
-        chosen = _choose_landmarks(run, "zero-shot", candidates.zero_shot, images)
-        centroids, zero_shot = candidates.centroids[chosen], candidates.zero_shot.select(chosen)
+        feature_labels = find_feature_labels(run, encoder, images)
+        chosen = _choose_landmarks(run, "zero-shot", feature_labels.zero_shot, images)
+        centroids, zero_shot = feature_labels.centroids[chosen], feature_labels.zero_shot.select(chosen)
         on_preview("zero-shot", images.feed.pixels, zero_shot.xy)
         if run.config.method == "self-training" and run.config.features.runs_stage1:
             # Stage 1 needs these keypoints. If they cannot be computed, fail here: a new run is then deleted.
             load_first_keypoints(run, store, device)
 
-    result = _Candidate(
+    result = _PossibleResult(
         "zero-shot",
         "zero-shot",
         ZeroShotPsi(encoder, centroids, run.config.features),
         zero_shot,
-        _find_partners(candidates.zero_shot, run.config).select(chosen.tolist()),
+        _find_partners(feature_labels.zero_shot, run.config).select(chosen.tolist()),
         chosen,
     )
     if run.config.method == "self-training":
-        trained: _Candidate | None = None
+        trained: _PossibleResult | None = None
         if run.config.features.runs_stage1:
-            trained = _try_stage1_labels(run, images, candidates.zero_shot, on_preview)
-        result = trained or _train_on_feature_labels(run, images, candidates, result, on_preview)
-    if result.source != "keypoints":  # Stage 1 finds partners by descriptors, which know no places.
+            trained = _try_stage1_labels(run, images, feature_labels.zero_shot, on_preview)
+        result = trained or _train_on_feature_labels(run, images, feature_labels, result, on_preview)
+    if result.source != "keypoints":  # Stage 1 finds partners by descriptors, which do not contain places.
         partners = check_partners(run, encoder, images.feed, result.found.xy, result.partners)
         result = result._replace(partners=partners)
     _store_landmarks(run, result, centroids, images)
@@ -203,7 +203,7 @@ def _turn_images_first(run: Run, psi: FeaturePsi | ZeroShotPsi, directions: Dire
 
 
 def _plan(config: Config) -> dict[str, int]:
-    """Return the number of rounds and iterations of each stage, for progress displays."""
+    """Return the number of rounds and the iterations of each stage, for progress displays."""
     student = config.student.rounds * config.student.iterations
     if config.method == "zero-shot":
         return {"rounds": 0, "stage1": 0, "stage2": 0, "student": 0, "student_rounds": 0}
@@ -259,16 +259,16 @@ def _find_partners(found: FoundLandmarks, config: Config) -> LandmarkPartners:
 def _train_on_feature_labels(
     run: Run,
     images: UsedImages,
-    candidates: FeatureLabels,
-    start: _Candidate,
+    feature_labels: FeatureLabels,
+    start: _PossibleResult,
     on_preview: Preview,
-) -> _Candidate:
+) -> _PossibleResult:
     """Train in rounds on labels from features; return the last detector that is not worse than the start.
 
     Args:
         run: the run.
         images: the used images.
-        candidates: labels of the first rounds.
+        feature_labels: labels found with features, for the first rounds.
         start: the zero-shot detector.
         on_preview: called after each round.
     """
@@ -291,16 +291,16 @@ def _train_on_feature_labels(
         )
         return not is_kept
 
-    if candidates.keypoints is not None:
-        labels = _FirstLabels(candidates.keypoints, settings.keypoint_label_rounds)
+    if feature_labels.keypoints is not None:
+        labels = _FirstLabels(feature_labels.keypoints, settings.keypoint_label_rounds)
     else:
-        labels = _FirstLabels(_build_table(candidates.zero_shot, run.config), 1)
+        labels = _FirstLabels(_build_table(feature_labels.zero_shot, run.config), 1)
     return _train_rounds(run, "student", images, labels, is_worse, on_preview) or start
 
 
 def _try_stage1_labels(
     run: Run, images: UsedImages, zero_shot: FoundLandmarks, on_preview: Preview
-) -> _Candidate | None:
+) -> _PossibleResult | None:
     """Train on the landmarks of the paper's Stage 1.
 
     Args:
@@ -326,7 +326,7 @@ def _try_stage1_labels(
 
 def _train_on_stage1_labels(
     run: Run, images: UsedImages, points: Keypoints, zero_shot: FoundLandmarks, on_preview: Preview
-) -> _Candidate | None:
+) -> _PossibleResult | None:
     """Run the paper's Stage 1 and train on its landmarks; return None if they are not confirmed."""
     config, feed = run.config, images.feed
 
@@ -395,15 +395,15 @@ def _train_rounds(
     first_labels: _FirstLabels,
     is_worse: Callable[[FoundLandmarks, int], bool],
     on_preview: Preview,
-) -> _Candidate | None:
+) -> _PossibleResult | None:
     """Train a head on the encoder in rounds.
 
     After the rounds on the first labels, each round learns the landmarks that the round before has found. If
-    the first labels are more than K candidates, K of them are chosen after the first round.
+    the first labels belong to more than K candidates, K candidates are chosen after the first round.
 
     Args:
         run: the run.
-        name: name of the checkpoints.
+        name: name of the training; it begins the names of the checkpoints.
         images: the used images.
         first_labels: labels of the first rounds.
         is_worse: called with the landmarks that a round found and the number of this round; returns True if
@@ -422,7 +422,7 @@ def _train_rounds(
     prepare_landmark_network(psi, feed.device, config.runtime)
     settings = RegressionSettings.of_student(config)
     chosen = torch.arange(table.xy.shape[1], device=feed.device)
-    best: _Candidate | None = None
+    best: _PossibleResult | None = None
     best_weights: dict[str, Tensor] = {}
     for number in range(1, student.rounds + 1):
         stage = f"{name}-{number}"
@@ -449,7 +449,7 @@ def _train_rounds(
         on_preview(stage, feed.pixels, found.xy)
         if is_worse(found, number):
             break
-        best = _Candidate("features", "encoder", psi, found, partners, chosen)
+        best = _PossibleResult("features", "encoder", psi, found, partners, chosen)
         best_weights = {key: value.detach().clone() for key, value in psi.state_dict().items()}
         if number >= first_labels.rounds:
             table = _build_table(found, config)
@@ -500,7 +500,7 @@ def _read_landmarks(maps: Tensor) -> PlacedLandmarks:
 
 
 def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
-    """Return labels that contain, of each landmark, only the positions with the highest scores."""
+    """Build labels from the positions of each landmark that have the highest scores."""
     quantile = 1 - config.student.confident_fraction
     present = found.score >= found.score.quantile(quantile, dim=0)
     if config.flip.partner == "itself":
@@ -511,7 +511,7 @@ def _build_table(found: FoundLandmarks, config: Config) -> LandmarkTable:
     return LandmarkTable(found.xy, present, found.mirrored_xy, mirrored_present, usable)
 
 
-def _store_landmarks(run: Run, result: _Candidate, centroids: Tensor, images: UsedImages) -> None:
+def _store_landmarks(run: Run, result: _PossibleResult, centroids: Tensor, images: UsedImages) -> None:
     """Store the landmarks of the used images as labeled points, for the report and the evaluation."""
 
     def compute() -> LabeledPoints:

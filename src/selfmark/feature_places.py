@@ -30,8 +30,8 @@ def settle_places(run: Run, encoder: Encoder, images: UsedImages) -> None:
 
     A landmark may also lie halfway between two similar parts in every image, for example between the eyes.
     Such a landmark is easy to predict but marks no part. With places, there is a landmark on each of the two
-    parts. So places are also used if landmarks with places spread much further over the object and are hardly
-    harder to predict.
+    parts. Places are therefore also used if the landmarks with places spread much further over the object,
+    and if they are only slightly harder to predict.
 
     Args:
         run: the run.

@@ -188,7 +188,7 @@ def describe_model(card: ModelCard) -> str:
 
 
 def compute_model_digest(folder: Path) -> str:
-    """Return a sha256 of a detector's network settings and weights, which identifies it in run.json."""
+    """Return a sha256 of a detector's network settings and weights; run.json identifies detectors by it."""
     card = read_json(folder / "model.json")
     digest = hashlib.sha256(json.dumps([card.get("network"), card.get("student")], sort_keys=True).encode())
     digest.update(read_bytes(folder / "weights.safetensors", physical_memory()))

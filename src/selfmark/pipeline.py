@@ -185,8 +185,8 @@ def explain_lack_of_keypoints(points: Keypoints, num_images: int, config: Config
     if max_per_image < min_landmarks and not config.merges_clusters:
         smallest = "" if config.K else ", the smallest number that is tried,"
         return (
-            f"K={min_landmarks}{smallest} is more than the {describe_count(max_per_image, 'point')} that "
-            f"'{detector}' found in any image: {_advise_on_few_keypoints(max_per_image, config)}"
+            f"K={min_landmarks}{smallest} is more than the {describe_count(max_per_image, 'point')} that the "
+            f"detector '{detector}' found in any image: {_advise_on_few_keypoints(max_per_image, config)}"
         )
     if len(points) < config.M:
         return (
@@ -201,8 +201,8 @@ def _advise_on_few_keypoints(max_per_image: int, config: Config) -> str:
     """Return advice for the case that every image has fewer keypoints than the requested landmarks."""
     settings = config.keypoints
     advice = [f"use -k {max_per_image} or less"] if config.K and max_per_image else []
-    # Outliers are removed after max_points was applied, so an image that had max_points keypoints has lost
-    # about outlier_fraction of them.
+    # The limit max_points applies before outliers are removed. An image with max_points keypoints has
+    # therefore lost about outlier_fraction of them.
     if max_per_image >= round((1 - settings.outlier_fraction) * settings.max_points):
         advice.append(f"raise keypoints.max_points, now {settings.max_points}")
     elif settings.detector == "file":

@@ -95,17 +95,17 @@ def load_training_images(run: Run, is_canceled: Callable[[], bool] = lambda: Fal
 
 
 def require_same_images(run: Run, store: ImageStore) -> None:
-    """Raise if a resumed run reads other images than before, since stored points belong to rows of the store.
+    """Raise if a resumed run reads other images than before.
 
-    When a run starts, points/images.safetensors records the size of each image, and which images are skipped.
+    Stored points refer to images by their row in the store, so the rows must not change. When a run starts,
+    points/images.safetensors records the size of each image, and which images are skipped.
 
     Args:
         run: the run.
         store: the images that can be read now.
 
     Raises:
-        InputError: if an image can be read that could not be read before, or the other way round, or if an
-            image has another size than before.
+        InputError: if an image has another size than before, can no longer be read, or can be read only now.
     """
     refs = run.refs()
     sizes = torch.zeros(len(refs), 2, dtype=torch.int64)  # zeros for images that cannot be read
@@ -196,7 +196,7 @@ def train_phase(
 def hold_out_images(
     run: Run, stage: str, phase: Phase, psi: Psi | FeaturePsi, feed: PixelFeed, table: LandmarkTable
 ) -> tuple[LandmarkTable, Standstill | None]:
-    """Hold out images of a phase that may end early because the landmarks of these images stand still.
+    """Hold out images that show when landmarks stand still, so that a phase can end early.
 
     Args:
         run: the run.
@@ -207,8 +207,8 @@ def hold_out_images(
         table: labels of the training images.
 
     Returns:
-        The labels without the held-out images, and when to measure. If `schedule.stop_when_still` is not set
-        or there are too few images, all labels and None.
+        The labels without the held-out images, and when to measure the landmarks of the held-out images. If
+        `schedule.stop_when_still` is not set or there are too few images, all labels and None.
     """
     settings, length = run.config.schedule, phase.stop - phase.start
     count = min(settings.held_out_images, int(settings.held_out_fraction * len(table.usable)))

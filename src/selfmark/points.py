@@ -151,8 +151,8 @@ class LabeledPoints:
     """Keypoints with the pseudo-labels of one round.
 
     points:         P keypoints without descriptors
-    label:          [P] int64, cluster of the point; -1 if the point has none, mostly because the cluster got
-                    another point of the same image
+    label:          [P] int64, cluster of the point; -1 if the point has none, usually because another point
+                    of the same image is nearer to the center of the cluster
     mirrored_label: [P] int64, cluster of the same point in the mirrored image; -1 if the point has none
     clusters:       number of clusters
     centroids:      [clusters, D] float32, centers of the clusters; None if no clustering made the labels

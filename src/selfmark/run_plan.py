@@ -27,7 +27,7 @@ from selfmark.tracking.regions import Regions
 from selfmark.wording import describe_count
 
 # Settings are checked for this number of images before the images are counted. With fewer images, presets
-# have fewer clusters, so settings that are refused for many images are refused for few images, too.
+# have fewer clusters. Settings that are refused for many images are therefore refused for few images, too.
 _MANY_IMAGES = 1_000_000
 
 
@@ -63,7 +63,7 @@ class RunOptions:
 
 
 def options_to_json(inputs: RunInputs, options: RunOptions) -> dict[str, Any]:
-    """Map names to the options that run.json stores because config.yaml does not contain them.
+    """Return the options that run.json stores, by name; config.yaml does not contain these options.
 
     >>> options_to_json(RunInputs(["a.mp4"], 2, Regions(crop=(0, 0, 9, 9))), RunOptions())["--crop"]
     [0, 0, 9, 9]
@@ -92,8 +92,9 @@ def check_request(inputs: RunInputs, options: RunOptions, device: torch.device) 
         the number of images, and tracking determines this number.
 
     Raises:
-        InputError: if there are no inputs, if the number of landmarks is not possible, or if animals are to
-            be tracked and the settings cannot be used for any number of images.
+        InputError: if there are no inputs; if the number of landmarks is not possible; if a setting has no
+            effect or contradicts an option; or if animals are to be tracked and the settings cannot be used,
+            whatever the number of images is.
     """
     landmarks = options.landmarks
     if not inputs.inputs:
@@ -137,7 +138,7 @@ def require_no_contradiction(settings: Mapping[str, Any], by_option: Mapping[str
 
 
 def _require_used_settings(settings: Mapping[str, Any], regions: Regions | None) -> None:
-    """Raise if a setting has no effect on a discovery, whatever its other settings are."""
+    """Raise if a setting has no effect on a discovery, whatever the other settings are."""
     for name in settings:
         section = name.partition(".")[0]
         if section == "smoothing":

@@ -66,14 +66,14 @@ def verify_run(run: Run, detector: Detector, store: ImageStore, train: Train) ->
     if is_new:
         start = _get_start(run)
         run.group.run_on_leader(lambda: Run.create(folder, config, [str(run.path)], half, start=start))
-    second = Run.open(folder, _TrainingProgress(run), run.group)
+    second_run = Run.open(folder, _TrainingProgress(run), run.group)
     try:
-        other = train(second, is_new)
+        second_detector = train(second_run, is_new)
     except (CollapsedTraining, NotEnoughData) as error:
         run.log("note", text=f"the run is not verified, because the second training failed: {error}")
         return
 
-    fit, held_out = _locate_both(run, detector, other, store)
+    fit, held_out = _locate_both(run, detector, second_detector, store)
 
     def compare_and_store() -> None:
         errors = compare_detectors(fit, held_out, config.images.size, run.config.evaluation.ridge)
@@ -109,13 +109,13 @@ def build_second_config(config: Config) -> Config:
     >>> build_second_config(Config(seed=3)).seed, build_second_config(Config()).stage2.iterations
     (4, 100000)
     """
-    other = override(config, {"seed": config.seed + 1, "verification.enabled": False})
-    shorter = scale_schedule(other, config.verification.schedule_fraction)
+    reseeded = override(config, {"seed": config.seed + 1, "verification.enabled": False})
+    shorter = scale_schedule(reseeded, config.verification.schedule_fraction)
     return replace(shorter, features=replace(config.features, keypoint_landmarks=False))
 
 
 def _locate_both(
-    run: Run, detector: Detector, other: Detector, store: ImageStore
+    run: Run, detector: Detector, second_detector: Detector, store: ImageStore
 ) -> tuple[PairedLandmarks, PairedLandmarks]:
     """Return the landmarks of two detectors in some training images, and in the held-out images.
 
@@ -131,7 +131,7 @@ def _locate_both(
         return xy
 
     def locate_pair(pixels: Tensor) -> PairedLandmarks:
-        return PairedLandmarks(locate(detector, pixels), locate(other, pixels))
+        return PairedLandmarks(locate(detector, pixels), locate(second_detector, pixels))
 
     return locate_pair(fit), locate_pair(held_out.pixels)
 

@@ -114,7 +114,8 @@ def test_more_landmarks_than_points_are_rejected_with_advice(
     options = [*OPTIONS, "--set=K=60", "--set=M=60"]
     assert selfmark("discover", photos, "-o", tmp_path / "run", *options) == 2
     text = read_error_line(capsys)
-    found = int(re.search(r"K=60 is more than the (\d+) points that 'selfmark' found in any image", text)[1])
+    pattern = r"K=60 is more than the (\d+) points that the detector 'selfmark' found in any image"
+    found = int(re.search(pattern, text)[1])
     assert f"use -k {found} or less, or" in text
     # The advice to raise keypoints.max_points appears only if an image has at least 60 percent of that many
     # points. The limit is 40 in this preset.

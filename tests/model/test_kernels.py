@@ -135,8 +135,8 @@ def test_the_fused_backend_learns_like_plain_float32(monkeypatch: pytest.MonkeyP
 
     The first losses agree closely; then rounding errors grow, as in any training. Single losses then differ
     by 6 % (root mean square), with correlated differences in neighboring steps. This gives a standard error
-    of 2.4 % for means of 25 steps and of 0.75 % for the mean of 250. The limits are
-    about three standard errors.
+    of 2.4 % for means of 25 steps and of 0.75 % for the mean of 250. The limits are about three standard
+    errors.
     """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     pixels, table = _make_data(512, 256, 30)

@@ -25,6 +25,7 @@ def _compute_time_left(*events: dict[str, Any]) -> float | None:
 # Events with the planned number of iterations of each stage.
 PAPER = {"event": "plan", "stages": {"warm-up": 10, "round": 20, "stage 2": 30}}
 FEATURES = {"event": "plan", "stages": {"warm-up": 10, "round": 10, "student": 20}}
+# Event with the estimated seconds for each iteration, and after the training.
 ESTIMATE = {
     "event": "estimate",
     "after": 7.0,

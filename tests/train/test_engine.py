@@ -1,4 +1,4 @@
-"""Test the step engine: learning rates, logging, losses that are not finite, and resuming bit for bit."""
+"""Test the training loop: learning rates, logging, losses that are not finite, and resuming bit for bit."""
 
 from __future__ import annotations
 

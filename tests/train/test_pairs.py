@@ -66,7 +66,7 @@ def _draw(
     seed: int,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> PairBatch:
-    """Plan a batch, and build the part of it that this process has: the whole batch if it is alone."""
+    """Plan a batch, and build the part of this process; a single process builds the whole batch."""
     part = BatchSlice.for_process(config.runtime.batch, group, "runtime.batch")
     nearby: NearbyFrames | None = None
     if propagated is not None:

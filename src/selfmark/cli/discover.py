@@ -132,8 +132,8 @@ def discover(
         "temporal.enabled": True if temporal else None,
         "seed": seed,
     }
-    others = {"K": landmarks, "method": method, "features.name": features, "verification.enabled": verify}
-    require_no_contradiction(settings, shortcuts | others)  # before folders of views are created
+    arguments = {"K": landmarks, "method": method, "features.name": features, "verification.enabled": verify}
+    require_no_contradiction(settings, shortcuts | arguments)  # before folders of views are created
     settings |= {name: value for name, value in shortcuts.items() if value is not None}
     default_detector = "superpoint" if preset == "paper" else ""
     notice = pop_license_notice(str(settings.get("keypoints.detector", default_detector)))

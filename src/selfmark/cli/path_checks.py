@@ -36,7 +36,7 @@ def check_files(*paths: Path | None) -> None:
 
 
 def check_output(output: Path | None, run: Path) -> None:
-    """Raise if an output folder of a run, or the part for one of its views, is in another run."""
+    """Raise if `output`, or its subfolder for a view of `run`, lies in another run; None is allowed."""
     for folder in () if output is None else (output, *(output / view.name for view in view_folders(run))):
         require_own_output(folder, run)
 
@@ -53,7 +53,7 @@ def check_models(folder: Path) -> None:
 
 
 def require_finished_run(folder: Path) -> None:
-    """Raise if a folder is not a finished run; of a run with views, all views must be finished."""
+    """Raise if a folder is not a finished run; in a run with views, all views must be finished."""
     if is_packaged(folder):
         raise InputError(
             f"'{folder}' is the detector inside selfmark, not a run; make one with 'selfmark demo'"

@@ -245,7 +245,7 @@ def _collect_paths(predictions: Iterable[Prediction], paths: set[Path]) -> Itera
 
 
 def _list_outputs(output: Path, output_format: str, draw: bool, images: Sequence[ImageRef]) -> list[Path]:
-    """Return the files that may be written; of the results, only those that exist.
+    """Return the existing result files that may be replaced, and all labeled pictures that may be written.
 
     Args:
         output: Output folder.
@@ -265,7 +265,7 @@ def _list_outputs(output: Path, output_format: str, draw: bool, images: Sequence
 
 
 def _qualify_settings(overrides: list[str] | None, used: Mapping[str, bool]) -> dict[str, Any]:
-    """Map dotted names to the settings of `--set`; a name without a section belongs to `tracking`.
+    """Return the settings of `--set` by dotted name; a name without a section belongs to `tracking`.
 
     Args:
         overrides: Settings as given by the user.

@@ -163,12 +163,12 @@ class ProgressDisplay:
         self.console.print_line(f"{found} (features.places={event['places']})")
 
     def _on_keypoint_labels(self, event: Event) -> None:
-        sentence = (
-            f"keypoints mark {event['labeled_fraction']:.0%} of the landmarks; the next round learns them"
+        fraction = f"{event['labeled_fraction']:.0%} of the landmarks"
+        self.console.print_line(
+            f"keypoints mark {fraction}, enough to train the first rounds"
             if event["is_used"]
-            else "the objects have too few keypoints: the next round learns from the landmarks found so far"
+            else f"keypoints mark only {fraction}, too few to train the first rounds"
         )
-        self.console.print_line(sentence)
 
     def _on_agreement(self, event: Event) -> None:
         if event["stage"] == "keypoints":

@@ -63,8 +63,8 @@ class Evaluation:
     # Two positions agree if they are at most this far apart, as a fraction of the side of the image. The
     # checks of stability and symmetry use this value.
     agreement_radius: float = between(0, 1_000, 0.05)
-    # A landmark fits the common shape of all landmarks if it is at most this far from its position there. The
-    # distance is a fraction of the radius of the shape.
+    # A landmark fits the common shape of all landmarks if it is at most this far from its position in this
+    # shape. The distance is a fraction of the radius of the shape.
     constellation_radius: float = between(0, 1_000, 0.3)
     # Two landmarks mark the same place if their median distance is at most this fraction of the side of the
     # image.

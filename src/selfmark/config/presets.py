@@ -126,8 +126,8 @@ def resolve_preset(
         why += f"; with {features} features"
     if isinstance(K, int):
         config = with_landmarks(config, K)
-    # An image has about K keypoints, and a cluster needs about ten keypoints. So few images allow only few
-    # clusters.
+    # An image has about K keypoints, and a cluster needs about ten keypoints. If there are only a few images,
+    # the number of clusters is therefore limited.
     max_clusters = max(config.K, images * config.K // 10)
     if preset_name == "auto" and max_clusters < config.M:
         config = replace(config, M=max_clusters)

@@ -23,7 +23,7 @@ class Schedule:
     reference_images: int = between(1, 10_000_000, 3_000)
     min_factor: float = above(0, 1, 0.4)  # Smallest factor, which applies to very few images.
     max_factor: float = between(1, 100, 2.0)  # Largest factor, which applies to very many images.
-    # Whether a round of a run with features, or Stage 2, goes on to its final part when the landmarks of
+    # Whether Stage 2, or a round of a run with features, jumps to its final part when the landmarks of
     # held-out images stand still. The iterations in between are skipped.
     stop_when_still: bool = False
     # Landmarks stand still if their mean movement between two measurements is less than this value, in

@@ -26,8 +26,8 @@ from selfmark.run.devices import pad_batch
 _EPSILON = 1e-3  # epsilon of all batch norms, as in the published networks
 _STEM = 32  # channels after the first convolution
 _CPU_BATCH = 4  # images at a time on a CPU; the maps of more images exceed its cache, which doubles the time
-# Images at a time on a CPU in the blocks with small maps. Their maps fit into the cache, and each pass reads
-# and reorders their weights, which are larger than the maps of an image.
+# Images at a time on a CPU in the later blocks. The maps of these blocks are small and fit into the cache.
+# Each pass reads and reorders the weights of these blocks, which are larger than the maps of an image.
 _CPU_LATE_BATCH = 16
 _GPU_BATCH = 64  # images at a time on a GPU; a smaller batch is padded, see `pad_batch`
 

@@ -58,8 +58,8 @@ class OnnxEncoder(Encoder):
         super().__init__()
         self.info = FeatureInfo(
             name,
-            "that of the ONNX model, which selfmark does not know",
-            "unknown, see the ONNX model's origin",
+            "the license of the ONNX model, which selfmark does not know",
+            "data that selfmark does not know; see where the ONNX model comes from",
         )
         self.normalize = ColorNormalizer()
         self.model_bytes = model_bytes

@@ -1,8 +1,8 @@
 """Run ONNX models from strangers: check their graph, limit their memory, and keep ONNX Runtime quiet.
 
-A graph may contain any operators. Operators that could run without end, read other files or use memory that
-`MAX_MEMORY` does not cover are refused before ONNX Runtime sees the model. Everything else is limited by the
-memory that ONNX Runtime may allocate. The time of a graph without loops is not limited.
+A graph may contain any operators. Some could run without end, read other files, or use memory that
+`MAX_MEMORY` does not cover. A model with one of these is refused before ONNX Runtime sees it. Everything else
+is limited by the memory that ONNX Runtime may allocate. The time of a graph without loops is not limited.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A network keeps its parameters and defines the order of its layers. A `Backend` defines how each layer is
 computed (`NetworkOps`), how training images are augmented (`AugmentOps`) and how a pass is executed
-(`ExecutionPolicy`). `plain_backend` implements these interfaces in torch for any device. `fused_backend`
-implements them with Triton kernels for CUDA. `network.prepare_network` chooses the backend.
+(`ExecutionPolicy`). `plain_backend` implements these interfaces in torch for any device, `cpu_backend` in
+torch for float32 on a CPU, and `fused_backend` with Triton kernels for CUDA. `network.prepare_network`
+chooses the backend.
 """
 
 from __future__ import annotations

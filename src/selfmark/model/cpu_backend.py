@@ -1,4 +1,4 @@
-"""Backend for float32 on a CPU: torch's layers with fewer passes over memory."""
+"""Implement the backend for float32 on a CPU: torch's layers with fewer passes over memory."""
 
 from __future__ import annotations
 

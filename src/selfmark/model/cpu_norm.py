@@ -1,4 +1,4 @@
-"""GroupNorm followed by ReLU in float32 on a CPU, with a faster backward pass than torch's on large maps.
+"""Compute GroupNorm followed by ReLU in float32 on a CPU, with a fast backward pass on large maps.
 
 On channels-last maps of 2,048 cells or more, torch's backward pass loops over the groups of every cell. A
 group of the preset `tiny` has one or two channels in such maps, so most of the time is overhead of this loop.

@@ -243,8 +243,8 @@ def compute_border_width(settings: Network) -> int:
 
     Convolutions pad maps with zeros, so the features of a cell near the edge reveal its position. Without an
     hourglass, only cells less than `_BORDER` pixels from the edge are affected. A border of this width is
-    added to images and removed from maps, so the remaining cells do not know their positions. With an
-    hourglass, all cells are affected; a border would not help, and its width is 0.
+    added to images and removed from maps, so the features of the remaining cells do not reveal positions.
+    With an hourglass, all cells are affected; a border would not help, and its width is 0.
     """
     return 0 if settings.depth else _BORDER
 

@@ -81,8 +81,8 @@ _OPTIONAL: dict[str, Check] = {
 def parse_events(text: str) -> list[Event]:
     """Parse a log with one JSON event per line.
 
-    Lines that are not valid JSON, for example because a killed process cut them off, are skipped. So are
-    events in which fields that readers rely on are missing or invalid.
+    Lines that are not valid JSON, for example because a killed process cut them off, are skipped. Events are
+    also skipped if a field that readers rely on is missing or invalid.
     """
     events: list[Event] = []
     for line in text.splitlines():
@@ -108,7 +108,7 @@ class EventTail:
         self.is_other = False
         self._path = path
         self._offset = 0
-        self._inode = 0  # number of the file; 0 before it was first read
+        self._inode = 0  # inode number of the log file; 0 until the file is first read
 
     def read_new(self) -> list[Event]:
         """Return new events; a line that is still incomplete is left for the next call."""

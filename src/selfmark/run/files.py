@@ -98,13 +98,13 @@ def _create_temporary_file(
 
 @contextmanager
 def _name_file(path: Path, temporary: Path) -> Iterator[None]:
-    """Name `path` in errors without a file name, as on a full disk, and in those with the temporary name."""
+    """Name `path` in errors that name no file (as on a full disk) or the temporary file."""
     try:
         yield
     except OSError as error:
         if error.errno is None or error.filename not in (None, temporary.name, str(temporary)):
             raise
-        # A new error, because libraries have subclasses whose file name cannot be changed.
+        # Raise a new error: libraries have subclasses of OSError whose file name cannot be changed.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -122,19 +122,19 @@ def _create_named_temporary(
     with open_folder(path.parent) as folder, create_file(temporary) as created:
 
         def is_own() -> bool:
-            # No other process uses a name with the number of this process. The entry is not compared, because
-            # some libraries replace the file that they get.
+            # With `keep_suffix`, the name contains the number of this process, so no other process uses it.
+            # The file is not compared then, because some libraries replace the file that they get.
             return keep_suffix or _is_same_entry(temporary.name, created.fileno(), folder)
 
         try:
             if keep_suffix:
                 _remove_leftovers(path, folder)
             yield created.fileno()
-            _require(is_own(), temporary)
+            _require_own(is_own(), temporary)
             _sync_file(temporary, folder)
             if verify is not None:
                 verify(temporary)
-            _require(is_own(), temporary)
+            _require_own(is_own(), temporary)
             if previous is not None:
                 with suppress(FileNotFoundError):
                     os.replace(path.name, previous.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -150,13 +150,13 @@ def _create_named_temporary(
 def _is_same_entry(name: str, descriptor: int, folder: int) -> bool:
     """Return True if an entry of a folder is the file or folder that is open as `descriptor`."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        entry = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return False
-    return os.path.samestat(found, os.fstat(descriptor))
+    return os.path.samestat(entry, os.fstat(descriptor))
 
 
-def _require(is_own: bool, temporary: Path) -> None:
+def _require_own(is_own: bool, temporary: Path) -> None:
     """Raise if a temporary file or folder was replaced by another process."""
     if not is_own:
         raise InputError(
@@ -175,7 +175,7 @@ def _remove_leftovers(path: Path, folder: int) -> None:
     """Remove temporary files of `path`, see `keep_suffix`, that processes left when they were killed."""
     name = re.compile(rf"{re.escape(path.stem)}\.(\d{{1,9}})\.part{re.escape(path.suffix)}")
     for entry in os.listdir(folder):
-        if (found := name.fullmatch(entry)) and not _is_running(int(found[1])):
+        if (match := name.fullmatch(entry)) and not _is_running(int(match[1])):
             with suppress(OSError):
                 os.unlink(entry, dir_fd=folder)
 
@@ -264,7 +264,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             _sync_tree(temporary)
-            _require(_is_same_entry(temporary.name, created, folder), temporary)
+            _require_own(_is_same_entry(temporary.name, created, folder), temporary)
             _rename_folder(temporary, path, folder)
             sync(folder)
         except (OSError, InputError) as error:
@@ -334,8 +334,8 @@ def strip_temporary(name: str) -> str:
     >>> [strip_temporary(name) for name in ("run.json.part", ".start.0123abcd.part", "run.json")]
     ['run.json', 'start', 'run.json']
     """
-    found = _TEMPORARY_FOLDER.fullmatch(name)
-    return found[1] if found else name.removesuffix(".part")
+    match = _TEMPORARY_FOLDER.fullmatch(name)
+    return match[1] if match else name.removesuffix(".part")
 
 
 def _sync_tree(root: Path) -> None:

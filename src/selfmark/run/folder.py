@@ -4,12 +4,13 @@ config.yaml            all settings
 run.json               format, version of selfmark, inputs and options as given by the user
 images.json            references to the training images, in order
 held_out.json          references to the held-out images (only of verified runs)
+verification/          run folder of the second run (deleted when verification.json is written)
 verification.json      agreement with a second run (only of verified runs)
 landmark_count.json    number of landmarks and how it was found (only if K was "auto", or with the method
                        mallis2020)
 start/                 copy of the detector that the training starts from (only with --start-from)
 log.jsonl              one event per line, read by progress displays, reports and tests
-points/                first keypoints, pseudo-labels of each round, landmarks for Stage 2
+points/                sizes of the images, keypoints, pseudo-labels of each round, landmarks
 checkpoints/           the two newest training states of each stage; the weights of each round (only with
                        rounds.keep_weights)
 preview/               pictures of the landmarks after each step

@@ -1,7 +1,7 @@
 """Open, create and delete the files of a run folder without following links or blocking on a named pipe.
 
-A run folder may come from a stranger. So there are two rules below the outermost folder that contains
-run.json or model.json (or the file that marks a folder of several runs). No component of a path may be a
+A run folder may come from a stranger. A file such as run.json or model.json marks a folder of a run, of a
+model or of several runs. Two rules hold below the outermost marked folder: no component of a path may be a
 link, and only regular files are read or appended to. The folders above belong to the user, so they may be
 links. Folders are opened one component at a time, each relative to its parent.
 """

@@ -42,7 +42,7 @@ def is_int64(value: Any) -> TypeGuard[int]:
 
 
 def is_text(value: Any) -> bool:
-    """Return True for a string that files and terminals can show: without lone surrogates and null bytes."""
+    """Return True for a string that files and terminals can show: without lone surrogates or null bytes."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:

@@ -53,10 +53,10 @@ def was_replaced(folder: Path, descriptor: int) -> bool:
     The lock does not prevent anybody from renaming the folder and putting another folder in its place.
     """
     try:
-        found = (folder / ".lock").lstat()
+        current = (folder / ".lock").lstat()
     except OSError:
         return False  # Writing to the folder will report what is wrong.
-    return not os.path.samestat(found, os.fstat(descriptor))
+    return not os.path.samestat(current, os.fstat(descriptor))
 
 
 def is_locked(folder: Path) -> bool:
@@ -77,7 +77,10 @@ def is_locked(folder: Path) -> bool:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock a file; try for a moment, because `is_locked` of another process holds the lock briefly."""
+    """Lock a file; return True if this succeeds.
+
+    Several attempts are made, because `is_locked` in another process holds the lock for a moment.
+    """
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE)

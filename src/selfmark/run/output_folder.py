@@ -21,7 +21,7 @@ _KINDS = {
     VIEWS_FILE: "another run with views",
     COMPARISON_FILE: "another comparison",
 }
-# Files of a run that results may have the names of, in any format.
+# Files of a run that must not be replaced by results of the same name.
 _RUN_FILES = (
     "config.yaml",
     "run.json",
@@ -62,10 +62,14 @@ def _find_kind(folder: Path) -> str | None:
 
 
 def _is_own(folder: Path, own: Path) -> bool:
-    """Return True if a run `own`, or a model folder of a run, may write into a folder of one of `_KINDS`.
+    """Return True if the results of `own` may be written into a folder.
 
-    That is the run itself, the run that the model folder lies in, each view of a run with views, and the
-    folder of several runs that the run lies in.
+    They may be written into `own` itself, into the run that contains the model folder `own`, into each view
+    of the run `own`, and into the folder of several runs that contains the run `own`.
+
+    Args:
+        folder: Folder of one of `_KINDS`.
+        own: Run folder or model folder.
     """
     if folder == own:
         return True
@@ -75,7 +79,7 @@ def _is_own(folder: Path, own: Path) -> bool:
 
 
 def require_run_files_kept(outputs: Iterable[Path]) -> None:
-    """Raise if one of these files that a command writes is a file of a run, such as its list of images."""
+    """Raise if one of the files that a command writes would replace a file of a run, such as images.json."""
     for path in outputs:
         if path.name in _RUN_FILES and _find_kind(path.parent) is not None:
             raise InputError(
@@ -84,7 +88,7 @@ def require_run_files_kept(outputs: Iterable[Path]) -> None:
 
 
 def require_written_by_selfmark(outputs: Iterable[Path], record: Path, advice: str) -> None:
-    """Raise if one of these files that a command writes exists, but the folder has no record of results.
+    """Raise if a file that a command writes exists already, but the folder has no record of results.
 
     Args:
         outputs: Files that the command writes.
@@ -123,15 +127,15 @@ def require_same_model(
     is_earlier = source == str(run)
     if record.get("model") in (None, model) or (is_earlier and allow_earlier):
         return
-    what = (
+    origin = (
         f"an earlier model of {run}, which has changed since" if is_earlier else f"another model ({source})"
     )
-    raise InputError(f"{path.parent} has results of {what}: {advice}")
+    raise InputError(f"{path.parent} has results of {origin}: {advice}")
 
 
 @contextmanager
 def output_folder(output: Path) -> Iterator[None]:
-    """Create an output folder; if the context fails before it writes a file, remove a new folder again."""
+    """Create an output folder; if the context fails and a new folder is still empty, remove the folder."""
     is_new = not output.exists()
     make_folders(output)
     try:

@@ -1,4 +1,4 @@
-"""Convert keypoints and labels to the tensors of their files in a run, and check those that are read."""
+"""Convert keypoints and labels to and from the tensors of their files, and check what is read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def keypoints_from_tensors(tensors: dict[str, torch.Tensor], path: Path) -> Keyp
 
 
 def labels_to_tensors(labeled: LabeledPoints) -> TensorFile:
-    """Return what the file of the labeled points contains."""
+    """Return the tensors, by name, and the metadata that the file of the labeled points contains."""
     tensors = keypoints_to_tensors(labeled.points)
     tensors |= {"label": labeled.label, "mirrored_label": labeled.mirrored_label}
     if labeled.centroids is not None:

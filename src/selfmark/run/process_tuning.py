@@ -1,4 +1,4 @@
-"""Settings of the whole process that make computing on a CPU faster without changing results."""
+"""Set options of the whole process that make computing on a CPU faster without changing results."""
 
 from __future__ import annotations
 

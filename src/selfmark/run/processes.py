@@ -81,7 +81,7 @@ class ProcessGroup:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this is rank 0, the only process that writes files."""
+        """Whether this is rank 0, the only process that writes results to files."""
         return self.rank == 0
 
     def shard(self, count: int, pass_size: int = 1) -> slice:

@@ -9,7 +9,7 @@ from typing import Any
 SECOND_TRAINING = "training a second detector"
 """Stage of the progress events of a verification, see `verification`."""
 
-# Stages that end when an `agreement` event says that landmarks are not kept, by the stage of this event.
+# Mapping from the stage of an `agreement` event that rejects landmarks to the stages that end with it.
 _ENDED_STAGES = {
     "student": ("student",),
     "warm-up": ("warm-up", "round"),
@@ -19,7 +19,7 @@ _PLANNED_STAGES = {"keypoints": "student"}  # from names in events to names in t
 
 
 def _planned_stage(stage: str) -> str:
-    """Return the name in the plan of an event's stage."""
+    """Return the name that the stage of an event has in the plan."""
     return _PLANNED_STAGES.get(stage, stage)
 
 

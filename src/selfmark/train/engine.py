@@ -235,7 +235,7 @@ def run_phase(
                     _require_finite_state(state, eager_step, phase)
                     on_checkpoint()
                 if is_skipping or stop:
-                    break  # The batches of the iterations after a skip are others.
+                    break  # After a skip, the loop starts again with the batches of later iterations.
     state.optimizer.zero_grad()
     if state.iteration == phase.stop:
         _require_finite_state(state, eager_step, phase)

@@ -15,7 +15,7 @@ from selfmark.errors import CollapsedTraining
 from selfmark.points import Keypoints, LabeledPoints
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-_MAX_DESCRIPTORS = 100_000  # descriptors per process whose spread is measured
+_MAX_DESCRIPTORS = 100_000  # maximum number of descriptors per process whose spread is measured
 
 
 def check_points(

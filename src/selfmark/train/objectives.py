@@ -210,8 +210,8 @@ class LandmarkTable:
 
     xy:               [N, K, 2] float32, network pixels
     present:          [N, K] bool, the detected set D_j of each image (Sec. 3.6)
-    mirrored_xy:      [N, K, 2] float32, the position in the unmirrored image of the point that is landmark k
-                      in the mirror image, network pixels
+    mirrored_xy:      [N, K, 2] float32, landmarks of the mirror image, mapped back to the image; network
+                      pixels
     mirrored_present: [N, K] bool, landmarks present in the mirror image
     usable:           [U] int64, images to train on
     """

@@ -106,7 +106,7 @@ class FlatOptimizer(ABC):
 
     @abstractmethod
     def _update(self, gradients: list[Tensor]) -> None:
-        """Update the values of all groups by their gradients, which it may overwrite."""
+        """Update the values of all groups by their gradients; the gradients may be overwritten."""
 
     @torch.no_grad()
     def update_copies(self) -> None:

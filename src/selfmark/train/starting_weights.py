@@ -81,9 +81,8 @@ def start_student(psi: FeaturePsi, run_folder: Path) -> int:
 def start_phi(phi: Phi, run_folder: Path) -> int:
     """Copy backbone and head of the detector in RUN/start into Phi; return the number of tensors copied.
 
-    Phi is the network of Stage 1. The head of the other detector becomes the detector head of Phi, even if
-    the Stage 2 of the other run had started from a descriptor head (`stage2.head`). The last layer is not
-    copied.
+    Phi is the network of Stage 1. The head of the other detector becomes the detector head of Phi, whichever
+    head it was initialized from (`stage2.head`). The last layer is not copied.
     """
     stored = {
         name.replace("head.", "detector.", 1) if name.startswith("head.") else name: value

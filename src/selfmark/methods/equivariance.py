@@ -30,8 +30,8 @@ class Equivariance(TrainedMethod):
         warps = changes.draw_warps()
         second = warps.apply(first)
         given, warped = self.psi.distributions(torch.cat([first, second])).chunk(2)
-        # Positions are from -1 to 1. Convert the squared distance to that in an image of side
-        # `settings.side`.
+        # Positions are from -1 to 1. Convert the squared distance to squared pixels of an image that has
+        # `settings.side` pixels per side.
         alignment = alignment_loss(given, warped, warps) * (settings.side / 2) ** 2
         diversity = (diversity_loss(given, settings.pool) + diversity_loss(warped, settings.pool)) / 2
         total = alignment + settings.diversity_weight * diversity

@@ -34,7 +34,7 @@ class PlaceCounts:
 
 
 def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tuple[Tensor, Tensor]:
-    """Count, over B images, the fields `confident` [M] and `together` [M, M] of `PlaceCounts`.
+    """Return the counts `confident` [M] and `together` [M, M] of `PlaceCounts` for B images.
 
     Args:
         cells: [B, M, 2] predicted positions, in cells.

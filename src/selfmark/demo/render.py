@@ -121,7 +121,7 @@ def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
 
 
 def _measure_creases(depth: Array, radius: float) -> Array:
-    """Compute how far each ray's hit [H, W] is behind its surroundings; creases receive less light.
+    """Compute how far the surface at each ray is behind its surroundings, [H, W]; creases get less light.
 
     The result is 0 in front of the surroundings, and 1 from a distance of 0.35 units behind them.
 

@@ -39,7 +39,7 @@ class Equivariance(TrainedMethod):
 
 
 def alignment_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
-    """Return the expected squared distance of landmarks from the landmarks of warped images, mapped back.
+    """Return the expected squared distance between given landmarks and warped landmarks, mapped back.
 
     The paper sums |u - g(v)|^2 p(u) q(v) over all pairs of cells u and v. Expanding the square leaves only
     moments of p and of q, so that pairs need not be formed.

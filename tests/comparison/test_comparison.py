@@ -93,8 +93,8 @@ def test_methods_are_compared_and_not_repeated(
     run = Run.open(output / "untrained" / "run")
     with seed_weights(run.config, "equivariance"):
         expected = build_method(run.config).psi.state_dict()
-    found = Detector.load(run.path).psi.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    weights = Detector.load(run.path).psi.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
     # A second call repeats no row.
     times = [path.stat().st_mtime_ns for path in sorted(output.glob("*/result.json"))]
     assert selfmark(*_build_command(labeled, output)) == 0

@@ -1,4 +1,4 @@
-"""Test the budget of a comparison: iterations are planned such that the training takes the given time."""
+"""Test the budget of a comparison: iterations are planned so that the training takes the given time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the clock by one that advances only in iterations, further if more parameters are trained."""
+    """Use a clock that advances only during iterations, by more if more parameters are trained."""
     now = [0.0]
     take_step = engine._Step.__call__
 

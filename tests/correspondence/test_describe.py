@@ -27,20 +27,20 @@ def _build_phi() -> Phi:
 
 def test_descriptors_match_those_of_single_images_and_their_mirror_images() -> None:
     phi = _build_phi()
-    found = describe_images(phi, PixelFeed(PIXELS, torch.device("cpu")), CONFIG)
-    assert found.points.descriptor is not None
-    assert found.mirrored is not None
-    assert found.points.counts(8).min() >= 1
-    for index in range(len(found.points)):
-        image = PIXELS[found.points.image_index[index]][None].float() / 255
-        cell = to_cells(found.points.xy[index])[None, None]
+    described = describe_images(phi, PixelFeed(PIXELS, torch.device("cpu")), CONFIG)
+    assert described.points.descriptor is not None
+    assert described.mirrored is not None
+    assert described.points.counts(8).min() >= 1
+    for index in range(len(described.points)):
+        image = PIXELS[described.points.image_index[index]][None].float() / 255
+        cell = to_cells(described.points.xy[index])[None, None]
         mirrored_cell = torch.stack([CONFIG.map_size - 1 - cell[..., 0], cell[..., 1]], dim=-1)
         with torch.no_grad():
             maps, mirrored_maps = phi(image), phi(image.flip(-1))
             descriptor = phi.describe(maps.features, cell)[0, 0]
             mirrored_descriptor = phi.describe(mirrored_maps.features, mirrored_cell)[0, 0]
-        torch.testing.assert_close(descriptor, found.points.descriptor[index])
-        torch.testing.assert_close(mirrored_descriptor, found.mirrored[index])
+        torch.testing.assert_close(descriptor, described.points.descriptor[index])
+        torch.testing.assert_close(mirrored_descriptor, described.mirrored[index])
 
 
 def test_each_process_describes_its_part_of_the_images() -> None:
@@ -62,16 +62,16 @@ def test_each_process_describes_its_part_of_the_images() -> None:
 
 def test_images_without_points_have_no_descriptors() -> None:
     config = override(CONFIG, {"heatmaps.threshold": 2.0})  # more than any confidence
-    found = describe_images(_build_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
-    assert found.points.descriptor is not None
-    assert found.mirrored is not None
-    assert found.points.descriptor.shape == found.mirrored.shape == (0, CONFIG.network.descriptor)
+    described = describe_images(_build_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    assert described.points.descriptor is not None
+    assert described.mirrored is not None
+    assert described.points.descriptor.shape == described.mirrored.shape == (0, CONFIG.network.descriptor)
 
 
 def test_every_image_can_have_the_maximum_number_of_points() -> None:
     config = override(CONFIG, {"heatmaps.threshold": -1.0, "heatmaps.nms_radius": 0})  # every cell is a peak
-    found = describe_images(_build_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
-    assert (found.points.counts(8) == 5).all()
+    described = describe_images(_build_phi(), PixelFeed(PIXELS, torch.device("cpu")), config)
+    assert (described.points.counts(8) == 5).all()
 
 
 @pytest.mark.parametrize(("missing_bytes", "expected_device"), [(0, "cuda"), (1, "cpu")])

@@ -26,11 +26,11 @@ def _make_generator(seed: int = 0) -> torch.Generator:
 
 def test_nearest_centroid_matches_a_loop() -> None:
     vectors, centroids = torch.randn(50, 6), torch.randn(7, 6)
-    found = nearest_centroid(vectors, centroids)
+    nearest = nearest_centroid(vectors, centroids)
     for index, vector in enumerate(vectors):
         distances = [float(((vector - centroid) ** 2).sum()) for centroid in centroids]
-        assert int(found.cluster[index]) == int(np.argmin(distances))
-        assert float(found.distance[index]) == pytest.approx(min(distances), abs=1e-4)
+        assert int(nearest.cluster[index]) == int(np.argmin(distances))
+        assert float(nearest.distance[index]) == pytest.approx(min(distances), abs=1e-4)
 
 
 def test_margins_match_projections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +78,8 @@ def test_lloyd_matches_a_plain_loop() -> None:
 
 def test_well_separated_clusters_are_found() -> None:
     vectors, centers = _make_blobs(12, 40)
-    found = kmeans(vectors, 12, 100, 5, _make_generator()).numpy()
-    distances = np.linalg.norm(found[:, None] - centers[None], axis=-1)
+    centroids = kmeans(vectors, 12, 100, 5, _make_generator()).numpy()
+    distances = np.linalg.norm(centroids[:, None] - centers[None], axis=-1)
     assert sorted(distances.argmin(axis=0)) == list(range(12))
     assert distances.min(axis=0).max() < 0.1
 
@@ -101,15 +101,15 @@ def test_equal_seeds_give_equal_centroids() -> None:
 def test_an_empty_cluster_gets_the_farthest_vector() -> None:
     vectors = torch.tensor([[0.0], [0.1], [0.2], [9.0]])
     centroids = torch.tensor([[0.1], [100.0]])  # no vector is nearest to the second centroid
-    found = kmeans_module._lloyd(vectors, centroids, 10, SINGLE_PROCESS)
-    assert sorted(round(float(centroid), 3) for centroid in found) == [0.1, 9.0]
+    repaired = kmeans_module._lloyd(vectors, centroids, 10, SINGLE_PROCESS)
+    assert sorted(round(float(centroid), 3) for centroid in repaired) == [0.1, 9.0]
 
 
 def test_more_clusters_than_distinct_vectors_are_allowed() -> None:
     vectors = torch.tensor([[0.0, 0.0], [1.0, 0.0]]).repeat(20, 1)
-    found = kmeans(vectors, 5, 10, 2, _make_generator())
-    assert torch.isfinite(found).all()
-    assert float(nearest_centroid(vectors, found).distance.max()) < 1e-6
+    centroids = kmeans(vectors, 5, 10, 2, _make_generator())
+    assert torch.isfinite(centroids).all()
+    assert float(nearest_centroid(vectors, centroids).distance.max()) < 1e-6
 
 
 def test_too_few_vectors_raise() -> None:
@@ -204,8 +204,8 @@ def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: p
     real, calls = nearest_centroid, iter(range(100))
 
     def lower_cost(vectors: torch.Tensor, centroids: torch.Tensor) -> kmeans_module.NearestCentroids:
-        found = real(vectors.double(), centroids.double())
-        return found._replace(distance=found.distance * (1 - 1e-8 * next(calls)))
+        nearest = real(vectors.double(), centroids.double())
+        return nearest._replace(distance=nearest.distance * (1 - 1e-8 * next(calls)))
 
     monkeypatch.setattr(kmeans_module, "nearest_centroid", lower_cost)
     assert torch.equal(kmeans(vectors, 4, 50, 5, _make_generator()), first)

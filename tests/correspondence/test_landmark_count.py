@@ -60,17 +60,17 @@ def find_count(
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("K", [6, 12])
 def test_a_known_count_is_found_within_two(K: int, seed: int) -> None:
-    found = find_count(make_mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
-    assert found.trials[-1].K >= K + 4  # the true number is not at the end of the range
-    assert abs(found.K - K) <= 2
+    count = find_count(make_mixture(K, spread=1.0, clutter=3, seed=seed), seed=seed)
+    assert count.trials[-1].K >= K + 4  # the true number is not at the end of the range
+    assert abs(count.K - K) <= 2
 
 
 @pytest.mark.parametrize("clutter", [5, 15])
 @pytest.mark.parametrize("spread", [0.5, 1.5])
 def test_clutter_adds_few_landmarks(spread: float, clutter: int) -> None:
     """Clutter forms clusters of its own, but far fewer than there are clutter points."""
-    found = find_count(make_mixture(8, spread, clutter)).K
-    assert found <= 8 + max(4, clutter / 3)
+    found_K = find_count(make_mixture(8, spread, clutter)).K
+    assert found_K <= 8 + max(4, clutter / 3)
 
 
 def test_points_without_structure_have_low_scores_and_the_explanation_says_so() -> None:
@@ -83,14 +83,14 @@ def test_points_without_structure_have_low_scores_and_the_explanation_says_so() 
 
 
 def test_the_score_is_the_product_of_its_parts() -> None:
-    found = find_count(make_mixture(8, spread=1.0, clutter=3), replace(SETTINGS, splits=2))
-    assert found.points == pytest.approx(len(make_mixture(8, 1.0, 3).points) / 60)
-    for trial in found.trials:
+    count = find_count(make_mixture(8, spread=1.0, clutter=3), replace(SETTINGS, splits=2))
+    assert count.points == pytest.approx(len(make_mixture(8, 1.0, 3).points) / 60)
+    for trial in count.trials:
         fractions = trial.detection, trial.separation, trial.agreement
         assert all(-0.05 < fraction <= 1 for fraction in fractions)
         # The score is 2 h / (K + n) for h stable landmarks among n keypoints per image. It is a mean over the
         # splits, and the mean of products is close to the product of means.
-        expected = 2 * trial.K * np.prod(fractions) / (trial.K + found.points)
+        expected = 2 * trial.K * np.prod(fractions) / (trial.K + count.points)
         assert trial.score == pytest.approx(expected, abs=0.02)
 
 
@@ -185,8 +185,8 @@ def test_the_median_error_is_used_if_the_best_trial_has_none() -> None:
 
 
 def test_candidates_end_at_twice_the_points_of_an_image() -> None:
-    found = find_count(make_mixture(4, 1.0, 1), replace(SETTINGS, candidates=(4, 6, 10, 40), splits=2))
-    assert [trial.K for trial in found.trials] == [4, 6, 10]
+    count = find_count(make_mixture(4, 1.0, 1), replace(SETTINGS, candidates=(4, 6, 10, 40), splits=2))
+    assert [trial.K for trial in count.trials] == [4, 6, 10]
 
 
 # --- sampled images -------------------------------------------------------------------------------------

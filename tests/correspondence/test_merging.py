@@ -27,7 +27,7 @@ def _make_labeled(image: list[int], label: list[int], clusters: int) -> LabeledP
     return LabeledPoints(points, labels, torch.full_like(labels, -1), clusters, torch.eye(clusters))
 
 
-def test_confident_clusters_at_the_same_place_are_counted_like_in_a_loop() -> None:
+def test_confident_clusters_at_the_same_place_are_counted_as_in_a_loop() -> None:
     rng = np.random.default_rng(0)
     cells = rng.integers(0, 5, (20, 6, 2)).astype(np.float32)
     is_confident = rng.random((20, 6)) < 0.7
@@ -43,8 +43,8 @@ def test_confident_clusters_at_the_same_place_are_counted_like_in_a_loop() -> No
 
 
 def test_clusters_join_the_largest_cluster_at_their_place() -> None:
-    # Clusters 0 and 1 are mostly at one place. Cluster 2 is at the place of 1 half of the time. Cluster 3 is
-    # never predicted. Cluster 4 is at the place of 0, but has no points.
+    # Clusters 0 and 1 are mostly at the same place. Cluster 2 shares a place with cluster 1 in half of its
+    # images. Cluster 3 is never predicted. Cluster 4 shares a place with cluster 0, but has no points.
     together = np.diag([10, 10, 8, 0, 9])
     together[0, 1] = together[1, 0] = 9
     together[1, 2] = together[2, 1] = 4

@@ -195,8 +195,8 @@ def test_gpu_memory_stays_within_the_documented_bound_and_labels_are_the_same() 
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        found = recover_correspondence(described, K, M, settings, torch.Generator("cuda").manual_seed(0))
-        return found.label.cpu(), torch.cuda.max_memory_allocated() - before
+        labeled = recover_correspondence(described, K, M, settings, torch.Generator("cuda").manual_seed(0))
+        return labeled.label.cpu(), torch.cuda.max_memory_allocated() - before
 
     host_labels, peak_bytes = recover(DescribedPoints(points, views[1]))
     block = kmeans_module._block_size(torch.device("cuda"))
@@ -220,7 +220,9 @@ def test_descriptors_in_host_memory_give_the_same_labels_on_the_gpu() -> None:
     for settings in (SETTINGS, Correspondence(restarts=2, assignment="hungarian", sample=500)):
         generators = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
         pairs = zip((described, on_gpu), generators, strict=True)
-        found = [recover_correspondence(points, 6, 25, settings, generator) for points, generator in pairs]
-        assert found[0].label.device == found[0].points.xy.device == found[1].label.device
-        assert torch.equal(found[0].label, found[1].label)
-        assert torch.equal(found[0].mirrored_label, found[1].mirrored_label)
+        from_host, from_gpu = (
+            recover_correspondence(points, 6, 25, settings, generator) for points, generator in pairs
+        )
+        assert from_host.label.device == from_host.points.xy.device == from_gpu.label.device
+        assert torch.equal(from_host.label, from_gpu.label)
+        assert torch.equal(from_host.mirrored_label, from_gpu.mirrored_label)

@@ -104,7 +104,7 @@ def _draw_discs(num_images: int, radius: float) -> Tensor:
 
 
 def _add_background(is_object: Tensor) -> Tensor:
-    """Return features of an object of three kinds of cells and of a background of four other kinds."""
+    """Return features [N, D, h, w]: the object has three kinds of cells, the background four other kinds."""
     kinds = torch.randint(12, is_object.shape, generator=_make_generator(5))
     labels = torch.where(is_object, kinds % 3, 3 + kinds % 4)
     return _to_cells(_draw_unit_vectors(7, 6)[labels])
@@ -115,30 +115,30 @@ def _add_background(is_object: Tensor) -> Tensor:
 
 def test_a_disc_in_front_of_a_background_is_found() -> None:
     is_object = _draw_discs(20, radius=3)
-    found = _find_foreground(_add_background(is_object))
-    assert torch.equal(found, is_object)
+    foreground = _find_foreground(_add_background(is_object))
+    assert torch.equal(foreground, is_object)
 
 
 def test_an_object_that_sometimes_touches_the_border_is_found() -> None:
     is_object = _draw_discs(40, radius=4)
     is_object[:2, 8:, :] = True  # the first two objects extend to three sides of the image
-    found = _find_foreground(_add_background(is_object))
-    assert torch.equal(found, is_object)
+    foreground = _find_foreground(_add_background(is_object))
+    assert torch.equal(foreground, is_object)
 
 
 def test_all_cells_are_used_if_every_kind_is_as_frequent_at_the_border() -> None:
     kinds = torch.randint(7, (10, GRID, GRID), generator=_make_generator(7))
-    found = _find_foreground(_to_cells(_draw_unit_vectors(7, 6)[kinds]))
-    assert found.shape == (10, GRID, GRID)
-    assert found.all()
+    foreground = _find_foreground(_to_cells(_draw_unit_vectors(7, 6)[kinds]))
+    assert foreground.shape == (10, GRID, GRID)
+    assert foreground.all()
 
 
 @pytest.mark.parametrize(("min_foreground", "is_everything"), [(0.05, True), (0.0, False)])
 def test_all_cells_are_used_if_the_object_is_too_small(min_foreground: float, is_everything: bool) -> None:
     is_object = _draw_discs(20, radius=1)  # 5 of 256 cells
     settings = Features(foreground_clusters=16, restarts=4, min_foreground=min_foreground)
-    found = _find_foreground(_add_background(is_object), settings)
-    assert torch.equal(found, torch.ones_like(is_object) if is_everything else is_object)
+    foreground = _find_foreground(_add_background(is_object), settings)
+    assert torch.equal(foreground, torch.ones_like(is_object) if is_everything else is_object)
 
 
 def test_all_cells_are_used_if_images_are_nothing_but_border() -> None:
@@ -148,8 +148,8 @@ def test_all_cells_are_used_if_images_are_nothing_but_border() -> None:
 
 def test_fewer_cells_than_clusters_cause_no_error() -> None:
     cells = _add_background(_draw_discs(1, radius=2))[:, :, 4:11, 4:11]
-    found = _find_foreground(cells, Features(foreground_clusters=200))
-    assert found.shape == (1, 7, 7)
+    foreground = _find_foreground(cells, Features(foreground_clusters=200))
+    assert foreground.shape == (1, 7, 7)
 
 
 def test_colors_remove_the_surroundings_that_the_features_mistake_for_the_object() -> None:

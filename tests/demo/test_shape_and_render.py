@@ -201,8 +201,8 @@ def test_the_mirrored_animal_is_the_flipped_picture(seed: int) -> None:
     np.testing.assert_allclose(mirrored_xy[partner] * [-1, 1] + [SIZE - 1, 0], xy, atol=1e-9)
     assert np.array_equal(mirrored_visible[partner], visible)
     # With the light from the other side, the pictures must differ; otherwise the test proves nothing.
-    other, _ = render.render(mirrored, flipped_camera, light, palette, SIZE)
-    assert (np.abs(other[:, ::-1] - color).max(axis=2) > 1 / 255).mean() > 0.1
+    wrongly_lit, _ = render.render(mirrored, flipped_camera, light, palette, SIZE)
+    assert (np.abs(wrongly_lit[:, ::-1] - color).max(axis=2) > 1 / 255).mean() > 0.1
 
 
 def test_occluders_cover_the_positions_of_their_formula() -> None:

@@ -16,12 +16,12 @@ from selfmark.errors import InputError
 Floats = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.uint8]
 
-# Optional files that are too large for the repository; tests that need them are skipped without them.
+# Folder of published weights, which are too large for the repository.
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
 
 
 def find_published_weights(name: str) -> str:
-    """Return the path of the published weights, or skip the test."""
+    """Return the path of the published weights; skip the test if they are not installed."""
     path = SHARED / weights_cache.PUBLISHED_WEIGHTS[name].file
     if path.is_file():
         return str(path)

@@ -18,32 +18,35 @@ def make_clusters(seed, count=600, width=200, height=140):
     return np.clip(points, 0, [width - 1, height - 1])
 
 
-def cover_naively(xy, side):
-    """Keep each point, strongest first, if its cell is over two cells away from those of all kept points."""
+def cover_naively(xy, reach):
+    """Keep each point, strongest first, if its cell is not close to the cell of a kept point.
+
+    Cells are close if they are at most two rows and two columns apart.
+    """
     survivors = []
     for index, point in enumerate(xy):
-        cell = np.floor((point + 0.5) / (side / 2))
-        if all(np.abs(cell - np.floor((xy[other] + 0.5) / (side / 2))).max() > 2 for other in survivors):
+        cell = np.floor((point + 0.5) / (reach / 2))
+        if all(np.abs(cell - np.floor((xy[other] + 0.5) / (reach / 2))).max() > 2 for other in survivors):
             survivors.append(index)
     return survivors
 
 
-@pytest.mark.parametrize("side", [1, 2, 5, 16, 33, 200])
-def test_covering_with_squares_matches_a_naive_loop(side):
-    xy = make_clusters(side)
-    assert cover_with_squares(xy, side, 200, 140, limit=10_000).tolist() == cover_naively(xy, side)
+@pytest.mark.parametrize("reach", [1, 2, 5, 16, 33, 200])
+def test_covering_with_squares_matches_a_naive_loop(reach):
+    xy = make_clusters(reach)
+    assert cover_with_squares(xy, reach, 200, 140, limit=10_000).tolist() == cover_naively(xy, reach)
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_selected_points_are_farther_apart_than_the_side_and_others_have_a_stronger_neighbor(seed, side):
+def test_selected_points_are_farther_apart_than_the_reach_and_others_have_a_stronger_neighbor(seed, reach):
     xy = make_clusters(seed, count=120)
-    survivors = cover_with_squares(xy, side, 200, 140, limit=10_000)
+    survivors = cover_with_squares(xy, reach, 200, 140, limit=10_000)
     if len(survivors) > 1:
-        assert pdist(xy[survivors], "chebyshev").min() > side
+        assert pdist(xy[survivors], "chebyshev").min() > reach
     for index in set(range(len(xy))) - set(survivors.tolist()):
         stronger = survivors[survivors < index]
-        assert np.abs(xy[stronger] - xy[index]).max(axis=1).min() < 1.5 * side
+        assert np.abs(xy[stronger] - xy[index]).max(axis=1).min() < 1.5 * reach
 
 
 def test_covering_with_squares_stops_at_the_limit():
@@ -68,12 +71,12 @@ def test_the_requested_number_of_points_is_selected_and_spread(count, seed):
 
 @pytest.mark.parametrize("count", [5, 10, 30, 60])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_square_is_nearly_the_largest_that_leaves_enough_points(count, seed):
+def test_the_square_is_nearly_the_largest_that_selects_enough_points(count, seed):
     xy = make_clusters(seed, count=150)
     chosen = suppress_non_maxima(xy, count, 200, 140, tolerance=0.0)
     distance = pdist(xy[chosen], "chebyshev").min()
-    largest = max(side for side in range(1, 140) if len(cover_naively(xy, side)) >= count)
-    # A smaller square may leave fewer points, so bisection need not find the largest suitable square.
+    largest = max(reach for reach in range(1, 140) if len(cover_naively(xy, reach)) >= count)
+    # A smaller square does not always select more points, so bisection may miss the largest suitable square.
     assert distance > 0.75 * largest
 
 

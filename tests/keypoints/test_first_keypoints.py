@@ -128,9 +128,9 @@ def test_shrinking_does_not_alias():
 def test_sift_finds_the_same_points_in_batches_and_in_larger_images():
     image = draw_polygons(160, 5)
     settings = FirstKeypoints(detector="sift", image_size=160, max_points=30)
-    found = detect_first_keypoints(to_batch(image, image), make_full_bounds(2, 160), settings, CPU, batch=1)
+    batched = detect_first_keypoints(to_batch(image, image), make_full_bounds(2, 160), settings, CPU, batch=1)
     direct = create_detector(settings, CPU).detect(to_batch(image))
-    torch.testing.assert_close(found.xy[found.image_index == 1], direct.xy, atol=1e-4, rtol=0)
+    torch.testing.assert_close(batched.xy[batched.image_index == 1], direct.xy, atol=1e-4, rtol=0)
     larger = detect_first_keypoints(
         to_batch(image),
         make_full_bounds(1, 160),
@@ -182,8 +182,8 @@ def test_random_points_and_the_choice_of_replaced_points_are_uniform():
     noise = mixed.xy[changed].numpy()
     for axis in (0, 1):
         assert kstest((noise[:, axis] + 0.5) / 64, "uniform").pvalue > 0.01
-    # Each of the 400 images has 20 points. For each index of a point, 100 of the 400 points with this index
-    # should be replaced, with a variance of 400 * 0.25 * 0.75.
+    # Each of the 400 images has 20 points. The i-th point should be replaced in 100 images, for every i. The
+    # variance of this number is 400 * 0.25 * 0.75.
     replaced = changed.view(400, 20).sum(dim=0).float()
     chi_squared = float(((replaced - 100) ** 2 / 75).sum())
     assert chi_squared < 40  # about 20 expected

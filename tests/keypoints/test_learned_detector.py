@@ -242,7 +242,7 @@ def test_descriptors_recognize_a_point_after_a_small_rotation(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_superpoint_applies_the_threshold_and_other_detectors_select_by_rank(name):
     image = to_batch(draw_polygons(96, 2))
-    found = {}
+    points = {}
     for threshold in (0.015, 0.6):
         settings = FirstKeypoints(
             detector=name,
@@ -251,13 +251,13 @@ def test_superpoint_applies_the_threshold_and_other_detectors_select_by_rank(nam
             max_points=20,
             nms_radius=3,
         )
-        found[threshold] = create_detector(settings, CPU).detect(image)
-    assert len(found[0.015]) == 20
+        points[threshold] = create_detector(settings, CPU).detect(image)
+    assert len(points[0.015]) == 20
     if name == "superpoint":
-        assert found[0.6].score.tolist() == [score for score in found[0.015].score.tolist() if score > 0.6]
-        assert 0 < len(found[0.6]) < 20
+        assert points[0.6].score.tolist() == [score for score in points[0.015].score.tolist() if score > 0.6]
+        assert 0 < len(points[0.6]) < 20
     else:
-        assert torch.equal(found[0.6].xy, found[0.015].xy)
+        assert torch.equal(points[0.6].xy, points[0.015].xy)
 
 
 @pytest.mark.gpu
@@ -267,8 +267,8 @@ def test_cuda_gives_the_same_maps_as_the_cpu(make):
     on_cpu = make().eval().requires_grad_(False)
     on_gpu = deepcopy(on_cpu).cuda()
     image = to_batch(draw_polygons(96, 0))
-    for expected, found in zip(on_cpu(image / 255), on_gpu(image.cuda() / 255), strict=True):
-        torch.testing.assert_close(found.cpu(), expected, atol=5e-3, rtol=1e-2)  # CUDA may use TF32.
+    for expected, actual in zip(on_cpu(image / 255), on_gpu(image.cuda() / 255), strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, atol=5e-3, rtol=1e-2)  # CUDA may use TF32.
     points = LearnedDetector(
         "random",
         on_gpu,

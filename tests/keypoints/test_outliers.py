@@ -86,9 +86,9 @@ def test_equal_seeds_give_equal_points():
         torch.randn(count, 8, generator=make_generator()),
     )
     settings = FirstKeypoints(outlier_sample=30, outlier_neighbors=5)
-    first, second, other = (remove_outliers(points, settings, make_generator(seed)) for seed in (4, 4, 5))
+    first, second, different = (remove_outliers(points, settings, make_generator(seed)) for seed in (4, 4, 5))
     assert torch.equal(first.xy, second.xy)
-    assert not torch.equal(first.xy, other.xy)
+    assert not torch.equal(first.xy, different.xy)
 
 
 def test_points_without_descriptors_are_returned_unchanged():

@@ -46,8 +46,8 @@ small_maps = hnp.arrays(
 @settings(deadline=None)
 @given(small_maps, st.integers(0, 3), st.sampled_from([-math.inf, 0.0, 0.3]))
 def test_local_maxima_match_the_definition_with_ties(score, radius, threshold):
-    found = local_maxima(torch.from_numpy(score), radius, threshold).numpy()
-    for image, result in zip(score, found, strict=True):
+    maxima = local_maxima(torch.from_numpy(score), radius, threshold).numpy()
+    for image, result in zip(score, maxima, strict=True):
         np.testing.assert_array_equal(result, find_naive_maxima(image, radius, threshold))
         positions = np.argwhere(result)
         distance = np.abs(positions[:, None] - positions[None]).max(axis=-1)
@@ -56,10 +56,10 @@ def test_local_maxima_match_the_definition_with_ties(score, radius, threshold):
 
 def test_distinct_values_are_peaks_if_they_are_the_window_maximum():
     score = np.random.default_rng(0).permutation(40 * 30).reshape(40, 30).astype(np.float32)
-    found = local_maxima(torch.from_numpy(score)[None], 4, 100.0)[0].numpy()
+    maxima = local_maxima(torch.from_numpy(score)[None], 4, 100.0)[0].numpy()
     for y, x in np.ndindex(score.shape):
         largest = score[max(0, y - 4) : y + 5, max(0, x - 4) : x + 5].max()
-        assert found[y, x] == (score[y, x] == largest and score[y, x] > 100)
+        assert maxima[y, x] == (score[y, x] == largest and score[y, x] > 100)
 
 
 def test_a_constant_map_has_one_peak():

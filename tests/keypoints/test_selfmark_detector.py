@@ -86,8 +86,8 @@ def test_the_users_weights_replace_the_packaged_ones(tmp_path):
     with resources.as_file(PACKAGED) as packaged:
         shutil.copy(packaged, path)
     image, _ = draw_rectangles(192, 0)
-    same, expected = create(weights=str(path)).detect(to_batch(image)), create().detect(to_batch(image))
-    assert torch.equal(same.xy, expected.xy)
+    copied, expected = create(weights=str(path)).detect(to_batch(image)), create().detect(to_batch(image))
+    assert torch.equal(copied.xy, expected.xy)
     state = load_file(path)
     save_file({name: torch.zeros_like(tensor) for name, tensor in state.items()}, path)
     uniform = create(weights=str(path), threshold=0.0).detect(to_batch(image))

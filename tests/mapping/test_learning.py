@@ -303,13 +303,13 @@ def test_maps_of_earlier_versions_are_loaded_and_replaced(run: Path, tmp_path: P
     assert np.array_equal(_load_mapped(run).mapping.map.weights, learned.mapping.map.weights)
 
 
-@pytest.mark.parametrize("is_early", [False, True])
+@pytest.mark.parametrize("from_earlier_version", [False, True])
 @pytest.mark.parametrize("file", [".safetensors.part", "map.json.part"])
 def test_a_full_disk_keeps_the_old_map(
-    file: str, is_early: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, from_earlier_version: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
-    if is_early:
+    if from_earlier_version:
         _find_arrays(run).rename(run / "model" / "map.safetensors")
     before = {path.name: path.read_bytes() for path in (run / "model").iterdir()}
     labels = _write_labels(tmp_path / "more", _draw_shapes(4, seed=8))

@@ -1,4 +1,4 @@
-"""Test steps that a CUDA graph captures: their losses are those of eager steps; other steps run eagerly."""
+"""Test that captured steps (CUDA graphs) have the losses of eager steps, and that other steps run eagerly."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_captured_steps_give_the_losses_of_eager_steps(method: str) -> None:
     # order of atomic additions varies.
     eager, eager_losses = _train(method, is_captured=False, iterations=10)
     captured, captured_losses = _train(method, is_captured=True, iterations=10)
-    for expected, found in zip(eager_losses, captured_losses, strict=True):
-        assert found == pytest.approx(expected, rel=0.02, abs=1e-4)
+    for expected, actual in zip(eager_losses, captured_losses, strict=True):
+        assert actual == pytest.approx(expected, rel=0.02, abs=1e-4)
     assert torch.equal(eager.generator.get_state(), captured.generator.get_state())
 
 

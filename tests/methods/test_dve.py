@@ -80,14 +80,14 @@ def test_landmarks_are_where_embeddings_resemble_their_reference() -> None:
     images = pixels[:2].float() / 255
     with torch.no_grad():
         embedded = method.embedding.embed(images)
-        found = mean_positions(method.embedding.distributions(images))
+        positions = mean_positions(method.embedding.distributions(images))
     torch.testing.assert_close(embedded.norm(dim=1), torch.ones(2, 16, 16))
     cells = cell_positions(16, 16, torch.device("cpu")).numpy()
     for image in range(2):
         for landmark in range(3):
             products = references[landmark].numpy() @ embedded[image].flatten(1).numpy()
             expected = _apply_softmax(products.astype(np.float64)) @ cells
-            np.testing.assert_allclose(found[image, landmark], expected, atol=1e-4)
+            np.testing.assert_allclose(positions[image, landmark], expected, atol=1e-4)
 
 
 def test_views_larger_than_the_limit_are_matched_at_fewer_cells() -> None:

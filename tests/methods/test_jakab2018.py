@@ -123,7 +123,7 @@ def test_losses_are_errors_divided_by_their_running_means() -> None:
     assert len(set(history)) == 3
 
 
-def test_the_source_is_the_second_image_warped_twice_and_the_target_the_first_warped_once() -> None:
+def test_the_source_is_the_second_image_warped_twice_and_the_target_is_the_first_image_warped_once() -> None:
     config = _make_config()
     method = _build_method(config)
     _use_scaled_pixels_as_features(method)

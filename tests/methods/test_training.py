@@ -108,21 +108,21 @@ def test_a_method_trains_resumes_and_predicts(
         if event["event"] == "train" and event["stage"] in ("method", "stage 2") and event["iteration"] == 6:
             raise KeyboardInterrupt
 
-    photos, whole, parts = labeled / "images", tmp_path / "whole", tmp_path / "parts"
-    detector = _discover(photos, whole, method, iterations=8)
+    photos, uninterrupted, interrupted = labeled / "images", tmp_path / "whole", tmp_path / "parts"
+    detector = _discover(photos, uninterrupted, method, iterations=8)
     request.getfixturevalue("without_report")
     with pytest.raises(KeyboardInterrupt):
-        _discover(photos, parts, method, iterations=8, listener=interrupt)
-    resumed = discover(output=parts, resume=True, device="cpu")
+        _discover(photos, interrupted, method, iterations=8, listener=interrupt)
+    resumed = discover(output=interrupted, resume=True, device="cpu")
     weights, resumed_weights = detector.psi.state_dict(), resumed.psi.state_dict()
     assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
     # A saved detector gives the same landmarks, and the run can be evaluated.
     image = sorted(photos.iterdir())[0]
-    np.testing.assert_allclose(Detector.load(whole)(image).xy, detector(image).xy, atol=1e-3)
+    np.testing.assert_allclose(Detector.load(uninterrupted)(image).xy, detector(image).xy, atol=1e-3)
     assert detector.card.provenance["method"] == method
-    assert (whole / "report" / "index.html").exists()
+    assert (uninterrupted / "report" / "index.html").exists()
     inputs = EvaluationInputs(photos, labeled / "labels.json")
-    metrics = evaluate_run(whole, inputs, EvaluationOptions(settings={"fit_images": [], "draws": 1}))
+    metrics = evaluate_run(uninterrupted, inputs, EvaluationOptions(settings={"fit_images": [], "draws": 1}))
     assert np.isfinite(metrics["headline"]["forward"]["error"])
 
 

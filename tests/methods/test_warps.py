@@ -23,7 +23,7 @@ def test_splines_match_scipy() -> None:
     np.testing.assert_allclose(warps(torch.tensor(positions)[None])[0].numpy(), expected, atol=1e-8)
 
 
-def test_a_warped_image_shows_each_pixel_at_its_warped_position() -> None:
+def test_pixels_of_a_warped_image_come_from_the_warped_positions() -> None:
     # The image's two channels are its own coordinates, so a warped image must contain the warped coordinates.
     size = 64
     coordinates = cell_positions(size, size, torch.device("cpu"))

@@ -136,8 +136,8 @@ def test_maps_are_densities_divided_by_their_sum() -> None:
         cells = cell_positions(8, 8, torch.device("cpu")).double() / 2
         density = gaussian.log_prob(cells[:, None]).exp()  # [cells, landmarks]
         expected = density / (density.sum(dim=1, keepdim=True) + 1)
-        found = maps[0, level, :2].flatten(1).T
-        torch.testing.assert_close(found, expected.float())
+        fractions = maps[0, level, :2].flatten(1).T
+        torch.testing.assert_close(fractions, expected.float())
     torch.testing.assert_close(maps.sum(dim=2), torch.ones(1, 2, 8, 8))
 
 

@@ -110,7 +110,7 @@ class MethodJob:
 
     @property
     def schedule_file(self) -> Path:
-        """Return the file with the number of iterations; it exists once the method was started."""
+        """Return the file with the numbers of iterations; it exists once the method has started."""
         return self.folder / "schedule.json"
 
     @property

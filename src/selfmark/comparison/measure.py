@@ -47,8 +47,8 @@ Row = dict[str, Any]
 # The page shows no curves, so regressors are fitted on all images only, not on subsets. `discover` has
 # already run the checks without labels, so their repetition is kept short.
 _EVALUATION: dict[str, Any] = {"fit_images": [], "draws": 1, "num_samples": 6, "deformations": 1}
-# A landmark counts as on the object up to this distance from the hull of the annotated points, as a fraction
-# of the image side.
+# Maximum distance between a landmark on the object and the hull of the annotated points, as a fraction of the
+# image side.
 _TOLERANCE = 0.02
 # Names and types of the fields of a row; measured values are None if the method failed.
 _NUMBERS = (
@@ -78,8 +78,8 @@ _ROW: dict[str, Check] = {
 def measure_method(job: MethodJob, listener: Listener | None = None) -> Row:
     """Train and measure a method, unless its result exists; resume an interrupted training.
 
-    A failed method gets a row that says why. If the cause may pass, no row is written, so that the method can
-    be resumed.
+    A failed method gets a row that says why. If the cause may be temporary, an exception is raised and no row
+    is written, so that the method can be resumed.
 
     Raises:
         DiskError: if the disk is full or cannot be written.
@@ -191,10 +191,10 @@ def _measure_on_object(job: MethodJob, detector: Detector) -> float | None:
     """Return the fraction of landmarks on the object in the labeled images, see `fraction_on_object`."""
     comparison = job.comparison
     truth = read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
-    found = detector.predict_network_pixels(truth.refs)
+    predicted = detector.predict_network_pixels(truth.refs)
     size = detector.card.images.size
     spec = comparison.normalizer or choose_normalizer(truth)
-    examples = build_examples(truth.select(found.rows), found.xy, found.regions, spec, size)
+    examples = build_examples(truth.select(predicted.rows), predicted.xy, predicted.regions, spec, size)
     return fraction_on_object(examples, _TOLERANCE * size)
 
 

@@ -27,7 +27,7 @@ _MIN_FACTOR, _MAX_FACTOR = 0.01, 50.0  # limits of the factor on the iterations 
 
 
 def plan_schedule(job: MethodJob, device: torch.device) -> dict[str, Any]:
-    """Return the numbers of iterations, as settings, with which training takes as long as the budget.
+    """Plan the numbers of iterations so that training takes as long as the budget; return them as settings.
 
     Self-training ends Stage 1 after its warm-up if the landmarks so far do not agree with the zero-shot
     landmarks. Training then takes less time than the budget. For the row "untrained", return the settings

@@ -1,8 +1,8 @@
 """Apply Phi, the network of Stage 1, to all images: find and describe keypoints (Sec. 3.2 of the paper).
 
 Descriptors take by far the most memory in a round. Memory for the largest possible number of descriptors is
-allocated before the first image is read: on the device if there is enough, otherwise on the host, where
-memory that is never written takes no space.
+allocated before the first image is read. The memory is on the device if there is enough, otherwise on the
+host. Host memory that is never written takes no space.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ def describe_images(
         phi: the network of Stage 1.
         feed: the training images.
         config: settings.
-        on_progress: called with the number of images done and their total.
+        on_progress: called with two numbers for this process: images done, and images in total.
         group: the processes that share the images.
 
     Returns:
-        The keypoints of this process's images. Their `image_index` counts the images of all processes. All
-        tensors are on the device, or in host memory if the descriptors would take too much device memory.
+        The keypoints of this process's images. `image_index` is the row of an image among those of all
+        processes. All tensors are on the device, or in host memory if the descriptors would take too much
+        device memory.
     """
     phi.eval()
     rows = group.shard(len(feed))

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 
-# If the costs of two runs differ by less than this factor, both have found the same clusters. The first run
-# is then used: which of them is cheaper depends on rounding, and therefore on the number of processes.
+# If the costs of two runs differ by less than this factor, both count as having found the same clusters. The
+# first run is then used, because rounding, and so the number of processes, decides which run is cheaper.
 _SAME_COST = 1 + 1e-6
 _CHECK_EVERY = 4  # Lloyd iterations between convergence checks, each of which waits for the device
 
@@ -114,7 +114,7 @@ def iterate_blocks(vectors: Tensor, device: torch.device) -> Iterator[Tensor]:
 def sample_rows(
     num_rows: int, max_rows: int, generator: torch.Generator, group: ProcessGroup = SINGLE_PROCESS
 ) -> Tensor:
-    """Sample rows of all processes, and return the sampled rows of this process, [S] int64 ascending.
+    """Sample rows of all processes; return the indices of those of this process, [S] int64 ascending.
 
     The rows of all processes, in rank order, are divided into `max_rows` intervals of equal length. One row
     is drawn from each interval. The first boundary is random, so all rows are equally likely.
@@ -238,8 +238,8 @@ def _draw_rows(vectors: Tensor, weight: Tensor, draws: Tensor, group: ProcessGro
 class _PreparedCentroids(NamedTuple):
     """Centroids prepared for the comparison with many vectors."""
 
-    norms: Tensor  # [C]
-    weights: Tensor  # [D, C]
+    norms: Tensor  # [C] squared norms
+    weights: Tensor  # [D, C] transposed centroids times -2
 
     @classmethod
     def prepare(cls, centroids: Tensor) -> _PreparedCentroids:
@@ -260,7 +260,8 @@ def _argmin(scores: Tensor) -> Tensor:
 def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, group: ProcessGroup) -> Tensor:
     """Improve centroids [C, D] until they no longer change, by at most `iterations` Lloyd iterations.
 
-    At each convergence check, empty clusters move to the vectors that are farthest from their centroids.
+    At each convergence check, empty clusters move to the vectors that are farthest from their nearest
+    centroids.
     """
     for iteration in range(1, iterations + 1):
         before = centroids
@@ -301,7 +302,10 @@ def _sum_block(block: Tensor, cluster: Tensor, clusters: int) -> tuple[Tensor, T
 
 
 def _find_farthest(vectors: Tensor, centroids: Tensor, count: int, group: ProcessGroup) -> Tensor:
-    """Return the vectors [count, D] farthest from their centroids over all processes; the first if tied."""
+    """Return the vectors [count, D] of all processes that are farthest from their nearest centroids.
+
+    If distances are equal, the first vectors are returned.
+    """
     distance = nearest_centroid(vectors, centroids).distance
     farthest = distance.argsort(descending=True, stable=True)[:count]
     distances, candidates = group.gather_rows(distance[farthest]), group.gather_rows(vectors[farthest])

@@ -1,4 +1,4 @@
-"""Choose K: the smallest number of clusters that is about as stable under resampling as any other number.
+"""Choose K: the smallest number of clusters whose stability under resampling is close to the best.
 
 For each candidate K, the images are split into random halves a few times, and each half is clustered
 separately, as in correspondence recovery. Both sets of clusters then label all images. A landmark is *stable*
@@ -90,7 +90,7 @@ def count_landmarks(
         settings: candidates and splits.
         correspondence: settings of K-means.
         generator: source of the splits and of the seeds of K-means.
-        on_progress: called with the number of trials done and their total.
+        on_progress: called with the number of trials done and the number of all trials.
     """
     max_points = int(described.points.counts(images).max())
     candidates = feasible_counts(settings.candidates, max_points, len(described.points))

@@ -34,7 +34,7 @@ class PlaceCounts:
 
 
 def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tuple[Tensor, Tensor]:
-    """Count, over B images, the fields `confident` [M] and `together` [M, M] of `PlaceCounts`.
+    """Return the counts `confident` [M] and `together` [M, M] of `PlaceCounts` for B images.
 
     Args:
         cells: [B, M, 2] predicted positions, in cells.
@@ -51,8 +51,8 @@ def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArr
     """Return the leader of each cluster, [M]: the cluster that it is merged into, or itself if not merged.
 
     Clusters are visited from the largest to the smallest. Each is merged into the first earlier leader that
-    is often predicted at the same place: in more than the fraction `overlap` of the images in which the rarer
-    of the two clusters is predicted confidently.
+    is often predicted at the same place. Often means in more than the fraction `overlap` of the images in
+    which the rarer of the two clusters is predicted confidently.
 
     Args:
         counts: how often clusters are predicted.
@@ -131,9 +131,9 @@ def keep_clusters(labeled: LabeledPoints, clusters: IntArray) -> LabeledPoints:
 def find_largest_clusters(labeled: LabeledPoints, max_clusters: int) -> IntArray:
     """Return the clusters with the most points, at most `max_clusters`, in ascending order of their numbers.
 
-    Clusters without points are left out. If `max_clusters` is 0, all other clusters are returned.
+    Clusters without points are left out. If `max_clusters` is 0, all clusters with points are returned.
     """
     sizes = cluster_sizes(labeled)
     order = np.argsort(-sizes, kind="stable")
-    found = order[sizes[order] > 0]
-    return np.sort(found[: max_clusters or len(found)])
+    nonempty = order[sizes[order] > 0]
+    return np.sort(nonempty[: max_clusters or len(nonempty)])

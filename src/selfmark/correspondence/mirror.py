@@ -1,4 +1,4 @@
-"""Find mirror partners: which landmark each becomes when the image is flipped (Sec. 3.7 of the paper)."""
+"""Find mirror partners: the landmark that each landmark becomes in a mirrored image (Sec. 3.7)."""
 
 from __future__ import annotations
 
@@ -112,8 +112,9 @@ def measure_partner_likeness(
 ) -> npt.NDArray[np.float64]:
     """Return the fraction of mirror images in which a landmark resembles its partner more than itself, [K].
 
-    A left eye looks like a right eye in the mirror. A fore paw seen from the side looks like a fore paw, even
-    if it appears where the hind paw usually is. Both landmarks of a pair get the mean of their two fractions.
+    A left eye looks like a right eye in the mirror. A fore paw seen from the side still looks like a fore paw
+    in the mirror, even at the usual place of the hind paw. Both landmarks of a pair get the mean of their two
+    fractions.
     A landmark that is its own partner gets 1.
 
     Args:
@@ -140,7 +141,7 @@ def measure_partner_likeness(
 def drop_unlike_partners(
     partners: LandmarkPartners, likeness: npt.NDArray[np.float64], min_likeness: float
 ) -> LandmarkPartners:
-    """Make landmarks unpaired if their likeness, see `measure_partner_likeness`, is too low.
+    """Make landmarks unpaired if their likeness (`measure_partner_likeness`) is below `min_likeness`.
 
     >>> drop_unlike_partners(LandmarkPartners((1, 0), (True, True)), np.array([0.1, 0.1]), 0.3).unpaired
     (0, 1)

@@ -2,12 +2,12 @@
 
 Descriptors of the images and of their mirror images are clustered together (Sec. 3.7), so every keypoint also
 gets a label in the mirror image. If several processes share the images, each process provides the keypoints
-of its own images. Centroids are fitted to the keypoints of all processes; every other step treats each image
-separately.
+of its own images. Centroids and distance limits are computed from the keypoints of all processes; every other
+step treats each image separately.
 
 The computation runs on the generator's device, and the labels are there too. If the descriptors are in host
-memory, the device holds only the sample for K-means and one or two blocks of descriptors, regardless of the
-number of images. The labels do not depend on where the descriptors are.
+memory, the device holds few of them, regardless of the number of images: the sample for K-means, and one or
+two blocks. The labels do not depend on where the descriptors are.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Choose K landmarks out of more candidates, without labels.
 
-An object has more parts than landmarks. Some parts tell little that others do not tell: two points on a rigid
-body move together, while the tips of two legs do not. `choose_landmarks` therefore keeps the candidates that
+An object has more parts than landmarks. Some parts can be predicted from others: two points on a rigid body
+move together, while the tips of two legs do not. `choose_landmarks` therefore keeps the candidates that
 together predict all candidates best. The predictors are positions found in the images; the positions to
-predict are those found in the mirror images, mapped back. Positions in an image and in its mirror image have
-different errors, so a candidate with large errors does not seem useful just because no other candidate
-predicts it. Uncertain positions count less.
+predict are those found in the mirror images, mapped back. A candidate has different errors in an image and in
+its mirror image. If the errors were equal, a candidate with large errors would seem useful, because only the
+candidate itself could predict them. Uncertain positions count less.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Targets(NamedTuple):
     weight: FloatArray
 
 
-class _Half(NamedTuple):
-    """One half of the images to fit a regression on, as sums, and the other half to test it on.
+class _Split(NamedTuple):
+    """Data of one regression: sums over the half of the images to fit on, and the other half to test on.
 
     Coordinates are relative to their means over the half that is fitted on.
 
@@ -65,13 +65,13 @@ def choose_landmarks(
         targets: positions to predict, and their weights.
         partners: mirror partners of the C candidates.
         count: number of candidates to choose, at most C.
-        scale: distance between prediction and target that counts half of its weight, in pixels.
+        scale: distance between prediction and target at which a target counts half of its weight, in pixels.
 
     Returns:
         [count] indices of the chosen candidates, ascending.
     """
-    halves = _split_images(candidates, targets)
-    error = _prediction_error(halves, [], scale)
+    splits = _split_images(candidates, targets)
+    error = _prediction_error(splits, [], scale)
     groups = _group_partners(partners)
     chosen: list[int] = []
     while len(chosen) < count:
@@ -79,7 +79,7 @@ def choose_landmarks(
         addable = [group for group in remaining if len(chosen) + len(group) <= count]
         if not addable:  # One more landmark is needed, but only pairs remain: choose one landmark of a pair.
             addable = [(index,) for group in remaining for index in group]
-        errors = [_prediction_error(halves, [*chosen, *group], scale) for group in addable]
+        errors = [_prediction_error(splits, [*chosen, *group], scale) for group in addable]
         gains = [
             (np.log(max(error, 1e-12)) - np.log(max(after, 1e-12))) / len(group)
             for group, after in zip(addable, errors, strict=True)
@@ -95,15 +95,15 @@ def _group_partners(partners: LandmarkPartners) -> list[tuple[int, ...]]:
     return sorted({tuple(sorted({index, other})) for index, other in enumerate(partners.mirror)})
 
 
-def _split_images(candidates: FloatArray, targets: Targets) -> list[_Half]:
-    """Return the two ways to fit on one half of the images and to test on the other."""
+def _split_images(candidates: FloatArray, targets: Targets) -> list[_Split]:
+    """Return the two splits of the images into one half to fit on and one half to test on."""
     inputs, outputs = (xy.reshape(len(xy), -1).astype(np.float64) for xy in (candidates, targets.xy))
     is_even = np.arange(len(inputs)) % 2 == 0
-    halves = []
+    splits = []
     for is_fitted, is_tested in ((is_even, ~is_even), (~is_even, is_even)):
         x, y = inputs - inputs[is_fitted].mean(axis=0), outputs - outputs[is_fitted].mean(axis=0)
-        halves.append(
-            _Half(
+        splits.append(
+            _Split(
                 x[is_fitted].T @ x[is_fitted],
                 x[is_fitted].T @ y[is_fitted],
                 x[is_tested],
@@ -111,20 +111,20 @@ def _split_images(candidates: FloatArray, targets: Targets) -> list[_Half]:
                 targets.weight[is_tested],
             )
         )
-    return halves
+    return splits
 
 
-def _prediction_error(halves: list[_Half], chosen: list[int], scale: float) -> float:
+def _prediction_error(splits: list[_Split], chosen: list[int], scale: float) -> float:
     """Return the error of predicting the targets from the chosen candidates, see `choose_landmarks`."""
     columns = np.array([2 * index + axis for index in chosen for axis in (0, 1)], dtype=np.int64)
     error = 0.0
-    for half in halves:
-        residual = half.truth
+    for split in splits:
+        residual = split.truth
         if chosen:
-            gram = half.gram[np.ix_(columns, columns)]
+            gram = split.gram[np.ix_(columns, columns)]
             penalty = max(RIDGE * float(np.abs(gram).max()), 1e-9)
-            weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), half.cross[columns])
-            residual = half.truth - half.inputs[:, columns] @ weights
+            weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), split.cross[columns])
+            residual = split.truth - split.inputs[:, columns] @ weights
         squared = residual[:, 0::2] ** 2 + residual[:, 1::2] ** 2
-        error += float((half.weight * squared / (squared + scale**2)).sum())
+        error += float((split.weight * squared / (squared + scale**2)).sum())
     return error

@@ -121,7 +121,7 @@ def cast_rays(body: Body, camera: Camera, grid: Array) -> Hits:
 
 
 def _measure_creases(depth: Array, radius: float) -> Array:
-    """Compute how far each ray's hit [H, W] is behind its surroundings; creases receive less light.
+    """Compute how far the surface at each ray is behind its surroundings, [H, W]; creases get less light.
 
     The result is 0 in front of the surroundings, and 1 from a distance of 0.35 units behind them.
 
@@ -147,8 +147,8 @@ def render(body: Body, camera: Camera, light: Light, palette: Array, size: int) 
         size: Side of the picture in pixels.
 
     Returns:
-        Coverage [size, size] is the fraction of a pixel that the animal covers. The result is the color
-        [size, size, 3] in 0..1, already multiplied by the coverage, and the coverage.
+        The color [size, size, 3] in 0..1, already multiplied by the coverage, and the coverage [size, size],
+        which is the fraction of each pixel that the animal covers.
     """
     grid = pixel_grid(size, OVERSAMPLE)
     hits = cast_rays(body, camera, grid)
@@ -171,7 +171,7 @@ def average_rays(grid_values: Array, size: int) -> Array:
     return cv2.resize(grid_values, (size, size), interpolation=cv2.INTER_AREA).astype(np.float64)
 
 
-# In the functions below, vectors are columns, [3, n], because numpy is much faster along a long axis.
+# In the next three functions, vectors are columns, [3, n], because numpy is much faster along a long axis.
 
 
 def _fold_to_left(sphere: Array, side: int) -> Array:

@@ -25,7 +25,7 @@ from selfmark.images.picture_files import write_png
 from selfmark.run.files import write_text
 from selfmark.run.guarded_files import make_folders
 
-DISTANCE = 9.0  # distance from camera to animal; the animal is about 3.5 high, so perspective is mild
+DISTANCE = 9.0  # distance from camera to animal; the animal is about 4 high, so perspective is mild
 COAT_HUES = (0.02, 0.14)  # range of hues of the coat, from reddish brown to sand
 OCCLUDED_FRACTION = 0.2  # fraction of the pictures with an occluder
 FILL = (0.58, 0.88)  # range of the longer side of the animal's bounding box, relative to the picture's side

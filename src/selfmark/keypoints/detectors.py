@@ -1,4 +1,4 @@
-"""Define the interface of the keypoint detectors that discovery starts from, and create them."""
+"""Define the interface of the generic keypoint detectors, and create a detector by its name."""
 
 from __future__ import annotations
 

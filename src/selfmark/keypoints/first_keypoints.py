@@ -34,7 +34,7 @@ def detect_first_keypoints(
         settings: detector, its image size and its thresholds.
         device: device of the computation and of the result.
         batch: maximum number of images per call of the detector; large images come in smaller batches.
-        on_progress: called with the number of images done and their total, in this process.
+        on_progress: called with two numbers for this process: images done, and images in total.
         group: the processes that share the images; each gets the keypoints of all images.
     """
     scale = pixels.shape[-1] / settings.image_size

@@ -4,8 +4,8 @@ These detectors need no download and have no license restrictions.
 
 The suppression selects points that are spread over the image. If it were given all candidates, it would
 select many weak points in the background. So it gets only the strongest candidates, `candidates_per_point`
-for each requested point. This number was tuned on faces with 68 known landmarks, so that as many landmarks as
-possible have a selected point nearby (docs/keypoints.md).
+for each requested point (docs/keypoints.md). This number was chosen on faces with 68 known landmarks. With
+this number, the most landmarks had a selected point nearby.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from selfmark.points import FloatArray, Keypoints
 ByteArray = npt.NDArray[np.uint8]
 
 THREADS = min(16, os.cpu_count() or 1)
-_PIXEL_BYTES = 240  # memory that SIFT takes per image pixel, measured; SIFT doubles the size first
+_PIXEL_BYTES = 240  # memory that SIFT takes per image pixel, measured; SIFT first doubles the image size
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def compute_outlier_scores(
     count = len(descriptor)
     unit = F.normalize(descriptor.float(), dim=1)
     drawn = torch.randperm(count, generator=generator, device=generator.device)[:sample].to(unit.device)
-    others = unit[drawn]
+    sampled = unit[drawn]
     num_neighbors = min(neighbors, len(drawn) - 1)
     if num_neighbors < 1:
         return torch.zeros(count, device=unit.device)
@@ -78,7 +78,7 @@ def compute_outlier_scores(
         medians = []
         for start in range(rows.start, rows.stop, block_size):
             stop = min(start + block_size, rows.stop)
-            similarity = unit[start:stop] @ others.T
+            similarity = unit[start:stop] @ sampled.T
             own_column = column[start:stop]
             drawn_rows = torch.nonzero(own_column >= 0)[:, 0]
             similarity[drawn_rows, own_column[drawn_rows]] = -torch.inf

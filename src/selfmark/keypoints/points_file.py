@@ -33,7 +33,8 @@ def read_points_file(path: Path, names: Sequence[str], regions: FloatArray, size
     Args:
         path: the CSV file.
         names: names of the images, in the order of the image store.
-        regions: [N, 4] box (x, y, width, height) that the network sees of each image, in original pixels.
+        regions: [N, 4] part of each image that the network sees: a box (x, y, width, height) in original
+            pixels.
         size: side of the network's square image in pixels.
 
     Returns:
@@ -41,7 +42,8 @@ def read_points_file(path: Path, names: Sequence[str], regions: FloatArray, size
         file. A missing score is 1. Points outside the region of their image are omitted.
 
     Raises:
-        InputError: if the file cannot be read, names an unknown image, or has no point inside a region.
+        InputError: if the file cannot be read or is invalid, if an image is unknown or ambiguous, or if no
+            point is inside a region.
     """
     index = _NameIndex(names)
     rows = [

@@ -1,7 +1,7 @@
-"""Detect keypoints with selfmark's own weights of SuperPoint, trained on synthetic and public-domain images.
+"""Detect keypoints with SuperPoint and selfmark's own weights.
 
-The weights are part of the package and have its license. The scripts that train them are in the folder
-`training/keypoints` of the repository.
+The weights were trained on synthetic and public-domain images. They are part of the package and have its
+license. The scripts that train them are in the folder `training/keypoints` of the repository.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Implement SuperPoint (DeTone et al. 2018), the detector of the first keypoints in the paper.
 
 The network is a VGG-like encoder with two heads. For every cell of 8x8 pixels, the detector head predicts
-which of its pixels is a keypoint, or that none is, by a softmax over 64 + 1 channels. The descriptor head
-computes one descriptor per cell.
+which pixel of the cell is a keypoint, or that no pixel is, by a softmax over 64 + 1 channels. The descriptor
+head computes one descriptor per cell.
 """
 
 from __future__ import annotations

@@ -47,15 +47,16 @@ from selfmark.run.json_schema import (
 from selfmark.run.locks import exclusive
 from selfmark.run.tensor_files import read_tensors, require_finite, write_tensors
 
-TENSORS, DESCRIPTION = "map.safetensors", "map.json"  # TENSORS: the file of earlier versions
-_TENSORS = re.compile(r"map(-[0-9a-f]{16})?\.safetensors")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-# No fit gives larger numbers: landmarks and points lie within or near the network image, which has at most
-# some thousand pixels per side, and with a weight of 1 a point moves by as much as a landmark. The products
-# are far from overflowing the 32-bit numbers of the results.
+DESCRIPTION = "map.json"
+TENSORS = "map.safetensors"  # name of the file of arrays in earlier versions
+_TENSORS_PATTERN = re.compile(r"map(-[0-9a-f]{16})?\.safetensors")
+_DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
+# No fit gives larger numbers. Landmarks and points lie within or near the network image, which has at most a
+# few thousand pixels per side. With a weight of 1, a point moves by as much as a landmark. Products of these
+# limits are far from overflowing the 32-bit numbers of the results.
 _MAX_COORDINATE = 1e7  # network pixels
 _MAX_WEIGHT = 1e5
-# Checks of the fields of map.json, apart from those of the arrays.
+# Checks of most fields of map.json; `_mapping_from_json` checks the others.
 _FIELDS: dict[str, Check] = {
     "names": is_list_of(is_text),
     "model": is_text,
@@ -84,7 +85,7 @@ class LearnedMapping:
         options: Options of the fit.
         normalizer: Length that errors are divided by, as in `selfmark evaluate`.
         error: Mean error on held-out images in percent; None if there is only one image.
-        errors: Mean error of each of the L points; None for a point without an error on a held-out image.
+        errors: Mean error of each of the L points on held-out images; None if it could not be measured.
     """
 
     map: PointMap
@@ -108,7 +109,7 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
 
     Raises:
         DiskError: The files cannot be written; the old map stays.
-        InputError: The map has numbers that `load_mapping` would refuse.
+        InputError: The map has values that `load_mapping` would refuse.
     """
     arrays = {name: getattr(mapping.map, name) for name in ("weights", "constant", "reference")}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
@@ -132,7 +133,7 @@ def save_mapping(mapping: LearnedMapping, folder: Path) -> None:
         },
         "normaliser": mapping.normalizer,
     }
-    try:  # Read it like `load_mapping`: a map that cannot be loaded must not replace a good one.
+    try:  # Check the values like `load_mapping`: a map that cannot be loaded must not replace a good one.
         _mapping_from_json(json.loads(to_json(values)), mapping.map, len(mapping.map.weights) // 2)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"no usable map can be learned from {mapping.labels}: {error}") from error
@@ -150,13 +151,13 @@ def _tensors_name(digest: str) -> str:
 
 
 def _remove_unused_tensors(folder: Path) -> None:
-    """Remove the arrays that map.json does not refer to: of earlier maps and of interrupted commands."""
+    """Remove arrays that map.json does not name: those of earlier maps and of interrupted commands."""
     with suppress(OSError, InputError):  # Such files do no harm, and the next map removes them.
         path = folder / DESCRIPTION
         used = _find_tensors(read_json(path), folder).name if path.exists() else ""
-        for found in folder.glob("map*"):
-            if _TENSORS.fullmatch(strip_temporary(found.name)) and found.name != used:
-                remove_file(found)
+        for file in folder.glob("map*"):
+            if _TENSORS_PATTERN.fullmatch(strip_temporary(file.name)) and file.name != used:
+                remove_file(file)
 
 
 def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
@@ -191,9 +192,9 @@ def load_mapping(folder: str | Path, detector: Detector) -> LearnedMapping:
 
 
 def _find_tensors(values: Any, folder: Path) -> Path:
-    """Return the path of the arrays that belong to the content of map.json."""
+    """Return the path of the arrays of a map; `values` is the content of map.json."""
     digest = values.get("numbers") if isinstance(values, dict) else None
-    if isinstance(digest, str) and _DIGEST.fullmatch(digest):
+    if isinstance(digest, str) and _DIGEST_PATTERN.fullmatch(digest):
         path = folder / _tensors_name(digest)
         if path.exists() or not (folder / TENSORS).exists():
             return path

@@ -31,6 +31,7 @@ PRIOR_IMAGES = 3.0  # weight of the prior, as a number of annotated images
 AFFINE_VARIANCE = 0.02  # variance of the affine motion: translation, rotation, scale and shear
 BENDING_STD = 0.15  # standard deviation of the non-affine motion of a point
 BENDING_RANGE = 0.4  # distance over which the non-affine motion is correlated
+
 ALIGNMENT_STEPS = 5  # iterations of the Procrustes alignment in `compute_mean_shape`
 
 

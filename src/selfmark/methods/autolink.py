@@ -24,7 +24,7 @@ from selfmark.train.batch_plan import BatchSlice
 from selfmark.train.engine import Losses
 
 _CHUNK = 2**23  # number of distances from pixels to edges that are computed at a time, to save memory
-_CPU_CHUNK = 2**20  # this number on a CPU; its cache is small
+_CPU_CHUNK = 2**20  # the same on a CPU, whose cache is small
 _MIN_SQUARED_LENGTH = 1e-8  # minimum for an edge; avoids a division by 0 if two landmarks are equal
 
 

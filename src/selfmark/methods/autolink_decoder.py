@@ -29,8 +29,8 @@ class UNetDecoder(nn.Module):
         widths = [multiple * width for multiple in _MULTIPLES]
         self.first = nn.Conv2d(inputs, width, 3, padding=1)
         self.down = nn.ModuleList(_Block(fine, coarse, groups) for fine, coarse in pairwise(widths))
-        # The input of each upward block, except the first, is the output of the previous upward block
-        # together with the map of the downward path that has the resolution of this output.
+        # The input of each upward block, except the first, is the output of the previous upward block,
+        # concatenated with the map of the same resolution from the downward path.
         upward = [_Block(widths[-1], widths[-2], groups)]
         upward += [_Block(2 * coarse, fine, groups) for coarse, fine in pairwise(widths[-2::-1])]
         self.up = nn.ModuleList(upward)

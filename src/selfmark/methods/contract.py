@@ -55,8 +55,8 @@ class TrainedMethod(nn.Module, ABC):
     """A network with K maps, and everything else that its training needs, such as a decoder.
 
     softmax:          how the maps become distributions
-    uses_frame_pairs: whether a video frame is paired with a random frame of the same video, which can be the
-                      same frame; otherwise, and for still images, an image is paired with itself
+    uses_frame_pairs: whether a video frame is paired with a random frame of its video, possibly itself; if
+                      False, and for still images, an image is paired with itself
     """
 
     softmax: ClassVar[Softmax] = "space"

@@ -105,9 +105,9 @@ def matching_loss(
 ) -> Tensor:
     """Return the mean of d ** `power`, where d is the distance of the matched from the correct position.
 
-    The mean is taken over all cells that a source may match, and over all sources. The probability that a
-    source matches a cell is a softmax of its dot products with the targets. Sources whose correct position is
-    outside the image are ignored.
+    The mean is taken over the cells that a source may match, weighted by their probabilities, and over all
+    sources. The probabilities are a softmax of the dot products of the source with the targets. Sources whose
+    correct position is outside the image are ignored.
 
     Args:
         source: [B, P, D] vectors to match.

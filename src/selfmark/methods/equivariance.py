@@ -30,8 +30,8 @@ class Equivariance(TrainedMethod):
         warps = changes.draw_warps()
         second = warps.apply(first)
         given, warped = self.psi.distributions(torch.cat([first, second])).chunk(2)
-        # Positions are from -1 to 1. Convert the squared distance to that in an image of side
-        # `settings.side`.
+        # Positions are from -1 to 1. Convert the squared distance to squared pixels of an image that has
+        # `settings.side` pixels per side.
         alignment = alignment_loss(given, warped, warps) * (settings.side / 2) ** 2
         diversity = (diversity_loss(given, settings.pool) + diversity_loss(warped, settings.pool)) / 2
         total = alignment + settings.diversity_weight * diversity
@@ -39,7 +39,7 @@ class Equivariance(TrainedMethod):
 
 
 def alignment_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
-    """Return the expected squared distance of landmarks from the landmarks of warped images, mapped back.
+    """Return the expected squared distance between given landmarks and warped landmarks, mapped back.
 
     The paper sums |u - g(v)|^2 p(u) q(v) over all pairs of cells u and v. Expanding the square leaves only
     moments of p and of q, so that pairs need not be formed.

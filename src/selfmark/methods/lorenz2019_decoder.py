@@ -20,7 +20,7 @@ _HOURGLASS_DEPTH = 2  # levels of the hourglass that computes appearance feature
 DECODER_STRIDES = (32, 16, 8, 4, 2, 1)
 """Image pixels per cell at each resolution of the decoder, from coarse to fine."""
 
-_APPEARANCE_STRIDES = (32, 16, 8)  # the decoder gets appearances here, and shapes at all strides
+_APPEARANCE_STRIDES = (32, 16, 8)  # the decoder gets appearances at these strides, shapes at all
 _WIDTH_DIVISORS = {32: 1, 16: 1, 8: 1, 4: 2, 2: 4, 1: 8}  # stride -> divisor of the number of channels
 
 

@@ -8,7 +8,7 @@ Phi is the network of Stage 1, and Psi is the network of Stage 2. The steps are:
     rounds:     group keypoints into M clusters (Hungarian assignment), remove points far from their centroid,
                 and train Phi
     Stage 2:    train Psi with one heatmap per cluster, and merge clusters predicted at the same place
-    detector:   keep the heatmaps of the remaining clusters
+    detector:   keep the heatmaps of the largest remaining clusters, at most K
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def train_with_merging(run: Run, device: torch.device, is_new: bool) -> tuple[De
     Args:
         run: the run folder, locked.
         device: device to compute on.
-        is_new: whether the run was just created. If so, its folder is deleted if the images are unusable.
+        is_new: whether the run was just created. The folder of a new run is deleted if its images are
+            unusable.
     """
     store, feed, points = prepare_images(run, device, is_new)
     phi = run_stage1(run, store, feed, points)
@@ -159,7 +160,7 @@ def _merge(run: Run, psi: Psi, feed: PixelFeed, labeled: LabeledPoints, iteratio
 
 @torch.no_grad()
 def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
-    """Count in how many images each cluster is predicted, and each pair of clusters at the same place.
+    """Count the images in which each cluster, and each pair of clusters at the same place, is predicted.
 
     Only confident predictions count: those with a score of at least `mallis2020.min_confidence`.
     """

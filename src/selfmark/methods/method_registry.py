@@ -1,4 +1,4 @@
-"""List the methods of other papers by name."""
+"""List the methods of other papers by name, except `mallis2020`, which has its own training."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ METHODS: dict[str, type[TrainedMethod]] = {
 
 
 def build_method(config: Config) -> TrainedMethod:
-    """Create the networks of the method named in the config."""
+    """Create the networks of the method named in the settings."""
     return METHODS[config.method](config)

@@ -53,7 +53,8 @@ def train_method(run: Run, device: torch.device, is_new: bool) -> tuple[Detector
     Args:
         run: the run folder, locked.
         device: device to compute on.
-        is_new: whether the run was just created. If so, its folder is deleted if the images are unusable.
+        is_new: whether the run was just created. The folder of a new run is deleted if its images are
+            unusable.
     """
     config = run.config
     stages = stage_iterations(config)
@@ -175,18 +176,19 @@ def _locate_landmarks(
     psi.eval()
 
     def locate(rows: slice) -> list[Tensor]:
-        parts = []
+        passes = []
         for pixels in feed.sequential_batches(batch, rows):
             images = pixels.to(feed.device).float() / 255
             features, maps = psi.compute_features_and_heatmaps(images)
             peaks = heat_centroids(maps)
             mirrored = heat_centroids(psi(images.flip(-1)).flip(-1))
             descriptor_sum = sample_descriptors(features, peaks.cells).sum(0, keepdim=True)
-            parts.append((to_pixels(peaks.cells), to_pixels(mirrored.cells), peaks.score, descriptor_sum))
-        return [torch.cat(column) for column in zip(*parts, strict=True)]
+            passes.append((to_pixels(peaks.cells), to_pixels(mirrored.cells), peaks.score, descriptor_sum))
+        return [torch.cat(column) for column in zip(*passes, strict=True)]
 
     with report_out_of_memory(run, "runtime.predict_batch", batch):
-        # There is one sum of descriptors per pass, so that any number of processes rounds the total equally.
+        # There is one sum of descriptors per pass, so that the rounding of the total does not depend on the
+        # number of processes.
         located, mirrored_located, score, sums = run.group.compute_shared(len(feed), batch, locate)
     table = count_nearest_in_mirror(located.cpu().numpy(), mirrored_located.cpu().numpy())
     partners = find_mirror_partners(table)

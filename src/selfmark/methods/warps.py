@@ -62,7 +62,7 @@ def random_warps(settings: Methods, part: BatchSlice, generator: torch.Generator
     rotation = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
     moved = control @ rotation + settings.warp_shift * normal(1, 2)
     is_chosen = torch.rand((count, len(control), 1), generator=generator, device=device) < 0.5
-    # Move all control points a little, and a random half of them more.
+    # Move all control points a little, and about half of them more, chosen at random.
     moved = moved + settings.warp_all * normal(len(control), 2)
     moved = moved + settings.warp_some * normal(len(control), 2) * is_chosen
     return Warps(control, solution @ part.take(moved))

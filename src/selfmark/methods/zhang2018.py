@@ -126,7 +126,7 @@ def separation_loss(positions: Tensor, sigma: float) -> Tensor:
 
 
 def equivariance_loss(given: Tensor, warped: Tensor, warps: Warps) -> Tensor:
-    """Sum the squared distances of landmarks from the landmarks of the warped images, mapped back.
+    """Sum the squared distances between the given landmarks and the warped landmarks, mapped back.
 
     Args:
         given: [B, K, 2], positions in the given images, in units of half the image side.

@@ -41,7 +41,8 @@ def compute_bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
     """Return 1-based joints of shape 2 x 7 x F; x grows with the video's number, y with the frame's."""
     head = (48, 16)
     wrist, elbow, shoulder = (20, 60), (16, 45), (10, 30)  # x is the horizontal distance to the head.
-    right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]  # The right arm is on the left.
+    # The right arm is on the left of the image.
+    right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]
     left = [(head[0] + x, y) for x, y in (wrist, elbow, shoulder)]
     order = [head, right[0], left[0], right[1], left[1], right[2], left[2]]
     still = np.array(order, float).T[:, :, None] + [[[video * 0.5]], [[0.0]]]
@@ -143,10 +144,10 @@ def compute_h36m_pose(seed: int, frames: int) -> np.ndarray:
 def make_human36m(root: Path) -> Path:
     """Make videos of 121 frames; the last frame has no joints.
 
-    The reader takes frames 0, 50 and 100 of training videos, and frames 0 and 100 of test videos. S1 also has
-    a video of an action that the reader leaves out, WalkingDog. In the first video of S1, only 60 frames have
-    masks, and the mask of frame 50 is empty. The joints of S11's Directions.54138969 are missing, as in the
-    real data set.
+    The reader takes frames 0, 50 and 100 of training videos, and frames 0 and 100 of test videos. S1 and S9
+    also have a video of an action that the reader leaves out (WalkingDog, Smoking). In the first video of S1,
+    only 60 frames have masks, and the mask of frame 50 is empty. The joints of S11's Directions.54138969 are
+    missing, as in the real data set.
     """
     cdfwrite: Any = pytest.importorskip("cdflib.cdfwrite")
     videos = [

@@ -27,7 +27,7 @@ from tests.paper.datasets.face_miniatures import (
     write_t7,
 )
 
-# Optional files that are too large for the repository; tests that need them are skipped without them.
+# Folder of files that are too large for the repository. Tests of a file are skipped if it is missing.
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 
@@ -267,11 +267,11 @@ def test_yaw_agrees_with_faces_yt68() -> None:
     points = np.array([annotation["keypoints"] for annotation in annotations]).reshape(-1, 68, 3)
     yaw = estimate_yaw(points[..., :2])
     expected = [annotation["yaw_bucket"] for annotation in annotations]
-    same = [ours == theirs for ours, theirs in zip(classify_yaw(yaw), expected, strict=True)]
-    assert np.mean(same) == pytest.approx(0.935, abs=0.0005)  # docs/datasets.md has this number.
+    is_same = [ours == theirs for ours, theirs in zip(classify_yaw(yaw), expected, strict=True)]
+    assert np.mean(is_same) == pytest.approx(0.935, abs=0.0005)  # docs/datasets.md has this number.
     ratio = np.array([annotation["yaw_ratio"] for annotation in annotations])
     assert spearmanr(yaw, ratio).statistic == pytest.approx(0.98, abs=0.005)
-    differing = np.abs(yaw[~np.array(same)])
+    differing = np.abs(yaw[~np.array(is_same)])
     distance_to_edge = np.minimum(np.abs(differing - 30), np.abs(differing - 60))
     assert distance_to_edge.max() < 8
 

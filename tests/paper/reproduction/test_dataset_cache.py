@@ -106,7 +106,7 @@ def test_folder_names_have_not_changed_since_selfmark_0_1(
         cached.write_test_file(),
         cached.write_fit_file(0, 2),
         cached.write_start_train_file(start),
-        cached.write_start_file(start, 0, preset("fast")),
+        cached.write_start_points_file(start, 0, preset("fast")),
     ]
     assert [file.parent.name for file in files] == folders.split()
 
@@ -128,7 +128,7 @@ def test_a_moved_data_set_gets_new_files(cached: CachedDataset, tmp_path: Path) 
 def test_start_points_are_shifted_annotated_points(cached: CachedDataset) -> None:
     """The points are shifted by up to three pixels of a 256-pixel crop, whatever the size of the image."""
     start, config = StartPoints((0, 30, 67), 3.0), preset("paper")
-    with cached.write_start_file(start, 0, config).open() as handle:
+    with cached.write_start_points_file(start, 0, config).open() as handle:
         rows = list(csv.DictReader(handle))
     train = cached.data.train
     assert len(rows) == 3 * len(train)
@@ -153,7 +153,7 @@ def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None
     content = json.loads(partial.write_start_train_file(start).read_text())
     file_names = [image["file_name"] for image in content["images"]]
     assert file_names == [str((partial.base.root / file).resolve()) for file in train.paths[6:]]
-    with partial.write_start_file(start, 0, preset("paper")).open() as handle:
+    with partial.write_start_points_file(start, 0, preset("paper")).open() as handle:
         rows = list(csv.DictReader(handle))
     assert list(dict.fromkeys(row["image"] for row in rows)) == file_names
     assert len(rows) == 2 * len(file_names) - 1
@@ -167,7 +167,7 @@ def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None
 
 def test_unknown_start_points_raise(cached: CachedDataset) -> None:
     with pytest.raises(InputError, match="start point 68 does not exist: celeba has points 0 to 67"):
-        cached.write_start_file(StartPoints((68,), 3.0), 0, preset("paper"))
+        cached.write_start_points_file(StartPoints((68,), 3.0), 0, preset("paper"))
 
 
 @pytest.mark.parametrize("name", ["human36m", "human36m32"])

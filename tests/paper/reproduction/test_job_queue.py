@@ -23,7 +23,7 @@ JOBS = [Job(f"job-{number}") for number in range(6)]
 
 
 def _run_all(folder: Path, seconds: float) -> None:
-    """Run all jobs; write a line when a job starts, so that a job that is run twice has two lines."""
+    """Run all jobs. Each start of a job writes a line, so a job that runs twice has two lines."""
 
     def run(job: Job) -> None:
         with open(folder / "started.txt", "a") as handle:

@@ -62,7 +62,7 @@ def test_bbcpose_is_trained_on_temporal_pairs(
 
 
 def _make_ls3d(root: Path, scene: Scene) -> None:
-    """Fill the layout of LS3D with images of the demo, as the images of `face_miniatures` look alike."""
+    """Fill the layout of LS3D with images of the demo, because the images of `face_miniatures` look alike."""
     dataset = demo_datasets.make_dataset("ls3d", root, scene)
     for row, xy in enumerate(dataset.train.xy):
         part = ("AFW", "HELEN", "IBUG", "LFPW")[row % 4]

@@ -59,7 +59,7 @@ def _read(row: Row, column: Column, metric: str, view: View) -> Value:
     return None if results is None else parsed.read(results, argument)
 
 
-def test_backward_errors_have_a_column_for_guessing_and_faces_a_row_with_the_authors_eye_distance() -> None:
+def test_backward_errors_get_a_guessing_column_and_faces_get_a_row_with_the_authors_eye_distance() -> None:
     columns = [
         {"name": "Fwd", "metric": "forward"},
         {"name": "Bwd", "metric": "backward"},

@@ -50,11 +50,11 @@ def read(root: Path) -> Dataset:
     fields = ("type", "train_frames", "train_joints", "test_frames", "test_joints")
     videos = matlab_files.get_matlab_structs(table, matlab_files.load_matlab(table), "bbcpose", fields)
 
-    parts: dict[str, list[AnnotatedObjects]] = {"train": [], "test": []}
+    videos_by_kind: dict[str, list[AnnotatedObjects]] = {"train": [], "test": []}
     num_missing = 0
     for number, video in enumerate(videos[:NUM_VIDEOS], 1):
         kind = matlab_files.get_matlab_text(table, video, "type")
-        if kind not in parts:
+        if kind not in videos_by_kind:
             continue  # a validation video
         frames = matlab_files.get_matlab_numbers(table, video, f"{kind}_frames", (1, None))[0].astype(
             np.int64
@@ -65,16 +65,17 @@ def read(root: Path) -> Dataset:
         step = TRAIN_STEP if kind == "train" else 1
         # Coordinates are 1-based: the official evaluation shrinks images by x -> (x - 1) / 2 + 1.
         xy = joints.transpose(2, 1, 0)[::step] - 1
-        part, missing = _read_video(root, video_folder, number, frames[::step], xy)
-        parts[kind].append(part)
+        objects, missing = _read_video(root, video_folder, number, frames[::step], xy)
+        videos_by_kind[kind].append(objects)
         num_missing += missing
-    for kind, kind_parts in parts.items():
-        if not sum(map(len, kind_parts)):
+    for kind, kind_videos in videos_by_kind.items():
+        if not sum(map(len, kind_videos)):
             raise InputError(
                 f"{video_folder} contains none of the frames that {table} lists for '{kind}' videos"
             )
-    num_train = sum(map(len, parts["train"]))
-    objects, notes = _add_boxes(concatenate_objects(parts["train"] + parts["test"], NAMES), root)
+    num_train = sum(map(len, videos_by_kind["train"]))
+    all_videos = videos_by_kind["train"] + videos_by_kind["test"]
+    objects, notes = _add_boxes(concatenate_objects(all_videos, NAMES), root)
     if num_missing:
         notes.insert(0, f"annotated frames left out because they are missing: {num_missing}")
     return Dataset(

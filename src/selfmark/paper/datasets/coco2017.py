@@ -19,7 +19,7 @@ from selfmark.images.coco import read_coco
 from selfmark.paper.datasets.body_annotations import pair_points_by_side
 from selfmark.paper.datasets.dataset import Dataset, files_exist, find_path
 
-# Objects of which a smaller fraction of points is annotated are left out; often only a hand is visible.
+# Objects with a smaller fraction of annotated points are left out; often only a hand of them is visible.
 MIN_POINT_FRACTION = 0.5
 NUM_SAMPLES = 20  # number of images to look for in each possible folder
 

@@ -1,7 +1,7 @@
-"""Read data sets as COCO files: train.json, test.json, and fit.json if other images fit the regressors.
+"""Read data sets as COCO files: train.json, test.json, and fit.json if regressors have images of their own.
 
 `selfmark datasets write` writes these files. They can replace the official files of a data set, for example
-with other crops or labels. A note beside the results then says so.
+with other crops or labels. In this case, a note beside the results says so.
 """
 
 from __future__ import annotations

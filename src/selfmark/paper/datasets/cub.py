@@ -42,13 +42,13 @@ def read(root: Path) -> Dataset:
     image_rows = _read_numbered(find_path(root, "images.txt", title=TITLE), 1)
     split_rows = _read_numbered(find_path(root, "train_test_split.txt", title=TITLE), 1)
     box_rows = _read_numbered(find_path(root, "bounding_boxes.txt", title=TITLE), 4)
-    parts = find_path(root, "parts/part_locs.txt", title=TITLE)
+    parts_file = find_path(root, "parts/part_locs.txt", title=TITLE)
     find_path(root, "images", title=TITLE)  # raises if the folder of images is missing
 
     numbers = list(image_rows)
     row_of = {number: row for row, number in enumerate(numbers)}
     xy = np.full((len(numbers), len(NAMES), 2), np.nan)
-    for where, (number, *words) in read_rows(parts, 5):
+    for where, (number, *words) in read_rows(parts_file, 5):
         part, x, y, is_visible = parse_numbers(words, where)
         if number not in row_of or part not in range(1, len(NAMES) + 1):
             raise InputError(f"{where}: unknown image {number} or unknown part {words[0]}")

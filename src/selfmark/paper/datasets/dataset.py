@@ -1,4 +1,4 @@
-"""Define `Dataset`, which all data sets of the paper share, its COCO files, and functions for readers.
+"""Define `Dataset`, the common form of the paper's data sets, with its COCO files and functions for readers.
 
 There is one reader module per official layout. A reader turns folders and list files into a `Dataset`.
 `discover` and `evaluate` read the COCO files that are written from a `Dataset`. These files contain the
@@ -35,7 +35,7 @@ class Dataset:
     """A category of objects with the paper's splits.
 
     Attributes:
-        name: Name in `registry.DATASETS`.
+        name: Name in `dataset_registry.DATASETS`.
         root: Folder that the paths of images are relative to.
         category: Name of the category, e.g. "face".
         names: Names of the L points.
@@ -94,14 +94,14 @@ def write_coco_dataset(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     """
     require_replaceable(folder, dataset.root)
     with report_write_errors(f"to {folder}"):
-        remove_file(folder / "fit.json")  # A file from earlier may belong to another data set.
+        remove_file(folder / "fit.json")  # An earlier file may belong to another data set.
     for name, split in dataset.splits.items():
         write_coco_split(dataset, split, folder / f"{name}.json")
     return folder / "train.json", folder / "test.json"
 
 
 def require_replaceable(folder: Path, root: Path, inputs: Sequence[Path | None] = ()) -> None:
-    """Raise if `write_coco_dataset` would replace or remove a file that is an input or not its own.
+    """Raise if `write_coco_dataset` would replace or remove an input, or a file that selfmark did not write.
 
     Args:
         folder: Output folder.
@@ -151,7 +151,7 @@ def _to_coco(dataset: Dataset, split: AnnotatedObjects) -> dict[str, Any]:
     root = dataset.root.resolve()
     images: dict[tuple[str, int | None], dict[str, Any]] = {}
     annotations = []
-    no_points = [0] * (3 * len(dataset.names))  # shared by objects without points: up to 200,000 objects
+    no_points = [0] * (3 * len(dataset.names))  # shared by all objects without points, up to 200,000
     for row, ref in enumerate(split.refs):
         key = (str(root / ref.path), ref.frame)
         if key not in images:

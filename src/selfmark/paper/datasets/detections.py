@@ -110,7 +110,7 @@ def _note_missing(count: int, split: str, missing: str) -> str:
 def _match_detections(
     split: AnnotatedObjects, detections: AnnotatedObjects, file: Path
 ) -> npt.NDArray[np.int64]:
-    """Return [N]: for each object, the row of the closest detection in its image; -1 if there is none."""
+    """Return the row of the detection closest to each object in its image, [N]; -1 if there is none."""
     rows_by_name: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for row in np.flatnonzero(detections.visible.any(axis=1)).tolist():
         rows_by_name[detections.refs[row].path.name, detections.refs[row].frame].append(row)

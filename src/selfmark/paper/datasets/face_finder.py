@@ -46,19 +46,19 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
             relative[row] = _find_largest(cascade, pixels) / sizes[row]
         if on_progress is not None:
             on_progress(row + 1, len(files))
-    is_readable, found = np.isfinite(sizes[:, 0]), np.isfinite(relative[:, 0])
-    if not found.any():
+    is_readable, has_face = np.isfinite(sizes[:, 0]), np.isfinite(relative[:, 0])
+    if not has_face.any():
         raise InputError(f"no face was found in any of the {len(files)} images of {dataset.root}")
-    boxes = np.where(found[:, None], relative, np.nanmedian(relative, axis=0)) * sizes
+    boxes = np.where(has_face[:, None], relative, np.nanmedian(relative, axis=0)) * sizes
     row_of = {file: row for row, file in enumerate(files)}
     splits = {
         name: replace(split, boxes=boxes[[row_of[file] for file in split.paths]])
         for name, split in dataset.splits.items()
     }
-    num_readable, num_found = int(is_readable.sum()), int(found.sum())
+    num_readable, num_with_face = int(is_readable.sum()), int(has_face.sum())
     note = (
         "boxes are those of OpenCV's Haar cascade, while the paper used S3FD; in "
-        f"{num_readable - num_found} of {num_readable} images it found no face, so the median box is used"
+        f"{num_readable - num_with_face} of {num_readable} images it found no face, so the median box is used"
     )
     return dataset.replace_splits(splits, [note])
 
@@ -76,6 +76,6 @@ def _load_cascade() -> Any:
 def _find_largest(cascade: Any, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """Return x, y, w, h of the largest face; NaN if none is found."""
     gray = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
-    found = cascade.detectMultiScale(gray, _SCALE_STEP, _MIN_NEIGHBORS)
-    faces = np.asarray(found, dtype=np.float64).reshape(-1, 4)
+    boxes = cascade.detectMultiScale(gray, _SCALE_STEP, _MIN_NEIGHBORS)
+    faces = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
     return faces[np.argmax(faces[:, 2] * faces[:, 3])] if len(faces) else np.full(4, np.nan)

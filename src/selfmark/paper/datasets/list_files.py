@@ -9,7 +9,7 @@ from pathlib import Path
 from selfmark.errors import InputError
 from selfmark.images.input_files import read_text_lines
 
-_MAX_DIGITS = 12  # of the number of rows; Python converts no numbers of thousands of digits
+_MAX_DIGITS = 12  # digits of the number of rows; Python refuses to convert thousands of digits
 Row = tuple[str, list[str]]  # file and line number for messages, and the words of the line
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 _HEADER = 128  # bytes
 _INT32, _UINT32, _MATRIX, _COMPRESSED = 5, 6, 14, 15  # types of elements
 _SPARSE = 5  # class of sparse matrices, whose dimensions say nothing about their size
-_MAX_DEPTH = 20  # largest number of matrices around a matrix
+_MAX_DEPTH = 20  # largest depth of nested matrices
 _MAX_COMPRESSION = 100  # bytes of content per byte of the file; about 10 for coordinates
 _SMALL = 16_000_000  # bytes; a file may always have this much content
 

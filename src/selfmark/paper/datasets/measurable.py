@@ -1,4 +1,4 @@
-"""Leave out objects whose errors cannot be measured because the length to divide by is zero or unknown."""
+"""Leave out objects whose errors cannot be measured, because their normalizing length is zero or unknown."""
 
 from __future__ import annotations
 

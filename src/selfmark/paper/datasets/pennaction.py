@@ -30,8 +30,8 @@ ACTIONS = (
     "tennis_serve", "tennis_forehand", "baseball_pitch", "baseball_swing", "jumping_jacks", "golf_swing",
 )  # fmt: skip
 NUM_TEST_VIDEOS = 5  # number of test videos of each action
-# Margin of boxes that are made from the joints, relative to the longer side of the tight box. It is needed,
-# because the highest joint is the middle of the head.
+# Margin of boxes that are made from the joints, relative to the longer side of the tight box. A margin is
+# needed, because the highest joint is the middle of the head.
 MARGIN = 0.15
 
 

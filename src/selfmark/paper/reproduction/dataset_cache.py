@@ -91,8 +91,8 @@ class CachedDataset:
         has_start_point = np.any(np.isfinite(train.xy[:, list(start.points)]).all(axis=2), axis=1)
         if not has_start_point.any():
             raise InputError(
-                f"annotated points of {self.data.name} are to be first keypoints, but none of its "
-                f"{len(train)} training images has any"
+                f"annotated points of {self.data.name} were requested as first keypoints, but none of its "
+                f"{len(train)} training images has any of them"
             )
         return train.select(has_start_point)
 
@@ -113,7 +113,7 @@ class CachedDataset:
             "points used as first keypoints"
         ]
 
-    def write_start_file(self, start: StartPoints, seed: int, config: Config) -> Path:
+    def write_start_points_file(self, start: StartPoints, seed: int, config: Config) -> Path:
         """Write the CSV file of randomly shifted start points unless it exists; return its path."""
         labels = compute_annotations_digest(self.data, self.data.train)
         images = ", ".join(f"{name}={value!r}" for name, value in used_image_settings(config.images).items())

@@ -202,7 +202,7 @@ def make_plan(
     plan, planner = ExperimentPlan(), _Planner(library, preset_name, changes)
     for key, spec in _iterate_cells(experiments):
         if spec.train is None or spec.test is None or spec.metric is None:
-            raise ValueError("experiments are checked when they are parsed")
+            raise ValueError(f"cell {key} has no data set or no metric")
         if {(spec.train, spec.points), (spec.test, spec.points)} & missing:
             plan.cells[key] = Cell(spec.metric, None)
         else:

@@ -1,8 +1,9 @@
 """Add reference values to an experiment, so that the reader of a table can judge its numbers.
 
-Every backward error and every cumulative curve gets the error of guessing the mean shape as a reference. The
-backward error of Stage 1 also gets the backward error over found landmarks only. Errors of 68 facial points
-that are divided by the inter-ocular distance are repeated with the distance that the authors' program uses.
+The reference of every backward error and every cumulative curve is the error of guessing the mean shape. The
+backward error of Stage 1 has another reference: the backward error over only those landmarks that were found.
+Errors of 68 facial points that are divided by the inter-ocular distance are repeated with the distance that
+the authors' program uses.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ReadCell = Callable[[Row, Column, str, View], Value]  # reads the value of a met
 AUTHORS_EYES = "by points 41 and 46"  # end of the names of rows that use the authors' inter-ocular distance
 GUESSING = "guessing"
 
-# Mapping from a metric to its reference values. These are a mapping from the label of each reference value to
-# the metric that it shows.
+# Mapping from a metric to its reference values: from the label of each reference value to the metric that
+# contains it.
 _REFERENCES: dict[str, dict[str, str]] = {
     "backward": {GUESSING: "backward_guessing"},
     "stage1_backward": {
@@ -58,8 +59,8 @@ def with_authors_eyes(results: Results) -> Results | None:
     if "rounds" in results:
         rounds = [with_authors_eyes(entry) for entry in results["rounds"]]
         return None if None in rounds else results | {"rounds": rounds}
-    other = results.get("inter_ocular", {}).get("points_41_46")
-    return results | other if other and results["normaliser"] == "inter_ocular" else None
+    converted = results.get("inter_ocular", {}).get("points_41_46")
+    return results | converted if converted and results["normaliser"] == "inter_ocular" else None
 
 
 @dataclass(frozen=True)

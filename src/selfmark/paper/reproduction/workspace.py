@@ -128,7 +128,7 @@ def train_or_resume(workspace: Workspace, training: Training) -> None:
     settings, images = dict(training.settings), cached.write_train_file()
     if training.start is not None:
         images = cached.write_start_train_file(training.start)
-        points = cached.write_start_file(training.start, training.config.seed, training.config)
+        points = cached.write_start_points_file(training.start, training.config.seed, training.config)
         settings |= {"keypoints.detector": "file", "keypoints.points_file": str(points)}
     with workspace.open_listener() as listener:
         train(
@@ -181,7 +181,7 @@ def _build_task(workspace: Workspace, measurement: Measurement, folder: Path) ->
         run=workspace.run_folder(training) if measurement.needs_training else None,
         config=config,
         test=cached.write_test_file(),
-        # An evaluation of Stage 2 draws several samples itself, so its file has all images.
+        # The evaluation of Stage 2 draws its own samples, so it gets a file with all images.
         fit=cached.write_fit_file(
             config.seed, None if measurement.kind == "detector" else measurement.fit_images
         ),

@@ -318,7 +318,7 @@ class CocoFile:
     def category(self, annotations: Sequence[CocoAnnotation]) -> CocoCategory:
         """Return the category of these annotations; raise if they have different categories.
 
-        If no category of the file names points, return the file's only category, or an empty category if
+        If no category of the file lists keypoints, return the file's only category, or an empty category if
         the file has several categories or none.
         """
         entries = _entries(self.path, self.content, "categories")
@@ -354,7 +354,7 @@ class CocoFile:
         return used or with_points[0]
 
     def image_folder(self, image: CocoImage) -> Path:
-        """Return the folder that file names are relative to: the first usual folder that has this image."""
+        """Return the folder that file names are relative to: the first of three that has this image."""
         folders = (
             self.path.parent,
             self.path.parent / "images",

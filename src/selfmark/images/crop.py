@@ -104,7 +104,7 @@ def keypoint_bounds(
 
     Args:
         sizes: [N, 2], width and height of the originals, pixels.
-        boxes: [N, 4], x, y, w, h of the objects; rows of NaN where the object fills the image.
+        boxes: [N, 4], x, y, w, h of the objects; rows of NaN where there is no box.
         regions: [N, 4], x, y, w, h of the crop regions.
         size: side of the network's images, pixels.
 

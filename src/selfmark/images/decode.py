@@ -209,8 +209,8 @@ def _to_rgb(image: Image.Image) -> Pixels:
 def _convert_integers(values: npt.NDArray[np.integer], is_16_bit: bool) -> Pixels:
     """Convert mode "I" of Pillow, which does not tell the bit depth of the file.
 
-    Unless the format is known to have 16 bits, assume 8 or 16 bits, whichever fits the values; scale values
-    that fit neither to 0..255.
+    Unless the format is known to have 16 bits, assume 8 or 16 bits, whichever fits the values. Values that
+    fit neither are scaled to 0..255.
     """
     smallest, largest = int(values.min()), int(values.max())
     if is_16_bit or (smallest >= 0 and 255 < largest <= 65535):

@@ -39,7 +39,7 @@ _MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Ranges of the inputs and outputs of a convolution that follows a ReLU, so that its inputs are >= 0.
+    """Ranges of the inputs and outputs of a convolution after a ReLU; the inputs are therefore >= 0.
 
     Attributes:
         max_input: Largest input.

@@ -1,8 +1,8 @@
 """Read the images, annotations and categories of a COCO file (JSON).
 
 Label files come from many tools, so nothing in them is trusted. `read_coco` checks the structure that every
-caller relies on. Each method checks the values that it returns, so a file whose annotations are incomplete
-can still be used as a list of images. Messages name the entry, e.g. "labels.json: annotations[3]".
+caller relies on. Each method checks only the values that it returns. A file with incomplete annotations can
+therefore still be used as a list of images. Messages name the entry, e.g. "labels.json: annotations[3]".
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
         size: number of output pixels.
 
     Returns:
-        The slice of the image that is needed, the number of pixels that the slice is averaged down to, and
-        the position [size] of each output pixel among these averaged pixels.
+        The slice of the image to read; the number of averages to compute from its pixels; and the position
+        [size] of each output pixel among these averages.
     """
     shrink = extent / size
     margin = 1 if shrink < 1 else 0  # enlarging also needs the pixels next to the region

@@ -87,7 +87,7 @@ def read_image_size(path: Path) -> tuple[int, int]:
 def decode_image(
     path: Path, max_megapixels: float, max_reduction: Callable[[tuple[int, int]], float]
 ) -> DecodedImage:
-    """Read an upright image; decode a JPEG at a reduced size, which is faster, if that is allowed.
+    """Read an upright image; a JPEG is decoded at a reduced size, which is faster, if the caller allows it.
 
     Only the first frame of a file is read. Transparent parts become white. 16-bit gray is divided by 257.
     Gray without a fixed range (floats, and integers beyond 16 bits) is scaled so that its minimum becomes 0

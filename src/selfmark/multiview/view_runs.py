@@ -59,7 +59,7 @@ def discover_views(
 
     Raises:
         InputError: `output` is not empty, there is nothing to resume, the views or options differ from those
-            to resume, a view is not inside an image, or several processes train together.
+            of the resumed runs, a view is not inside an image, or several processes train together.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":  # Every process would create the folder and its views.json.
         raise InputError("--views works in a single process: start selfmark without torchrun")

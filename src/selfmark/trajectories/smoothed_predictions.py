@@ -23,7 +23,7 @@ _BATCH = 256  # objects per batch of the result
 
 
 def record_smoothing(card: ModelCard, settings: Smoothing) -> ModelCard:
-    """Return a copy of the card that names the smoothing method, so that exported files can state it."""
+    """Return a copy of the card with the name of the smoothing method, which exported files then state."""
     return replace(card, provenance={**card.provenance, SMOOTHING: settings.method})
 
 

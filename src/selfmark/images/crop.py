@@ -126,8 +126,8 @@ def keypoint_bounds(
 def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
     """Return the pixels of a region, [size, size, 3] uint8, aligned exactly with `to_network`.
 
-    Border pixels are repeated outside the image. When shrinking, each output pixel is the average over the
-    area it covers, which avoids aliasing.
+    Border pixels are repeated outside the image. When the image is reduced, each output pixel is the average
+    over the area that it covers; this avoids aliasing.
     """
     x, y, width, height = np.asarray(region, dtype=np.float64).tolist()
     x_slice, columns, x_positions = _plan_axis(x, width, image.shape[1], size)

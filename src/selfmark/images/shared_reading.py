@@ -66,7 +66,7 @@ class _SharedViews:
         store_gigabytes: float,
         on_progress: Callable[[int, int], None] | None,
     ) -> ImageStore | None:
-        """Return the crops of one view; None if they have to be read alone."""
+        """Return the crops of one view; None if this view must be read alone."""
         boxes = {ref.box for ref in refs}
         view = boxes.pop() if len(boxes) == 1 else None
         if view is None:

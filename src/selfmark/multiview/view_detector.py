@@ -116,7 +116,7 @@ class ViewDetector(Detector):
         """Yield the landmarks of all views batch by batch, in pixels of the whole images.
 
         Each image is decoded once and cropped to all views. An image is left out if it cannot be read, or if
-        a view is not inside it: the frames of a video can have different sizes.
+        a view is not inside the image: the frames of a video can have different sizes.
 
         Raises:
             InputError: A view is not inside the size that the header of a file states, or an image has a box.

@@ -34,7 +34,7 @@ class AnimalPositions:
 
     center: [A, 2]
     radius: [A], extent of the body from its center; NaN also for animals that may be covered by another
-    pixels: pixels [P, 2] of each animal; None if it shares its blob or is not visible
+    pixels: pixels [P, 2] of each animal; None for an animal that shares its blob or is not visible
     """
 
     center: Floats

@@ -27,8 +27,8 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
         weight: [T] precision of each measurement, relative to that of a measurement with the noise r (see
             `time_constant`); 0 if there is no measurement.
         seconds: [T] times, strictly ascending.
-        time_constant: movements much shorter than this many seconds are treated as noise. It sets the ratio
-            of the acceleration noise q to the measurement noise r: q / r = step / time_constant^4, where
+        time_constant: movements much shorter than this many seconds are treated as noise. This time sets the
+            ratio of acceleration noise q to measurement noise r: q / r = step / time_constant^4, where
             `step` is the median time between two rows. The time constant is limited to about 300 steps.
 
     Returns:

@@ -65,6 +65,16 @@ def test_photos_are_drawn_with_all_their_objects(tmp_path: Path) -> None:
         assert get_pixel(second, xy[2, index]).max() < 30, "this object is in the first photo only"
 
 
+def test_a_photo_with_a_skipped_object_is_drawn(tmp_path: Path) -> None:
+    Image.new("RGB", (500, 500)).save(tmp_path / "a.png")
+    refs = [ImageRef(tmp_path / "a.png", None, box) for box in ((0, 0, 450, 450), (900, 0, 9, 9))]
+    predictions = make_predictions(refs[:1], POINTS[None])  # the second box is outside the image
+    assert list(draw_photos(predictions, refs, CARD, tmp_path, Layout())) == predictions
+    drawn = np.array(Image.open(tmp_path / "drawn" / "a.jpg"))
+    for point, color in zip(POINTS, COLORS, strict=True):
+        assert np.abs(get_pixel(drawn, point) - color).max() < 60
+
+
 def test_all_labeled_photos_have_different_names(tmp_path: Path) -> None:
     """If the labeled copy of a.png is called a.png.jpg, that of the photo a.png.jpg needs another name."""
     names = ["a.png", "a.jpg", "a.png.jpg", "a.png.jpg.png", "b.png"]

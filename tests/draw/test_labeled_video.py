@@ -288,7 +288,7 @@ def test_labeled_videos_keep_the_folders_of_their_sources(tmp_path: Path) -> Non
 
 
 def test_a_frame_in_which_only_hidden_landmarks_are_known_is_written_without_drawings(tmp_path: Path) -> None:
-    """Smoothing keeps an object if any of its landmarks is known, even if that landmark is hidden."""
+    """Smoothing keeps such objects if its caller does not name the shown landmarks."""
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
     xy = np.repeat(POINTS[None], len(refs), axis=0)

@@ -35,14 +35,14 @@ TWO_ANIMALS = [
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module keypoint_moseq.io without the rest of the package, which needs JAX."""
-    found = importlib.util.find_spec("keypoint_moseq")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("keypoint_moseq")
+    if spec is None or not spec.submodule_search_locations:
         pytest.skip("needs keypoint-moseq, which 'make readers' installs")
     for name in _UNUSED:
         if name not in sys.modules:
             monkeypatch.setitem(sys.modules, name, MagicMock())
     package = ModuleType("keypoint_moseq")
-    package.__path__ = list(found.submodule_search_locations)
+    package.__path__ = list(spec.submodule_search_locations)
     monkeypatch.setitem(sys.modules, "keypoint_moseq", package)
     yield importlib.import_module("keypoint_moseq.io")
     for name in ("keypoint_moseq.io", "keypoint_moseq.util"):

@@ -143,8 +143,8 @@ def test_files_are_found_below_the_document_root(tmp_path: Path, monkeypatch: py
     tasks = json.loads(write_label_studio(make_predictions(objects), CARD, tmp_path).read_text())
     monkeypatch.setattr(io, "LOCAL_FILES_DOCUMENT_ROOT", str(tmp_path))
     for task, (ref, _) in zip(tasks, objects, strict=True):
-        found = io.get_local_path(task["data"]["image"], download_resources=False)
-        assert Path(found).samefile(ref.path)
+        local_path = io.get_local_path(task["data"]["image"], download_resources=False)
+        assert Path(local_path).samefile(ref.path)
 
 
 def test_points_outside_the_image_are_moved_to_its_border(tmp_path: Path) -> None:

@@ -117,11 +117,11 @@ def test_peaks_at_borders_and_between_cells_agree_with_torch(refine: PeakMethod)
         ir_version=8,
     )
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    found_xy, found_score = session.run([xy, score], {"maps": maps.numpy()})
+    graph_xy, graph_score = session.run([xy, score], {"maps": maps.numpy()})
     expected = read_heatmaps(maps, refine)
-    np.testing.assert_allclose(found_xy, to_pixels(expected.cells), atol=1e-4)
-    np.testing.assert_allclose(found_score, expected.score.clamp(0, 1), atol=1e-6)
-    np.testing.assert_allclose(to_cells(torch.from_numpy(found_xy[0])), cells, atol=0.51)
+    np.testing.assert_allclose(graph_xy, to_pixels(expected.cells), atol=1e-4)
+    np.testing.assert_allclose(graph_score, expected.score.clamp(0, 1), atol=1e-6)
+    np.testing.assert_allclose(to_cells(torch.from_numpy(graph_xy[0])), cells, atol=0.51)
 
 
 def test_batches_of_different_sizes_give_the_points_of_the_detector(scene: Scene, tmp_path: Path) -> None:

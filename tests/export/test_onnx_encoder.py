@@ -1,4 +1,4 @@
-"""Test the ONNX export of networks on a pretrained encoder: the graph agrees with torch."""
+"""Test the ONNX export of networks with a pretrained encoder: the graph agrees with torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Test what all export formats guarantee: atomic files, clear errors, and bounded memory.
 
-The list of files that a format announces is tested for all formats. The other tests leave out CSV, and
-SLEAP, NWB and Ultralytics, which have their own tests of errors.
+The test of the files that a format announces covers all formats. The other tests leave out four formats: CSV,
+and SLEAP, NWB and Ultralytics, whose errors are tested in their own modules.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ def test_the_exif_orientation_of_sixteen_bits_is_undone(tmp_path: Path) -> None:
 FORMATS_WITH_ORIENTATION = ["a.jpg", "a.png", "a.tif", "a.webp"]
 
 
-def describe_orientation(orientation: int) -> bytes:
+def make_xmp(orientation: int) -> bytes:
     """Return the XMP metadata of an image with this orientation."""
     return f'<x:xmpmeta xmlns:x="adobe:ns:meta/" tiff:Orientation="{orientation}"/>'.encode()
 
@@ -333,7 +333,7 @@ def test_the_size_in_the_header_of_a_tiff_does_not_depend_on_its_encoding(
 def test_the_size_in_the_header_is_upright_if_only_xmp_has_the_orientation(
     tmp_path: Path, orientation: int, name: str
 ) -> None:
-    metadata = describe_orientation(orientation)
+    metadata = make_xmp(orientation)
     options: dict[str, object] = {"xmp": metadata}
     if name == "a.png":
         options = {"pnginfo": PngInfo()}

@@ -30,9 +30,9 @@ def test_copies_and_recompressed_images_are_found() -> None:
     moved = images[3].copy()
     cv2.circle(moved, (20, 20), 8, (255, 255, 255), -1)  # an object in another pose
     pixels = _stack_images([*images, images[2], _recompress(images[5]), moved, images[2]])
-    found = find_duplicates(pixels, make_thumbnails(pixels))
-    assert found.exact.tolist() == [-1] * 8 + [2, -1, -1, 2]
-    assert found.near.tolist() == [-1] * 8 + [-1, 5, -1, -1]
+    duplicates = find_duplicates(pixels, make_thumbnails(pixels))
+    assert duplicates.exact.tolist() == [-1] * 8 + [2, -1, -1, 2]
+    assert duplicates.near.tolist() == [-1] * 8 + [-1, 5, -1, -1]
 
 
 def test_near_duplicates_match_a_comparison_of_all_pairs() -> None:

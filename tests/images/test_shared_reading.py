@@ -69,7 +69,7 @@ def test_two_views_are_decoded_once_and_equal_views_that_are_read_alone(
                 refs, IMAGES, GIGABYTES, None, lambda done, total: reports.append((done, total))
             )
             assert_equal(shared, store)
-            # A second run of the same view, for the verification, uses a part of its images.
+            # The verification of a view loads a part of the view's images again.
             part = load_shared_store(refs[1:], IMAGES, GIGABYTES, None)
             assert_equal(part, load_store(refs[1:], IMAGES, GIGABYTES, None))
     assert len(decoded) == 1 + 2, "once for both views together, and twice for the comparisons"

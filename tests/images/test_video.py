@@ -103,7 +103,7 @@ def test_unreadable_videos_are_errors(tmp_path: Path) -> None:
             list(read_frames(path, [0]))
 
 
-def test_opencv_counts_frames_that_the_header_does_not_give(
+def test_opencv_counts_the_frames_if_the_header_does_not_state_their_number(
     tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class WithoutHeader:

@@ -170,7 +170,7 @@ def test_frames_missing_from_a_truncated_file_are_counted(
 
 @pytest.mark.parametrize(("name", "codec"), [("late.mkv", "libx264"), ("late.webm", "libvpx-vp9")])
 def test_a_start_after_zero_adds_no_frames(name: str, codec: str, tmp_path: Path) -> None:
-    """The header of such a file has the time of its end, which already contains the start."""
+    """The header states when the video ends. This time already includes the start."""
     times = [5_000 + 40 * number for number in range(20)]
     path = encode_video(tmp_path / name, codec, frames=20, milliseconds=times)
     info = VideoInfo(*video_av.probe_video(path))

@@ -23,7 +23,7 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.labeled_run import crop_objects
 from selfmark.image_ref import ImageRef
-from selfmark.multiview.view_boxes import View, parse_views, read_views, require_inside
+from selfmark.multiview.view_boxes import View, parse_views, read_views, require_views_inside_all
 from selfmark.multiview.view_detector import merge_cards
 from selfmark.multiview.view_runs import VIEW_SETTINGS, discover_views
 from tests.conftest import QUICK, selfmark
@@ -73,9 +73,9 @@ def test_unusable_views_are_refused(texts: list[str], message: str) -> None:
 
 def test_views_may_touch_but_not_leave_the_image(mirrored: Path) -> None:
     refs = [ImageRef(path) for path in sorted(mirrored.iterdir())]
-    require_inside(parse_views(["a=0,0,64,64", "b=0,64,64,64"]), refs)
+    require_views_inside_all(parse_views(["a=0,0,64,64", "b=0,64,64,64"]), refs)
     with pytest.raises(InputError, match=r"'b' \(0,64,64,65\) is not inside .*, which has 64 x 128 pixels"):
-        require_inside(parse_views(["a=0,0,64,64", "b=0,64,64,65"]), refs)
+        require_views_inside_all(parse_views(["a=0,0,64,64", "b=0,64,64,65"]), refs)
 
 
 def test_views_need_a_single_process(
@@ -159,7 +159,7 @@ def test_views_and_frames_are_not_mixed_up_if_frames_lack_a_view(
     for number, view in enumerate(read_views(run)):
         expected = Detector.load(run / view.name).predict([ImageRef(video, f, view.box) for f in frames])
         np.testing.assert_allclose(
-            # Rounding depends on the number of images at a time; other views and frames differ by pixels.
+            # Rounding depends on the batch size. A wrong view or frame would differ by whole pixels.
             xy[:, number],
             np.concatenate([part.landmarks.xy for part in expected]),
             atol=0.1,

@@ -18,7 +18,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.box_matching import _read_size
 from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.input_files import read_text_input, require_readable
-from selfmark.multiview.view_boxes import parse_views, require_inside
+from selfmark.multiview.view_boxes import parse_views, require_views_inside_all
 from selfmark.tracking.regions import parse_crop
 from tests.conftest import selfmark
 
@@ -129,7 +129,8 @@ def test_a_decompression_bomb_is_refused_without_decoding_it(tmp_path: Path) -> 
     with pytest.raises(UnreadableImage, match="megapixels"):
         read_image_size(bomb)
     views = parse_views(["a=0,0,5,5", "b=5,5,5,5"])
-    require_inside(views, [ImageRef(bomb)])  # This check skips unreadable files, which are reported later.
+    # This check skips unreadable files, which are reported later.
+    require_views_inside_all(views, [ImageRef(bomb)])
     with pytest.raises(InputError, match="cannot be read"):
         _read_size(bomb)
 

@@ -30,7 +30,7 @@ def wander(frames: int, animals: int, seed: int) -> Floats:
 
 
 def draw_frame(paths: Floats, number: int, bright: bool = False) -> npt.NDArray[np.uint8]:
-    """Draw frame `number`: floor, noise, and animals with thin tails, oriented along their paths."""
+    """Draw frame `number`: floor, noise, and dark or bright animals with tails, facing along their paths."""
     width, height = SIZE
     floor = 150 + 40 * np.sin(np.arange(width) / 15)[None] + 20 * np.cos(np.arange(height) / 9)[:, None]
     noisy = floor + np.random.default_rng(number).normal(0, 3, (height, width))

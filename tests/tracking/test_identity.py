@@ -74,8 +74,8 @@ def test_identities_of_several_animals_agree_with_their_appearance() -> None:
     seen = np.take_along_axis(description, truth[..., None], axis=1)
     is_in_contact = np.isnan(seen).any(axis=(1, 2))
     order = restore_identities(seen.astype(np.float32), 20.0, SETTINGS)
-    found = np.take_along_axis(truth, order, axis=1)  # the animal on the path that each identity follows
-    assert (found[~is_in_contact] == [0, 1, 2]).all()
+    followed = np.take_along_axis(truth, order, axis=1)  # the animal that each identity follows
+    assert (followed[~is_in_contact] == [0, 1, 2]).all()
 
 
 def test_restoring_identities_copies_only_the_descriptions_that_are_compared() -> None:

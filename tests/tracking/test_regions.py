@@ -80,8 +80,8 @@ def test_csv_boxes_of_a_single_video_are_read(folder: Path) -> None:
 def test_a_column_id_that_numbers_the_rows_is_no_track(folder: Path) -> None:
     path = folder / "boxes.csv"
     path.write_text("id,frame,x,y,w,h\n1,3,1,2,3,4\n2,7,5,6,7,8\n3,11,1,1,2,2\n")
-    found = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
-    assert [track for *_, track in found] == [None, None, None]
+    objects = summarize(locate_objects([folder / "clip.avi"], regions=Regions(boxes=path)))
+    assert [track for *_, track in objects] == [None, None, None]
 
 
 def test_images_are_matched_by_the_end_of_their_paths(folder: Path) -> None:
@@ -187,7 +187,7 @@ def test_yolo_rows_that_are_not_boxes_are_refused(folder: Path, row: str, proble
         locate_objects([folder / "a.png"], regions=Regions(boxes=path))
 
 
-def test_a_yolo_file_matches_whatever_was_looked_up_before(folder: Path) -> None:
+def test_an_earlier_lookup_does_not_change_the_match_of_a_yolo_file(folder: Path) -> None:
     """The file `clip_1_2.txt` could also belong to frame 2 of a video `clip_1`, which does not exist."""
     row = "0 .5 .5 .5 .5\n"
     for name in ("0/clip_1_2", "1/clip_1"):  # The files are read in this order.
@@ -228,7 +228,7 @@ def test_crops_that_are_not_four_numbers_are_rejected(text: str) -> None:
         (
             "boxes.csv",
             "frame,x,y,w,h\n1,10,5,20,5,90,0,80,0\n",
-            "line 2: it has 9 cells, but the first line names 5 columns",
+            "line 2 has 9 cells, but the first line names 5 columns",
         ),
         (
             "boxes.csv",

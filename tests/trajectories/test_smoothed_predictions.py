@@ -232,7 +232,14 @@ def test_positions_of_hidden_landmarks_do_not_count(clip: Path) -> None:
         list(smooth_predictions([Prediction(*row) for row in rows], settings, [1, 2, 3]))
 
 
-def test_videos_without_any_object_are_listed_and_not_announced(
+def test_frames_in_which_only_hidden_landmarks_have_positions_are_left_out(clip: Path) -> None:
+    """Formats with a box around the landmarks could not describe such an object."""
+    batches = smooth_predictions(make_predictions(clip), SETTINGS, [LOW_LANDMARK])
+    frames = [ref.frame for batch in batches for ref in batch.refs if ref.track == 1]
+    assert frames == [0, *range(6, FRAMES)]
+
+
+def test_videos_without_any_object_are_noted_and_not_drawn(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One video has only low scores, another one cannot be read: both are noted, and neither is drawn."""

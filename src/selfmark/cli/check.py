@@ -57,7 +57,7 @@ def check(
 
     from selfmark.images.sources import list_images
     from selfmark.inspection.run_estimate import describe_duration
-    from selfmark.multiview.view_boxes import parse_views, require_inside
+    from selfmark.multiview.view_boxes import parse_views, require_views_inside_all
     from selfmark.multiview.view_runs import plan_view
     from selfmark.run_plan import RunInputs, RunOptions
     from selfmark.tracking.regions import Regions
@@ -77,7 +77,7 @@ def check(
     if request.regions != Regions():
         raise InputError("--views cannot be combined with --boxes, --crop or --find-animals")
     parsed = parse_views(views)
-    require_inside(parsed, list_images(inputs, every))
+    require_views_inside_all(parsed, list_images(inputs, every))
     seconds = 0.0
     for view in parsed:
         regions, settings = plan_view(view, options.settings)

@@ -190,7 +190,7 @@ def _restore_disc(
     """Replace a disc of `layer` by the pixels of the frame.
 
     Args:
-        layer: Copy of a part of the frame, drawn on.
+        layer: Copy of a part of the frame, with drawings.
         frame: Frame without drawings.
         center: (x, y) of the disc in the frame.
         radius: Radius of the disc.

@@ -12,7 +12,7 @@ from PIL import Image
 
 from selfmark.detector import Prediction
 from selfmark.draw.frame_drawing import DrawnObject, compute_opacity
-from selfmark.draw.layout import Layout, build_style, compose_picture
+from selfmark.draw.layout import Layout, PictureStyle, build_style, compose_picture
 from selfmark.errors import report_write_errors
 from selfmark.export.output_files import choose_unique_paths, find_relative_paths
 from selfmark.image_ref import ImageRef
@@ -30,6 +30,8 @@ _MIN_SIDE, _MAX_SIDE = 500, 1600  # limits of the longer side of a labeled photo
 _NEW_WEIGHT = 0.02  # weight of the newest object in the running mean of scores
 _QUALITY = 92  # quality of JPEG files
 
+_PhotoObject = tuple[ImageRef, FloatArray, FloatArray]  # reference, landmarks [K, 2] and scores [K]
+
 
 def draw_photos(
     predictions: Iterable[Prediction], refs: Sequence[ImageRef], card: ModelCard, folder: Path, layout: Layout
@@ -38,7 +40,8 @@ def draw_photos(
 
     Args:
         predictions: Predictions of `refs`.
-        refs: All objects that are predicted. A photo is drawn when its last object is predicted.
+        refs: All objects that were to be predicted. A photo is drawn when its last object is predicted; a
+            photo with skipped objects is drawn at the end.
         card: Model card with colors, skeleton, trust and hidden landmarks.
         folder: Output folder.
         layout: What to show besides the landmarks.
@@ -47,7 +50,7 @@ def draw_photos(
     num_objects = Counter(ref.path for ref in refs if ref.frame is None)
     kept = visible_landmarks(card)
     style = build_style(visible_card(card), kept, "", layout)
-    found: dict[Path, list[tuple[ImageRef, FloatArray, FloatArray]]] = {}  # objects of unfinished photos
+    unfinished: dict[Path, list[_PhotoObject]] = {}  # objects of the photos that are not drawn yet
     typical_score: FloatArray | None = None
     for prediction in predictions:
         landmarks = prediction.landmarks
@@ -55,16 +58,17 @@ def draw_photos(
             if ref.frame is not None:
                 continue
             xy, score = landmarks.xy[row, kept], landmarks.score[row, kept]
-            found.setdefault(ref.path, []).append((ref, xy, score))
+            unfinished.setdefault(ref.path, []).append((ref, xy, score))
             new_score = score.astype(np.float64)
             typical_score = new_score if typical_score is None else typical_score
             typical_score = (1 - _NEW_WEIGHT) * typical_score + _NEW_WEIGHT * new_score
-            if len(found[ref.path]) == num_objects[ref.path]:
-                pixels = read_image(ref.path, float("inf"))
-                zoom = _choose_zoom(pixels)
-                objects = [_build_drawn_object(item, zoom, typical_score) for item in found.pop(ref.path)]
-                _save(compose_picture(_resize(pixels, zoom), objects, [], style), paths[ref.path])
+            if len(unfinished[ref.path]) == num_objects[ref.path]:
+                items = unfinished.pop(ref.path)
+                _draw_photo(ref.path, items, typical_score, style, paths[ref.path])
         yield prediction
+    if typical_score is not None:
+        for photo, items in unfinished.items():
+            _draw_photo(photo, items, typical_score, style, paths[photo])
 
 
 def list_labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
@@ -98,10 +102,17 @@ def _resize(pixels: np.ndarray, zoom: float) -> np.ndarray:
     return np.asarray(cv2.resize(pixels, size, interpolation=method), dtype=np.uint8)
 
 
-def _build_drawn_object(
-    item: tuple[ImageRef, FloatArray, FloatArray], zoom: float, typical_score: FloatArray
-) -> DrawnObject:
-    """Return an object to draw, from its reference, landmarks [K, 2] and scores [K]."""
+def _draw_photo(
+    photo: Path, items: Sequence[_PhotoObject], typical_score: FloatArray, style: PictureStyle, target: Path
+) -> None:
+    """Draw objects on a copy of their photo, and save the copy as `target`."""
+    pixels = read_image(photo, float("inf"))
+    zoom = _choose_zoom(pixels)
+    objects = [_build_drawn_object(item, zoom, typical_score) for item in items]
+    _save(compose_picture(_resize(pixels, zoom), objects, [], style), target)
+
+
+def _build_drawn_object(item: _PhotoObject, zoom: float, typical_score: FloatArray) -> DrawnObject:
     ref, xy, score = item
     drawn_xy = (xy.astype(np.float64) + 0.5) * zoom - 0.5
     size = zoom * max(ref.box[2:]) if ref.box else float(np.ptp(drawn_xy, axis=0).max())

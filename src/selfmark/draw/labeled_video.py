@@ -63,16 +63,16 @@ def draw_videos(
         refs: All objects that are predicted.
         card: Model card with colors, skeleton, trust and hidden landmarks.
         folder: Output folder.
-        every: Only every n-th frame of each video was predicted, and is written. The labeled video still
-            plays at the original speed. All frames are written if `refs` has others than every n-th frame of
-            a video, such as those that a COCO file lists.
+        every: Write only every n-th frame of each video. If `refs` has other frames of a video, for example
+            frames that a COCO file lists, write all frames of this video. In both cases, the labeled video
+            plays at the original speed.
         trail: Length of the trails in seconds; 0 draws none.
         layout: What to show besides the landmarks.
     """
     paths = list_labeled_video_paths(refs, folder)
     kept, card = visible_landmarks(card), visible_card(card)
     style = build_style(card, kept, get_smoothing_method(card), layout)
-    with_tracks = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
+    multi_track_videos = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
     frames = _list_frames(refs)
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}
@@ -81,7 +81,7 @@ def draw_videos(
                 if ref.frame is None:
                     continue
                 if ref.path not in videos:
-                    show_tracks = ref.path in with_tracks
+                    show_tracks = ref.path in multi_track_videos
                     options = _choose_options(frames[ref.path], style, every, trail, show_tracks)
                     videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
                 landmarks = prediction.landmarks
@@ -222,7 +222,7 @@ class _LabeledVideo:
             score: [K] scores.
             predicted: [K, 2] landmarks before smoothing; None if they are not smoothed.
         """
-        if not np.isfinite(xy).any():  # All landmarks that smoothing kept in this frame are hidden.
+        if not np.isfinite(xy).any():  # Smoothing left out all visible landmarks in this frame.
             return
         added = _PendingObject(ref, xy, score, predicted)
         if self._options.is_ascending:
@@ -237,7 +237,7 @@ class _LabeledVideo:
         self._pending.append(added)
 
     def finish(self) -> None:
-        """Write the frames of the objects that are not written yet, and all frames after them."""
+        """Write all frames that are not written yet, with the objects that remain."""
         # The sort is stable, so the objects of a frame keep their order.
         for added in sorted(self._unordered, key=lambda item: item.ref.frame or 0):
             self._add_in_order(added)
@@ -276,8 +276,8 @@ class _LabeledVideo:
                 history: deque[FloatArray] = deque(maxlen=self._max_history)
                 track = _TrackState(history, self._num_written, score.astype(np.float64), size)
                 self._tracks[key] = track
-            # A trail ends if the object was missing in a predicted frame. Unreadable frames are not written,
-            # and frames between the predicted ones do not tell whether the object was there.
+            # A trail ends if the object was missing in a predicted frame. It does not end at an unreadable
+            # frame, which is not written, nor at the frames between two predicted frames.
             if self._num_written - track.last_seen > self._options.step:
                 track.history.clear()
             track.last_seen = self._num_written

@@ -99,7 +99,7 @@ def draw_label(canvas: Pixels, text: str, corner: tuple[int, int], height: int) 
 
 @lru_cache(maxsize=16)
 def _load_font(height: int) -> Any:
-    """Load the font of matplotlib or, if that is not installed, of Pillow, which has only ASCII."""
+    """Load a font of matplotlib; without matplotlib, load the font of Pillow, which has only ASCII."""
     matplotlib = importlib.util.find_spec("matplotlib")
     if matplotlib is not None and matplotlib.origin is not None:
         file = Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"

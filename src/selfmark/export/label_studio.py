@@ -1,4 +1,4 @@
-"""Write Label Studio tasks, with pre-annotations to correct by hand and the labeling interface for them.
+"""Write Label Studio tasks with pre-annotations to correct by hand, and the labeling interface.
 
 Coordinates are in percent of the image size, measured from the top left corner of the image. Each object is a
 rectangle with its landmarks as children, which is how Label Studio keeps the objects of an image apart.
@@ -28,7 +28,7 @@ from selfmark.model.colors import landmark_colors
 from selfmark.run.files import atomic_folder
 
 IMAGE, LANDMARKS, OBJECTS = "image", "landmarks", "objects"  # names of the elements of the interface
-OBJECT = "object"
+OBJECT = "object"  # label of the rectangles
 FRAMES = "frames"  # folder for video frames
 
 _POINT_SIZE = 0.8  # diameter of a displayed point, in percent of the image width

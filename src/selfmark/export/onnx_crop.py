@@ -42,8 +42,8 @@ class _AxisSampling:
     """Sampling of the regions along one axis, as in `images.crop`; each value is [N, 1].
 
     Attributes:
-        first: First pixel needed.
-        end: Number after that of the last pixel needed.
+        first: Number of the first pixel needed.
+        end: Number of the last pixel needed, plus 1.
         count: Number of averages to compute from these pixels.
         start: Start of the region, in pixels.
     """
@@ -56,7 +56,7 @@ class _AxisSampling:
 
 @dataclass(frozen=True)
 class _Window:
-    """The pixels of one axis that at least one region needs: the numbers from `begin` to before `end`."""
+    """The smallest range of pixels of one axis that contains all regions: `begin` to `end` - 1."""
 
     begin: Value
     end: Value

@@ -116,8 +116,8 @@ class OnnxDetector(Detector):
             raise self._wrong_result(f"scores from {score.min():.4g} to {score.max():.4g} instead of 0 to 1")
         return xy[0], score[0]
 
-    def _wrong_result(self, found: str) -> InputError:
-        return InputError(f"{self._path} returns {found}: {_REMEDY}")
+    def _wrong_result(self, description: str) -> InputError:
+        return InputError(f"{self._path} returns {description}: {_REMEDY}")
 
 
 def _load_model(path: Path) -> Any:

@@ -2,8 +2,8 @@
 
 The value ranges before and after each convolution are measured on sample images. Weights and outputs are
 quantized per channel, inputs per tensor. In an hourglass, the convolutions of the residual blocks are
-quantized; norms, additions and the layers before and after the blocks stay in float32. In a network on an
-encoder, the 3x3 convolutions of the head are quantized, because they take more than half of the time. The
+quantized; norms, additions and the layers before and after the blocks stay in float32. In a network with
+an encoder, the 3x3 convolutions of the head are quantized, because they take more than half of the time. The
 encoder itself stays in float32, because 8-bit features move the landmarks too far.
 """
 
@@ -39,7 +39,7 @@ _MIN_SCALE_RATIO = 1e-4  # smallest quantization scale of a channel, relative to
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Ranges of the inputs and outputs of a convolution that follows a ReLU, so that its inputs are >= 0.
+    """Ranges of the inputs and outputs of a convolution after a ReLU; the inputs are therefore >= 0.
 
     Attributes:
         max_input: Largest input.

@@ -25,7 +25,7 @@ CHECKSUM = "selfmark.sha256"  # key for the checksum
 def build_metadata(detector: Detector) -> dict[str, str]:
     """Return the metadata of a detector's ONNX file.
 
-    They include hidden landmarks, because the ONNX file predicts these, too.
+    Hidden landmarks are included, because the ONNX file predicts these, too.
     """
     card = detector.card
     values = {

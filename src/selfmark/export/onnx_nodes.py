@@ -17,9 +17,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import onnx
 
-# Version of the operator set. ONNX Runtime supports it since version 1.12, and so do all other runtimes that
-# are still maintained.
-OPSET = 17
+OPSET = 17  # version of the operator set; ONNX Runtime has supported it since version 1.12
 IR_VERSION = 8  # the oldest version of the file format that supports OPSET
 
 

@@ -46,7 +46,7 @@ def open_output(
         path: File to write.
         mode: "w" for text in UTF-8, "wb" for bytes.
         newline: As in `open`.
-        verify: Raises if the finished file cannot be read back.
+        verify: Function that raises an error if the finished file cannot be read back.
 
     Raises:
         InputError: The file cannot be written.
@@ -85,8 +85,8 @@ def choose_unique_paths(names: Mapping[Source, Sequence[Path]]) -> dict[Source, 
     """Choose one of several names for the output of each source, so that no two outputs have the same name.
 
     Names that differ only in case or in the encoding of accents count as equal, because some file systems
-    do not distinguish them. Every source gets its first name, if no other source has it. Otherwise all of
-    them get their next name. If there is none left, numbers are appended.
+    do not distinguish them. A source gets its first name if no other source has the same name. Otherwise,
+    all sources with this name get their next names. If none of them has a next name, numbers are appended.
 
     Args:
         names: Possible names of each source, the best one first.
@@ -114,7 +114,7 @@ def choose_unique_paths(names: Mapping[Source, Sequence[Path]]) -> dict[Source, 
 
 
 def number_name(path: Path, used: Container[str]) -> Path:
-    """Return a path, or the path with the first number from 2 that makes it unused.
+    """Return a path if it is unused; otherwise append the first number from 2 that makes it unused.
 
     Args:
         path: A path without suffix.

@@ -1,4 +1,4 @@
-"""Collect predictions into one table per video, which the formats of pose tools are written from.
+"""Collect predictions into one table per video, for the files of pose tools (NWB and SLEAP).
 
 Pose tools store the objects of each video together, and all frames of a video have one size. Still images are
 therefore grouped by size, and each group is treated like a video.

@@ -1,6 +1,6 @@
 """Record which model made the results in a folder.
 
-It prevents results of another model from being overwritten by accident; see `run.output_folder`.
+The record prevents results of another model from being overwritten by accident; see `run.output_folder`.
 """
 
 from __future__ import annotations

@@ -112,9 +112,9 @@ def _get_track_numbers(table: PoseTable) -> Sequence[int]:
 
 
 def _build_video(sio: ModuleType, table: PoseTable) -> Any:
-    """Return a video that refers to files by absolute path.
+    """Return a video that refers to its files by absolute path.
 
-    It includes the metadata, so that sleap-io need not open the files.
+    The video has metadata, so that sleap-io need not open the files.
     """
     width, height = table.size
     names = [path.absolute().as_posix() for path in table.paths]

@@ -36,7 +36,7 @@ _READABLE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 @dataclass
 class _LabeledImage:
-    """An image or video frame, the name of its two files without suffix, and its labels, one per object."""
+    """An image or video frame, the stem of its image file and label file, and one label per object."""
 
     ref: ImageRef
     name: str

@@ -85,7 +85,7 @@ def warp_images(images: Tensor, matrix: Tensor, padding: Literal["border", "zero
     Args:
         images: [B, C, S, S].
         matrix: [B, 2, 3].
-        padding: pixels outside the given images: copies of the nearest border pixels, or zeros.
+        padding: values outside the given images: "border" repeats the nearest border pixel, "zeros" is black.
     """
     size = images.shape[-1]
     inverse = invert_affine(matrix)

@@ -14,7 +14,7 @@ from selfmark.images.input_files import parse_box, read_csv_rows, read_text_line
 from selfmark.wording import describe_count
 
 _MAX_YOLO_WORDS = 7  # class, cx, cy, w, h, confidence and track
-_MAX_FRACTION = 2.0  # boxes may be a little larger than their image; pixels are far larger
+_MAX_FRACTION = 2.0  # boxes may be a little larger than their image; numbers of pixels are far larger
 _MAX_INDEX = 2**53  # a float holds every whole number up to this
 _COLUMNS = {  # accepted column names of a CSV file
     "image": ("image", "video", "file", "file_name", "filename", "path"),
@@ -24,7 +24,7 @@ _COLUMNS = {  # accepted column names of a CSV file
     "w": ("w", "width"),
     "h": ("h", "height"),
     "track": ("track", "track_id"),
-    # Only if its numbers occur again in other rows. Otherwise they number the rows.
+    # This column names the track if a value occurs in several rows; otherwise it only numbers the rows.
     "id": ("id",),
 }
 
@@ -101,14 +101,15 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
             f"{path}: the first line must name the columns image or frame (or both), x, y, w, h, and "
             f"optionally track; it is '{','.join(header)[:80]}'"
         )
-    track = "track" if column_of["track"] is not None or not _repeats(rows[1:], column_of["id"]) else "id"
+    is_id_a_track = column_of["track"] is None and _repeats(rows[1:], column_of["id"])
+    track_field = "id" if is_id_a_track else "track"
     for number, row in rows[1:]:
         where = f"{path} line {number}"
         if not any(cell.strip() for cell in row):
             continue
         if any(cell.strip() for cell in row[len(header) :]):
             raise InputError(
-                f"{where}: it has {len(row)} cells, but the first line names "
+                f"{where} has {len(row)} cells, but the first line names "
                 f"{describe_count(len(header), 'column')}; write numbers with decimal points, and names that "
                 "contain commas in quotes"
             )
@@ -123,7 +124,7 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
             cells.get("image", ""),
             _parse_index(cells.get("frame", ""), "frame", where),
             parse_box(numbers, f"{where}: the box"),
-            _parse_index(cells.get(track, ""), "track", where),
+            _parse_index(cells.get(track_field, ""), "track", where),
         )
 
 

@@ -1,8 +1,8 @@
 """Read the images, annotations and categories of a COCO file (JSON).
 
 Label files come from many tools, so nothing in them is trusted. `read_coco` checks the structure that every
-caller relies on. Each method checks the values that it returns, so a file whose annotations are incomplete
-can still be used as a list of images. Messages name the entry, e.g. "labels.json: annotations[3]".
+caller relies on. Each method checks only the values that it returns. A file with incomplete annotations can
+therefore still be used as a list of images. Messages name the entry, e.g. "labels.json: annotations[3]".
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class CocoFile:
     def category(self, annotations: Sequence[CocoAnnotation]) -> CocoCategory:
         """Return the category of these annotations; raise if they have different categories.
 
-        If no category of the file names points, return the file's only category, or an empty category if
+        If no category of the file lists keypoints, return the file's only category, or an empty category if
         the file has several categories or none.
         """
         entries = _entries(self.path, self.content, "categories")
@@ -354,7 +354,7 @@ class CocoFile:
         return used or with_points[0]
 
     def image_folder(self, image: CocoImage) -> Path:
-        """Return the folder that file names are relative to: the first usual folder that has this image."""
+        """Return the folder that file names are relative to: the first of three that has this image."""
         folders = (
             self.path.parent,
             self.path.parent / "images",

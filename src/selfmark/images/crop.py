@@ -104,7 +104,7 @@ def keypoint_bounds(
 
     Args:
         sizes: [N, 2], width and height of the originals, pixels.
-        boxes: [N, 4], x, y, w, h of the objects; rows of NaN where the object fills the image.
+        boxes: [N, 4], x, y, w, h of the objects; rows of NaN where there is no box.
         regions: [N, 4], x, y, w, h of the crop regions.
         size: side of the network's images, pixels.
 
@@ -126,8 +126,8 @@ def keypoint_bounds(
 def extract_crop(image: Pixels, region: npt.ArrayLike, size: int) -> Pixels:
     """Return the pixels of a region, [size, size, 3] uint8, aligned exactly with `to_network`.
 
-    Border pixels are repeated outside the image. When shrinking, each output pixel is the average over the
-    area it covers, which avoids aliasing.
+    Border pixels are repeated outside the image. When the image is reduced, each output pixel is the average
+    over the area that it covers; this avoids aliasing.
     """
     x, y, width, height = np.asarray(region, dtype=np.float64).tolist()
     x_slice, columns, x_positions = _plan_axis(x, width, image.shape[1], size)
@@ -191,8 +191,8 @@ def _plan_axis(start: float, extent: float, limit: int, size: int) -> tuple[slic
         size: number of output pixels.
 
     Returns:
-        The slice of the image that is needed, the number of pixels that the slice is averaged down to, and
-        the position [size] of each output pixel among these averaged pixels.
+        The slice of the image to read; the number of averages to compute from its pixels; and the position
+        [size] of each output pixel among these averages.
     """
     shrink = extent / size
     margin = 1 if shrink < 1 else 0  # enlarging also needs the pixels next to the region

@@ -154,6 +154,6 @@ class _Readers:
 
 
 def _count_cores() -> int:
-    """Return the number of cores that this process may use; with torchrun, processes share them."""
+    """Return the number of cores that this process may use; torchrun's processes share the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores // max(1, read_count("LOCAL_WORLD_SIZE", 1))

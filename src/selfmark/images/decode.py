@@ -87,7 +87,7 @@ def read_image_size(path: Path) -> tuple[int, int]:
 def decode_image(
     path: Path, max_megapixels: float, max_reduction: Callable[[tuple[int, int]], float]
 ) -> DecodedImage:
-    """Read an upright image; decode a JPEG at a reduced size, which is faster, if that is allowed.
+    """Read an upright image; a JPEG is decoded at a reduced size, which is faster, if the caller allows it.
 
     Only the first frame of a file is read. Transparent parts become white. 16-bit gray is divided by 257.
     Gray without a fixed range (floats, and integers beyond 16 bits) is scaled so that its minimum becomes 0
@@ -209,8 +209,8 @@ def _to_rgb(image: Image.Image) -> Pixels:
 def _convert_integers(values: npt.NDArray[np.integer], is_16_bit: bool) -> Pixels:
     """Convert mode "I" of Pillow, which does not tell the bit depth of the file.
 
-    Unless the format is known to have 16 bits, assume 8 or 16 bits, whichever fits the values; scale values
-    that fit neither to 0..255.
+    Unless the format is known to have 16 bits, assume 8 or 16 bits, whichever fits the values. Values that
+    fit neither are scaled to 0..255.
     """
     smallest, largest = int(values.min()), int(values.max())
     if is_16_bit or (smallest >= 0 and 255 < largest <= 65535):

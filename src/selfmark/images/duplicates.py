@@ -21,7 +21,7 @@ Thumbnails = npt.NDArray[np.uint8]  # [N, side, side], gray levels
 
 THUMBNAIL_SIDE = 32  # pixels
 _FREQUENCIES = 3  # lowest frequencies of each axis; candidates are searched by these 3 x 3 numbers
-_NEIGHBORS = 8  # number of nearest neighbors, including the image itself; it is compared with earlier ones
+_NEIGHBORS = 8  # nearest neighbors to search, including the image itself; only earlier ones are compared
 # Two thumbnails are almost the same up to these differences in gray levels. Copies with another compression
 # or size differ by less, and an object in another pose differs by more in at least one pixel.
 _MAX_MEAN_DIFFERENCE = 4.0  # root mean square over all pixels

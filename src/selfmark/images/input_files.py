@@ -28,7 +28,7 @@ MIN_PIXELS_TO_CHECK = 4_000_000
 MAX_PIXELS_PER_BYTE = 10_000
 """An image with more pixels per byte of its file counts as damaged if it has more pixels than
 `MIN_PIXELS_TO_CHECK`. Even a bilevel PNG of one color has only 8,256 pixels per byte."""
-# A half of a character beyond 16 bits, as JSON escapes it. Without the other half, it is not valid Unicode.
+# JSON escapes a character beyond 16 bits as two halves (surrogates). A half alone is not valid Unicode.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 MAX_COORDINATE = 1e9  # pixels; far larger than any image, but small enough that its square does not overflow
 
@@ -55,7 +55,7 @@ def require_input(item: str | Path) -> Path:
 
 
 def require_readable(path: Path) -> None:
-    """Raise if a file does not exist, cannot be opened or is not a regular file."""
+    """Raise if a file cannot be opened, is not a regular file, or is larger than the physical memory."""
     try:
         with open_to_read(path, physical_memory()):
             pass
@@ -91,10 +91,10 @@ def require_inputs_kept(
 def _identify_file(path: Path) -> tuple[int, int] | None:
     """Return device and inode of a regular file; None if there is no such file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def require_utf8(name: str, description: str) -> None:

@@ -114,8 +114,8 @@ def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
     """Return the number of samples that a box claims; 0 for boxes without a table.
 
     For tables that do not list samples, return the number of entries. If a table of samples claims more
-    entries than its box has room for, return more than `size`, the bytes of the file, so that the file is
-    refused.
+    entries than its box has room for, return a number above `size` (the bytes of the file), so that the file
+    is refused.
     """
     if box.kind == b"stsz":  # one size for all samples, or the size of each
         sample_size, count = struct.unpack(">II", _read(handle, box.start + 4, 8))

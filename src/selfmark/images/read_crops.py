@@ -1,6 +1,6 @@
 """Decode a still image and crop it for every object in it.
 
-This module does not import torch, so that processes that only read images start quickly.
+This module does not import torch, because the processes that read images must start quickly.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Decode and crop still images for the main process, in a separate process.
 
 In one process, only one thread at a time can run Python code, which limits how fast its threads read images.
-Further processes are therefore started. `subprocess` starts them, because `multiprocessing` would import the
-user's script again, and because a process that uses CUDA cannot be forked. Crops are returned in shared
-memory; only paths, boxes and sizes pass through a pipe. A process ends when the main process closes its end
-of the pipe or is killed.
+Further processes are therefore started, with `subprocess`. `multiprocessing` would import the user's script
+again, or fork the main process, which does not work with CUDA. Crops are returned in shared memory;
+everything else, such as paths and boxes, passes through a pipe. A process ends when the main process closes
+its end of the pipe or is killed.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def load_shared_store(
 ) -> ImageStore:
     """Return the same images as `load_store`, which explains the arguments.
 
-    Inside `share_reading`, a video that was already decoded for another view is not decoded again if the
-    crops of all views fit into memory and have the same settings.
+    Inside `share_reading`, a video is decoded once for all views, if their crops fit into memory and have the
+    same settings.
     """
     shared = _shared_views.get()
     store = None if shared is None else shared.load(refs, images, store_gigabytes, on_progress)
@@ -66,7 +66,7 @@ class _SharedViews:
         store_gigabytes: float,
         on_progress: Callable[[int, int], None] | None,
     ) -> ImageStore | None:
-        """Return the crops of one view; None if they have to be read alone."""
+        """Return the crops of one view; None if this view must be read alone."""
         boxes = {ref.box for ref in refs}
         view = boxes.pop() if len(boxes) == 1 else None
         if view is None:

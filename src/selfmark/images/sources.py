@@ -97,7 +97,7 @@ def _list_media(paths: Iterable[Path], every: int) -> list[ImageRef]:
 
 
 def _list_file_or_first_frame(path: Path, every: int) -> list[ImageRef]:
-    """List a file. Of an unreadable video, list one frame, so that the video is later reported as skipped."""
+    """List a file, but only one frame of an unreadable video, which is later reported as skipped."""
     try:
         return _list_file(path, every, str(path))
     except InputError:

@@ -19,8 +19,8 @@ def split_images(
 
     Args:
         refs: the images.
-        fraction: fraction of the images in the second part. The number of images is rounded up for each
-            video and for the still images.
+        fraction: fraction of the frames of each video, and of the files of still images, in the second part.
+            The numbers are rounded up, but at least one frame or file stays in the first part.
         max_images: the fraction is lowered if the second part would have more images than this.
         seed: seed of the draw.
 
@@ -35,7 +35,7 @@ def split_images(
     """
     fraction = min(fraction, max_images / max(len(refs), 1))
     # Group the rows of `refs` by video; all still images form the group None. Each row is stored with its
-    # unit, which is not split: a frame of a video, or a file of a still image.
+    # unit, which is not split: a frame of a video, or the file of a still image.
     groups: dict[str | None, list[tuple[int | str, int]]] = {}
     for row, ref in enumerate(refs):
         video, frame = ref.source_frame or (None, None)

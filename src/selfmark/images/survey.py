@@ -160,7 +160,7 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
         name, earlier = survey.first_copy
         sentences.append(
             f"{_describe_repeated(survey.copies, survey.near)} (for example, {name} repeats {earlier}): "
-            "remove copies, they add time but no information"
+            "remove copies, which add time but no information"
         )
     if survey.small:
         sentences.append(

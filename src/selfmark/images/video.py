@@ -24,7 +24,7 @@ from selfmark.images.decode import Pixels
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """Properties of a video that are known without decoding all of its frames.
+    """Properties of a video.
 
     frames:  expected number of frames, including damaged frames and frames missing at the end of the file
     rate:    average number of frames per second; 0 if unknown
@@ -39,7 +39,7 @@ class VideoInfo:
 
 
 def probe_video(path: Path) -> VideoInfo:
-    """Return the number of frames, their size and their display times without decoding the whole video."""
+    """Return the number of frames, the frame rate, and the size and the display times of the frames."""
     try:
         status = path.stat()
     except OSError as error:

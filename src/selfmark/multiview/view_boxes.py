@@ -64,7 +64,7 @@ def check_views(views: Iterable[View]) -> tuple[View, ...]:
     return checked
 
 
-def require_inside(views: Sequence[View], refs: Iterable[ImageRef]) -> None:
+def require_views_inside_all(views: Sequence[View], refs: Iterable[ImageRef]) -> None:
     """Raise if a view is not entirely inside an image or video; ignore unreadable files."""
     for path, is_video in dict.fromkeys((ref.path, ref.frame is not None) for ref in refs):
         size = _read_image_size(path, is_video)

@@ -25,8 +25,8 @@ from selfmark.multiview.view_boxes import (
     View,
     are_views_inside,
     read_views,
-    require_inside,
     require_views_inside,
+    require_views_inside_all,
     write_views,
 )
 from selfmark.points import Landmarks
@@ -116,14 +116,14 @@ class ViewDetector(Detector):
         """Yield the landmarks of all views batch by batch, in pixels of the whole images.
 
         Each image is decoded once and cropped to all views. An image is left out if it cannot be read, or if
-        a view is not inside it: the frames of a video can have different sizes.
+        a view is not inside the image: the frames of a video can have different sizes.
 
         Raises:
             InputError: A view is not inside the size that the header of a file states, or an image has a box.
         """
         if any(ref.box is not None for ref in refs):
             raise InputError("images with views cannot have boxes; use images and videos without boxes")
-        require_inside(self.views, refs)
+        require_views_inside_all(self.views, refs)
         for images in self._iterate_images(refs, batch):
             xy, score = [], []
             for index, detector in enumerate(self._detectors):
@@ -139,7 +139,7 @@ class ViewDetector(Detector):
         """Yield the images that contain all views, about `batch` at a time."""
         num_views = len(self.views)
         cropped = [replace(ref, box=view.box) for ref in refs for view in self.views]
-        # Crops keep their order, but crops that cannot be made are missing, also in the middle of an image.
+        # Crops keep their order, but crops that cannot be made are missing, even in the middle of an image.
         positions = iter(range(len(cropped)))
         number, image = -1, _CroppedImage(ImageRef(Path()), np.zeros(2, np.int64))
         for crops in iterate_crops(cropped, self.card.images, num_views * batch):
@@ -214,7 +214,7 @@ def merge_cards(views: Sequence[str], cards: Sequence[ModelCard]) -> ModelCard:
 
 
 def _merge_names(names: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return different names for landmarks of all views, given the view and the name of each landmark.
+    """Return unique names for the landmarks of all views, given the view and the name of each landmark.
 
     >>> _merge_names([("side", "landmark_0"), ("side", "nose"), ("below", "landmark_0")])
     ('side_0', 'side_nose', 'below_0')
@@ -222,7 +222,7 @@ def _merge_names(names: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     ('side_landmark_3', 'side_3', 'a_b_ear_2', 'a_b_ear_3')
     """
     merged = [f"{view}_{name.removeprefix('landmark_')}" for view, name in names]
-    # Equal names get their prefix back, which is enough within a view.
+    # Equal names get their prefix `landmark_` back. After that, the names of one view differ.
     merged = [
         f"{view}_{name}" if merged.count(old) > 1 else old
         for (view, name), old in zip(names, merged, strict=True)

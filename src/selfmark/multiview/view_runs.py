@@ -14,7 +14,7 @@ from selfmark.multiview.view_boxes import (
     View,
     read_view_options,
     read_views,
-    require_inside,
+    require_views_inside_all,
     write_views,
 )
 from selfmark.run.guarded_files import make_folders
@@ -25,7 +25,7 @@ VIEW_SETTINGS: dict[str, Any] = {"images.aspect": "stretched", "images.margin": 
 
 
 def plan_view(view: View, settings: Mapping[str, Any]) -> tuple[Regions, dict[str, Any]]:
-    """Return the region that a run of one view is cropped to, and the settings of the run by dotted name."""
+    """Return the crop and the settings, by dotted name, for the run of one view."""
     return Regions(crop=view.box), {**VIEW_SETTINGS, **settings}
 
 
@@ -59,7 +59,7 @@ def discover_views(
 
     Raises:
         InputError: `output` is not empty, there is nothing to resume, the views or options differ from those
-            to resume, a view is not inside an image, or several processes train together.
+            of the resumed runs, a view is not inside an image, or several processes train together.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":  # Every process would create the folder and its views.json.
         raise InputError("--views works in a single process: start selfmark without torchrun")
@@ -71,7 +71,7 @@ def discover_views(
     if not resume:
         if output.exists() and any(output.iterdir()):
             raise InputError(f"{output} is not empty; choose another folder with -o, or add --resume")
-        require_inside(views, list_images(inputs, every))
+        require_views_inside_all(views, list_images(inputs, every))
         make_folders(output)
         write_views(views, output, options)
     chosen = stored if resume else views

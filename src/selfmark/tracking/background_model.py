@@ -93,7 +93,7 @@ def learn_background(path: Path, animals: int, settings: Tracking) -> Background
 
 
 def require_background_size(path: Path, number: int, frame: Pixels, size: tuple[int, int]) -> None:
-    """Raise if the size of a frame is not `size` (width, height), because the background has that size."""
+    """Raise if a frame does not have the `size` (width, height) of the first frame and the background."""
     if frame.shape[:2] != (size[1], size[0]):
         raise InputError(
             f"frame {number} of {path} differs in size from the first frame; split the video there"

@@ -18,15 +18,15 @@ from selfmark.tracking.animals import Progress, build_square_refs, explain_impla
 from selfmark.wording import describe_count
 
 Notes = Callable[[str], None]
-MAX_ANIMALS = 100  # per video; tracking cannot tell even this many apart
+MAX_ANIMALS = 100  # per video; more than tracking can tell apart
 
 
 @dataclass(frozen=True)
 class Regions:
     """Positions of the objects in images and videos.
 
-    Set at most one field. If you set none, the boxes of COCO inputs are used, and without boxes, each image
-    shows one object that fills it.
+    Set at most one field. If you set none, the boxes in the inputs (COCO files and text lists) are used. An
+    image without a box shows one object that fills it.
 
     boxes:   path of a file with boxes: COCO (.json), a table (.csv), or YOLO (a .txt file or a folder)
     crop:    x, y, width and height in pixels of the part to use, the same for every image
@@ -85,7 +85,7 @@ def locate_objects(
     Args:
         inputs: folders, patterns and files, as for `list_images`.
         every: use every n-th frame of each video; animals are tracked through all frames.
-        regions: where the objects are; None if each object fills its image.
+        regions: where the objects are; None for the boxes in the inputs, or for whole images.
         settings: how to track animals.
         on_progress: called for each video with the number of processed frames and the number of all frames.
         on_note: called with a message about images, frames or videos that were omitted or look wrong.

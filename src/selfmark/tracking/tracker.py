@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 _MAX_DIVISION_ROUNDS = 8  # iterations that divide the pixels of a blob; three or four usually suffice
 _VELOCITY_GAIN = 0.5  # weight of the latest step in the expected step
-_CONTACT_DAMPING = 0.9  # reduction of _VELOCITY_GAIN while animals touch and positions are uncertain
+_CONTACT_DAMPING = 0.9  # fraction by which _VELOCITY_GAIN is reduced while animals touch
 # If the shared blob is smaller than this fraction of the animals' total area, one animal covers another.
 _MIN_VISIBLE = 0.82
 _RADIUS_PERCENTILE = 97  # percentile of the distances between an animal's pixels and its center
@@ -34,7 +34,7 @@ class AnimalPositions:
 
     center: [A, 2]
     radius: [A], extent of the body from its center; NaN also for animals that may be covered by another
-    pixels: pixels [P, 2] of each animal; None if it shares its blob or is not visible
+    pixels: pixels [P, 2] of each animal; None for an animal that shares its blob or is not visible
     """
 
     center: Floats

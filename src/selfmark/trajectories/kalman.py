@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 _BANDS = 4  # the main diagonal and three above it, which couple position and velocity of adjacent frames
 _PRIOR = 1e-9  # weak prior on the first velocity, so that a single measurement makes the system solvable
-_MAX_STIFFNESS = 1e11  # largest number of the system, for measurements of weight 1
+_MAX_STIFFNESS = 1e11  # largest entry allowed in the matrix; a measurement of weight 1 adds 1
 
 
 def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: float) -> Floats:
@@ -27,8 +27,8 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
         weight: [T] precision of each measurement, relative to that of a measurement with the noise r (see
             `time_constant`); 0 if there is no measurement.
         seconds: [T] times, strictly ascending.
-        time_constant: movements much shorter than this many seconds are treated as noise. It sets the ratio
-            of the acceleration noise q to the measurement noise r: q / r = step / time_constant^4, where
+        time_constant: movements much shorter than this many seconds are treated as noise. This time sets the
+            ratio of acceleration noise q to measurement noise r: q / r = step / time_constant^4, where
             `step` is the median time between two rows. The time constant is limited to about 300 steps.
 
     Returns:
@@ -64,9 +64,9 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
 def _limit_stiffness(steps: Floats, time_constant: float) -> tuple[Floats, float]:
     """Lengthen very short steps and shorten a very long time constant, so that float64 is precise enough.
 
-    The largest number in the system is a = 12 / step^3 / ratio. If two frames are less than a microsecond
-    apart, or the time constant is thousands of steps long, rounding errors of `a` would exceed the weights of
-    the measurements.
+    The largest entries of the matrix are close to a = 12 / step^3 / ratio. If two frames are less than a
+    microsecond apart, or the time constant is thousands of steps long, rounding errors of `a` would exceed
+    the weights of the measurements.
     """
     step = float(np.median(steps))
     time_constant = min(time_constant, step * (_MAX_STIFFNESS / 12) ** 0.25)

@@ -23,7 +23,7 @@ _BATCH = 256  # objects per batch of the result
 
 
 def record_smoothing(card: ModelCard, settings: Smoothing) -> ModelCard:
-    """Return a copy of the card that names the smoothing method, so that exported files can state it."""
+    """Return a copy of the card with the name of the smoothing method, which exported files then state."""
     return replace(card, provenance={**card.provenance, SMOOTHING: settings.method})
 
 
@@ -56,12 +56,12 @@ def smooth_predictions(
 
     The landmarks of all videos are kept in memory, but no pixels. In short gaps of its track, an object is
     added with interpolated landmarks, an interpolated box and scores of 0. An object is left out of frames in
-    which none of its landmarks is known after smoothing.
+    which none of its shown landmarks has a position after smoothing.
 
     Args:
         predictions: Predictions of objects that `check_smoothable` accepts.
         settings: How to smooth.
-        shown: Landmarks that are not hidden; None for all.
+        shown: Indices of the landmarks that are not hidden; None for all landmarks.
         on_note: Called with a sentence about each video in which no shown landmark has a position left.
 
     Raises:
@@ -78,8 +78,8 @@ def smooth_predictions(
             rows.xy.append(landmarks.xy[row])
             rows.score.append(landmarks.score[row])
     videos = {path: number for number, path in enumerate(dict.fromkeys(path for path, _ in tracks))}
-    objects = [smoothed for rows in tracks.values() for smoothed in _smooth_rows(rows, settings)]
     columns = list(range(len(names)) if shown is None else shown)
+    objects = [smoothed for rows in tracks.values() for smoothed in _smooth_rows(rows, columns, settings)]
     _report_empty_videos(tracks, objects, columns, settings, on_note)
     # The sort is stable, so the tracks of a frame keep their order.
     objects.sort(key=lambda item: (videos[item.ref.path], item.ref.frame))
@@ -98,7 +98,7 @@ def _report_empty_videos(
     scores: dict[Path, list[npt.NDArray[np.floating]]] = {}
     for (path, _), rows in tracks.items():
         scores.setdefault(path, []).extend(score[columns] for score in rows.score)
-    known = {item.ref.path for item in objects if np.isfinite(item.xy[columns]).any()}
+    known = {item.ref.path for item in objects}
     empty = [path for path in scores if path not in known]
     if empty and not known:
         video = str(empty[0]) if len(empty) == 1 else f"{empty[0]} and {len(empty) - 1} more"
@@ -155,8 +155,8 @@ class _SmoothedObject(NamedTuple):
     is_filled: npt.NDArray[np.bool_]
 
 
-def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
-    """Smooth one track, and return the object in every frame in which a landmark is known."""
+def _smooth_rows(rows: _Rows, columns: Sequence[int], settings: Smoothing) -> list[_SmoothedObject]:
+    """Smooth one track, and return the object in every frame in which one of these landmarks is known."""
     path = rows.refs[0].path
     order = np.argsort([_get_frame_number(ref) for ref in rows.refs], kind="stable")
     frames = np.array([_get_frame_number(rows.refs[row]) for row in order])
@@ -181,7 +181,7 @@ def _smooth_rows(rows: _Rows, settings: Smoothing) -> list[_SmoothedObject]:
     return [
         _build_object(ref, size, track, smooth, row)
         for row, (ref, size) in enumerate(zip(grid_refs, sizes, strict=True))
-        if np.isfinite(smooth.xy[row]).any()
+        if np.isfinite(smooth.xy[row, columns]).any()
     ]
 
 
@@ -232,9 +232,9 @@ def _build_refs(
 def _compute_object_size(refs: Sequence[ImageRef], xy: npt.NDArray[np.float64]) -> float:
     """Return the size of an object in pixels: the median of the longer side of its boxes.
 
-    If some reference has no box, tight boxes around the landmarks [T, K, 2] are used instead. Frames with an
-    unknown landmark do not count then. The size is infinite if no frame counts, or if the tight boxes have no
-    size: that of a single landmark says nothing about the object.
+    If some reference has no box, tight boxes around the landmarks [T, K, 2] are used instead, without frames
+    in which a landmark is unknown. The size is infinite if there are no such boxes, or if their size is 0:
+    a box around a single landmark says nothing about the object.
     """
     if all(ref.box is not None for ref in refs):
         return float(np.median([max(ref.box[2:]) for ref in refs if ref.box is not None]))

@@ -23,7 +23,7 @@ def smooth_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     Args:
         xy: [T, 2] positions at equal steps of time.
         weight: [T] weights, 0 where a position is unknown.
-        half_window: number of rows on each side; the window is shorter at both ends.
+        half_window: number of rows on each side; the window is shorter at both ends of the track.
 
     Returns:
         [T, 2].
@@ -62,7 +62,7 @@ def smooth_savitzky_golay(xy: Floats, weight: Floats, half_window: int, degree: 
     Args:
         xy: [T, 2] positions at equal steps of time.
         weight: [T] weights, 0 where a position is unknown.
-        half_window: number of rows on each side; the window is shorter at both ends.
+        half_window: number of rows on each side; the window is shorter at both ends of the track.
         degree: degree of the polynomial.
 
     Returns:

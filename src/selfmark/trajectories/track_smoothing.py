@@ -127,8 +127,7 @@ def measure_motion(xy: Floats, seconds: Floats) -> tuple[Floats, Floats]:
         Speed [T, K] in pixels per second, and distance [T, K] in pixels since the first known position. Both
         are NaN where the position is unknown. The speed is computed from the positions before and after.
         If one of these two positions is unknown, the position of the row itself is used instead; if both are
-        unknown, the speed is NaN.
-        Gaps add nothing to the distance.
+        unknown, the speed is NaN. Gaps add nothing to the distance.
 
     >>> xy = np.array([[[0.0, 0]], [[3, 4]], [[6, 8]]])
     >>> [values.ravel().tolist() for values in measure_motion(xy, np.array([0, 0.5, 1.0]))]

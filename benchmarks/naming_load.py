@@ -172,7 +172,7 @@ def _open_client(address: str) -> httpx.Client:
 
 
 def _run_client(number: int, address: str, images: int, requests: int, seconds: list[float]) -> None:
-    """Send requests of all kinds in turn, then an edit, and append the response times to `seconds`."""
+    """Send requests of all kinds in turn and append their response times to `seconds`. Then send an edit."""
     rng = np.random.default_rng(number + 1)
     with closing(_open_client(address)) as client:
         for step in range(requests):

@@ -248,7 +248,7 @@ def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps |
 
 
 def write_without_cropping(source: Path, path: Path) -> None:
-    """Write the part of selfmark's graph from network images to landmarks, which `OnnxDetector` also uses."""
+    """Write selfmark's graph without the cropping of images, as `OnnxDetector` uses it."""
     part = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
     path.write_bytes(part.SerializeToString())
 

@@ -203,8 +203,8 @@ def measure_known(name: str, truths: list[Track]) -> list[dict[str, Any]]:
     for method, strengths in STRENGTHS.items():
         for strength in strengths:
             settings = build_settings(method, strength)
-            parts = [measure_errors(smooth_track(track, settings).xy, truth) for truth, track in noisy]
-            rows.append(_build_mean_row(name, method, strength, parts))
+            measured = [measure_errors(smooth_track(track, settings).xy, truth) for truth, track in noisy]
+            rows.append(_build_mean_row(name, method, strength, measured))
     return rows
 
 
@@ -230,13 +230,15 @@ def measure_predicted(name: str, tracks: list[Track]) -> list[dict[str, Any]]:
     for method, strengths in STRENGTHS.items():
         for strength in strengths:
             settings = build_settings(method, strength)
-            parts = [measure_predictions(smooth_track(track, settings).xy, track) for track in tracks]
-            rows.append(_build_mean_row(name, method, strength, parts))
+            measured = [measure_predictions(smooth_track(track, settings).xy, track) for track in tracks]
+            rows.append(_build_mean_row(name, method, strength, measured))
     return rows
 
 
-def _build_mean_row(name: str, method: str, strength: float, parts: list[dict[str, float]]) -> dict[str, Any]:
-    means = {key: round(float(np.mean([part[key] for part in parts])), 4) for key in parts[0]}
+def _build_mean_row(
+    name: str, method: str, strength: float, measured: list[dict[str, float]]
+) -> dict[str, Any]:
+    means = {key: round(float(np.mean([row[key] for row in measured])), 4) for key in measured[0]}
     return {"data": name, "method": method, "seconds": strength, **means}
 
 

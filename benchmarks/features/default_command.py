@@ -65,7 +65,9 @@ def main() -> None:
     parser.add_argument("name", choices=sorted(DATASETS))
     parser.add_argument("-k", type=int, required=True)
     parser.add_argument("--data-folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="Folder for the labels and the run.")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="Folder for the run. Data are unpacked beside it."
+    )
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--preset", default="auto")

@@ -1,12 +1,12 @@
-"""Measure whether rounds that end when landmarks stand still save time at the same quality, on a CPU.
+"""Measure on a CPU whether ending rounds when landmarks stand still saves time without loss of quality.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/standstill.py NAME -k 16 \
         --data-folder DATA --out RUN --rows rows.jsonl [--seed 0] [--features none] [--set NAME=VALUE]
 
 One call trains on four fifths of the training images and evaluates on the other fifth (`default_command.py
 --part validation`), and adds a line to `rows.jsonl`. `--stage1-of RUN` copies everything before Stage 2 from
-a finished run without features. `--collect SCHEDULE.json` instead writes the lines to the results file. Times
-are CPU seconds on one thread, because other programs may share the machine.
+a finished run without features. `--collect SCHEDULE.json` trains nothing: it writes the lines of `rows.jsonl`
+to that results file. Times are CPU seconds on one thread, because other programs may share the machine.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def count_iterations(events: list[Event]) -> dict[str, list[int]]:
 
 
 def collect(rows: Path, results: Path) -> None:
-    """Write the rows to the results file, beside what it already contains."""
+    """Write the rows to the results file, and keep its other entries."""
     lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     entry = {
         "script": "benchmarks/features/standstill.py",

@@ -1,4 +1,4 @@
-"""Train the detector of a finished run again with other settings of the student, and evaluate it.
+"""Train the head of a finished run again with other `student` settings, and evaluate the detector.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/student_variants.py RUN \
         --name DATA_SET --out FOLDER [--part validation|test] [--set student.NAME=VALUE ...]

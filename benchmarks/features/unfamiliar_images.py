@@ -1,4 +1,4 @@
-"""Measure how unfamiliar the test images of each data set look, given the training images of each data set.
+"""Measure how unfamiliar the test images of each data set look, compared with the training images of each.
 
     python benchmarks/features/unfamiliar_images.py DATA [DATA ...] --out docs/results/unfamiliar_images.json
 

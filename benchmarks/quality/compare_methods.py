@@ -2,7 +2,7 @@
 
     export PYTHONPATH=src:benchmarks:benchmarks/quality
     python benchmarks/quality/compare_methods.py --data-folder DATA --work WORK \
-        [--runs DATA[:METHOD,...] ...] [--budget 2min] [--seeds 0 1 2] [--part validation|test] \
+        [--runs NAME[:METHOD,...] ...] [--budget 2min] [--seeds 0 1 2] [--part validation|test] \
         [--processes 6] [--minutes 9] [--set SETTING=VALUE]
 
 Each run is a row of `selfmark compare` on the training images of a data set. Errors are measured on its
@@ -55,14 +55,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--runs", nargs="+", default=list(LANDMARKS), metavar="DATA[:METHOD,...]")
+    parser.add_argument("--runs", nargs="+", default=list(LANDMARKS), metavar="NAME[:METHOD,...]")
     parser.add_argument("--budget", default="2min")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--processes", type=int, default=1, help="runs at the same time")
     parser.add_argument("--minutes", type=float, help="start no run that would end after this many minutes")
     parser.add_argument(
-        "--commit", default=provenance.read_commit(), help="commit of the code; by default git is asked"
+        "--commit",
+        default=provenance.read_commit(),
+        help="commit of the code; by default, that of the git checkout",
     )
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--results", type=Path, default=RESULTS)

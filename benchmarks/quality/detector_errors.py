@@ -1,7 +1,7 @@
 """Measure the errors of one detector for several ways of reading its heatmaps, with and without mirroring.
 
-The numbers are those of `selfmark evaluate` with ridge 0.01, without its curves, which take most of the time
-of that command.
+The numbers are those of `selfmark evaluate` with ridge 0.01. The curves of that command, which take most of
+its time, are left out.
 """
 
 from __future__ import annotations

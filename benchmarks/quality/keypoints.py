@@ -121,7 +121,7 @@ def main() -> None:
         "--out", type=Path, required=True, help="JSON file; a page with tables is written next to it"
     )
     parser.add_argument(
-        "--own-weights", default="", help="weights of `selfmark` instead of the packaged ones"
+        "--own-weights", default="", help="weights file of `selfmark`; default: the packaged one"
     )
     parser.add_argument("--images", type=int, default=150, help="images per data set")
     parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=DETECTORS)
@@ -247,7 +247,7 @@ def measure(test_images: TestImages, settings: FirstKeypoints, device: torch.dev
 
 
 def measure_chance(test_images: TestImages) -> Row:
-    """Measure the precision of random points. Each image has as many as a detector may return."""
+    """Measure the precision of random points, as many per image as a detector may return."""
     images, count, size = len(test_images.truth), CONFIG.keypoints.max_points, CONFIG.images.size
     xy = np.random.default_rng(SEED).uniform(0, size - 1, (images * count, 2))
     index = torch.arange(images).repeat_interleave(count)

@@ -304,9 +304,10 @@ def _shuffle_labels(is_on: bool) -> Iterator[None]:
     """If `is_on`, shuffle the landmarks that were found among the images during the context."""
     build = feature_pipeline._build_table
 
-    def build_shuffled(found: Any, config: Any) -> Any:
-        order = torch.randperm(len(found.xy), generator=torch.Generator().manual_seed(0))
-        return build(type(found)(*(column[order.to(column.device)] for column in found)), config)
+    def build_shuffled(landmarks: Any, config: Any) -> Any:
+        order = torch.randperm(len(landmarks.xy), generator=torch.Generator().manual_seed(0))
+        shuffled = type(landmarks)(*(column[order.to(column.device)] for column in landmarks))
+        return build(shuffled, config)
 
     feature_pipeline._build_table = build_shuffled if is_on else build
     try:

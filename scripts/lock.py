@@ -2,7 +2,8 @@
 
     python scripts/lock.py
 
-For each package, the script asks pip which file pip would install on this platform, and for its sha256. Nothing is installed, and the lock file contains no addresses. The lock is valid only for the platform
+For each package, the script asks pip which file it would install on this platform, and for the sha256 of this
+file. Nothing is installed, and the lock file contains no addresses. The lock is valid only for the platform
 on which you run this script, so run it where the tests run. torch is left out because its builds differ by
 platform and accelerator.
 """

@@ -86,7 +86,7 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def find_problems(self) -> list[str]:
-        """Return everything that is wrong with the page now."""
+        """Return the complaints so far and what is wrong with the page now."""
         problems = [f"image does not load: {name}" for name in self.page.evaluate(_BROKEN_IMAGES)]
         width, window = self.page.evaluate(_WIDTHS)
         if width > window:

@@ -1,4 +1,4 @@
-"""Test several processes on one run, on the CPU, as torchrun starts them."""
+"""Test runs that several processes share, on the CPU, as if torchrun had started them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_losses_are_close_to_those_of_one_process(runs: dict[int, Run], processe
     assert single.keys() == several.keys() == {"warm-up", "round", "stage 2"}
     for stage in single:
         assert len(single[stage]) == len(several[stage])
-    # Several processes share the pairs that one process has, and count them over the whole batch. The
+    # Several processes share the pairs of the batch, and their mean loss equals the loss of one process. The
     # tolerance allows for numerical differences, which grow from step to step.
     np.testing.assert_allclose(several["warm-up"], single["warm-up"], rtol=0.1)
     np.testing.assert_allclose(several["warm-up"].mean(), single["warm-up"].mean(), rtol=0.05)
@@ -258,7 +258,7 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
 
 
 def _compute_results(group: ProcessGroup, folder: Path) -> dict[str, Any]:
-    """Compute the results of a finished run that processes share."""
+    """Compute results of a finished run; the processes of the group share the work."""
     opened = Run.open(folder)
     # Both 7 and 8 images take two passes. The checks of appearance are slow and need eight images.
     num_samples = 8 if opened.config.uses_features else 7

@@ -100,7 +100,7 @@ def test_the_docs_show_the_main_commands() -> None:
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the files that documented commands use, such as photos/ and video.mp4."""
     # Commands run in this folder, where the fork server would not find the modules that it imports. So the
-    # server must start before.
+    # server must start first.
     forkserver.ensure_running()
     folder = tmp_path_factory.mktemp("docs")
     scene = generate_scene(16, 64, seed=5)

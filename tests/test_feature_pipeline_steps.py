@@ -68,7 +68,7 @@ def _make_images(count: int, angle: float = 0.0) -> UsedImages:
     return UsedImages(None, torch.arange(count), matrix, None, slice(0, count))  # type: ignore[arg-type]
 
 
-def test_landmarks_are_turned_back_before_it_is_measured_how_they_explain_each_other() -> None:
+def test_landmarks_are_turned_back_before_they_are_compared() -> None:
     """Landmarks that stay in place in turned images move with the object once the images are turned back."""
     generator = torch.Generator().manual_seed(0)
     first, second = (

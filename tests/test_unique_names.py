@@ -1,4 +1,4 @@
-"""Test that names are unique: of modules, and of public classes and functions."""
+"""Test that modules, public classes and public functions have unique names."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
     python -m tests.fuzz --minutes 10 --processes 2 --seed 1 --out fuzz.json
     python -m tests.fuzz --readers video --add fuzz.json --out fuzz.json   # add to the counts of fuzz.json
 
-Valid files are corrupted and read for the given time; slow readers get fewer files. Some of the
-files that a reader accepts are corrupted further. Readers may raise only errors of selfmark, and files that a writer writes must
-be read back unchanged. If another error occurs, it is printed, the file that caused it is added to
-tests/fuzz/corpus, which the test suite reads, and the exit code is 1. Readers whose library is not installed
-are left out.
+Valid files are corrupted and read for the given time; slow readers get fewer files. Some of the files that a
+reader accepts are corrupted further. Readers may raise only errors of selfmark, and files that a writer
+writes must be read back unchanged. If another error occurs, it is printed, the file that caused it is added
+to tests/fuzz/corpus, and the exit code is 1. The test suite reads that folder. Readers whose library is not
+installed are left out.
 """
 
 from __future__ import annotations

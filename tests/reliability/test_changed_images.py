@@ -1,4 +1,4 @@
-"""Test that a run is resumed only with its own images, because its stored points refer to images by number."""
+"""Test that a run is resumed only with its own images, because stored points refer to images by number."""
 
 from __future__ import annotations
 

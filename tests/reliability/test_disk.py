@@ -1,4 +1,4 @@
-"""Test full and read-only disks, missing folders, interrupted starts, links in run folders, and low memory."""
+"""Test full and read-only disks, missing folders, interrupted starts, links in runs, and low memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that files are accessed through two modules, which refuse links and special files and report full disks.
+"""Test that two modules access all files. They refuse links and special files, and report full disks.
 
 `ALLOWED` lists the other modules that may access some files themselves, with the reasons.
 """

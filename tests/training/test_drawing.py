@@ -1,4 +1,4 @@
-"""Test the training images of the keypoint detector: drawn shapes, scenes and animals, and cropped photographs."""
+"""Test training images of the keypoint detector: drawn shapes, scenes and animals, cropped photographs."""
 
 import cv2
 import numpy as np

@@ -86,14 +86,14 @@ def measure(
     started, start_time = time.perf_counter(), time.time()
     subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - started
-    parts = profile(work / name, start_time)
+    seconds_by_part = profile(work / name, start_time)
     return {
         "name": name,
         "value": round(seconds, 1),
         "unit": "s",
         "images": len(images),
         "command": " ".join(["selfmark", "discover", "IMAGES", "-k", str(K), *options]),
-        "seconds_by_part": parts,
+        "seconds_by_part": seconds_by_part,
     }
 
 

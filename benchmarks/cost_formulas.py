@@ -137,7 +137,7 @@ class Training:
 def plan_training(
     gpus: int, num_views: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS
 ) -> Training:
-    """Plan a stage that processes `num_views` images, where an image counts as often as it is used.
+    """Plan a stage that processes `num_views` images. An image counts once for each use.
 
     The total batch is limited by the memory of the GPUs and by the minimum number of steps. GPUs that would
     get fewer than 2 images per step stay idle.

@@ -249,8 +249,8 @@ def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps |
 
 def write_without_cropping(source: Path, path: Path) -> None:
     """Write selfmark's graph without the cropping of images, as `OnnxDetector` uses it."""
-    part = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
-    path.write_bytes(part.SerializeToString())
+    graph = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
+    path.write_bytes(graph.SerializeToString())
 
 
 class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]

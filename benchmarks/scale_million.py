@@ -3,8 +3,8 @@
     PYTHONPATH=src:benchmarks python benchmarks/scale_million.py --images 10000 100000 1000000 \
         --work scratch --out scale_million.json
 
-The script first writes small JPEG files that all differ, 10,000 to a folder: as many as the largest number of
-images, or `--files`, if that is smaller. Then it measures these parts for each number of images:
+The script first writes small, different JPEG files, 10,000 to a folder. Their number is the largest number of
+images, or `--files` if that is smaller. Then it measures these parts for each number of images:
 
 reading:  `load_store` into a memory-mapped file. The files were just written, so most of them are still in
           the page cache of the system.
@@ -22,8 +22,8 @@ memory. The filter copies the descriptors that it keeps. If descriptors and copi
 Each stage of `--stages` runs in a process of its own. The stage `features` measures the parts encoder and
 features; the stage `recovery` measures describe and recovery. The peaks of the memory are sampled 50 times
 per second and do not include the processes that decode images. Anonymous memory is what the process
-allocates. File memory is mapped from files; the system can reclaim it at any time. Rows are written as soon
-as they are measured, so that a run that is stopped keeps them.
+allocates. File memory is mapped from files; the system can reclaim it at any time. Each row is written as
+soon as it is measured, so that an interruption loses no finished row.
 """
 
 from __future__ import annotations

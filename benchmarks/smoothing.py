@@ -217,8 +217,8 @@ def predict_tracks(run: Path, video: Path, animals: int, frames: int) -> list[Tr
     score = np.zeros(xy.shape[:3])
     for batch, _, landmarks in detector.predict(refs):
         for row, ref in enumerate(batch):
-            place = (ref.track or 1) - 1, ref.frame or 0
-            xy[place], score[place] = landmarks.xy[row], landmarks.score[row]
+            index = (ref.track or 1) - 1, ref.frame or 0
+            xy[index], score[index] = landmarks.xy[row], landmarks.score[row]
     box = refs[0].box
     assert box is not None
     return [Track(points, values, seconds, box[2]) for points, values in zip(xy, score, strict=True)]

@@ -2,10 +2,10 @@
 
     python benchmarks/soak.py --frames 100000 --out soak.json
 
-Like a program that runs for a day, the script predicts a short video again and again, from opening the video
-to writing the landmarks (as CSV and as COCO, in turn). The network is small and untrained. This saves time
-and does not change what could leak. The first quarter does not count, because buffers and caches still grow
-then. The script also counts temporary files.
+Like a program that runs for a day, the script predicts a short video again and again. Each time, it opens the
+video and writes the landmarks, as CSV and as COCO in turn. The network is small and untrained. This saves
+time and does not change what could leak. The first quarter does not count, because buffers and caches still
+grow then. The script also counts temporary files.
 """
 
 from __future__ import annotations

@@ -195,10 +195,10 @@ def _measure_prediction(config: Config, device: torch.device, images: int) -> fl
     card = ModelCard(names, mirror, (), config.images, config.network, config.heatmaps.refine, True, {})
     torch.manual_seed(SEED)
     detector = Detector(Psi(config.network, config.K), card, device)
-    parts = _generate_images(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
+    batches = _generate_images(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
 
     def process_images() -> int:
-        return sum(len(detector.locate(part).xy) for part in parts)
+        return sum(len(detector.locate(batch).xy) for batch in batches)
 
     return _measure_rate(process_images, device)
 

@@ -24,7 +24,7 @@ HOW_TO_INSTALL = (
 )
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# Scripts that run in the page: the names of images that did not load, and the widths of page and window.
+# Scripts for the page. They return the names of images that did not load, and the widths of page and window.
 _BROKEN_IMAGES = """() => [...document.images].filter(image => !image.complete || image.naturalWidth === 0)
     .map(image => image.alt || image.src.slice(0, 60))"""
 _WIDTHS = "() => [document.documentElement.scrollWidth, window.innerWidth]"

@@ -204,8 +204,8 @@ def test_the_first_landmarks_of_turned_images_are_found_again(zero_shot: Path, p
     run = Run.open(zero_shot)
     stored = load_file(zero_shot / "points" / "landmarks.safetensors")
     pixels = load_store(list_images([photos]), run.config.images, 1.0, None).pixels
-    found = load_stage1_finder(run, "cpu").find(pixels)
-    np.testing.assert_allclose(found.xy.reshape(-1, 2), stored["xy"].numpy(), atol=0.2)
+    landmarks = load_stage1_finder(run, "cpu").find(pixels)
+    np.testing.assert_allclose(landmarks.xy.reshape(-1, 2), stored["xy"].numpy(), atol=0.2)
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")

@@ -23,8 +23,8 @@ def _profile(
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     lines = [json.dumps({"time": second, **event}) for second, event in enumerate(events)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
-    parts: dict[str, float] = import_module("run_profile").profile(tmp_path)
-    return {part: seconds for part, seconds in parts.items() if seconds}
+    all_seconds: dict[str, float] = import_module("run_profile").profile(tmp_path)
+    return {part: seconds for part, seconds in all_seconds.items() if seconds}
 
 
 def test_the_time_to_compare_the_two_detectors_counts_as_verification(

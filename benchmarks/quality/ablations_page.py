@@ -23,7 +23,7 @@ import paper
 
 def build_ablations_page(quality: Quality) -> str:
     """Return docs/results/ablations.md."""
-    parts = (
+    builders = (
         _build_clusters_section,
         _build_negatives_section,
         _build_detectors_section,
@@ -32,7 +32,7 @@ def build_ablations_page(quality: Quality) -> str:
         _build_flipping_section,
         _build_real_points_section,
     )
-    return "\n\n".join([_build_introduction_section(quality), *(part(quality) for part in parts)]) + "\n"
+    return "\n\n".join([_build_introduction_section(quality), *(build(quality) for build in builders)]) + "\n"
 
 
 def _build_introduction_section(quality: Quality) -> str:

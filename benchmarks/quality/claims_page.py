@@ -35,7 +35,7 @@ _TITLES = {
 
 def build_claims_page(records: Sequence[Record]) -> str:
     """Return docs/results/claims.md."""
-    parts = [
+    builders = [
         _build_clusters_section,
         _build_negatives_section,
         _build_detectors_section,
@@ -45,13 +45,13 @@ def build_claims_page(records: Sequence[Record]) -> str:
         _build_readings_section,
     ]
     if any(record["row"].startswith(build_row_name(FACES, "paper-")) for record in records):
-        parts.append(_build_paper_settings_section)
+        builders.append(_build_paper_settings_section)
     return (
         "\n\n".join(
             [
                 _build_introduction_section(records),
                 _build_verdicts_section(records),
-                *(part(records) for part in parts),
+                *(build(records) for build in builders),
             ]
         )
         + "\n"

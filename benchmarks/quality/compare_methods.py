@@ -11,8 +11,7 @@ validation part (see `validation_split.py`) or on its test images. Methods of ot
 
 The script adds each row to docs/results/compare.json as soon as it is done. A new row replaces an old row of
 the same data set, part, method, budget and seed. An interrupted run resumes from WORK. A run is skipped if
-the file already has its row, made with the same commit and without a failure, even if that row was made with
-other values of `--set`.
+the file already has its row from the same commit, without a failure. The values of `--set` are not compared.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Meth
             name, _, methods = run.partition(":")
             if name not in LANDMARKS:
                 raise SystemExit(f"unknown data set '{name}': choose from {', '.join(LANDMARKS)}")
-            wanted: list[RowName] = list(parse_methods(methods))
-            for method in wanted if methods else [*wanted, "untrained"]:
+            method_names: list[RowName] = list(parse_methods(methods))
+            for method in method_names if methods else [*method_names, "untrained"]:
                 jobs.append(_build_job(name, method, seed, arguments))
     return sorted(jobs, key=lambda entry: entry[1].name in ("zero-shot", "untrained"))
 

@@ -312,13 +312,13 @@ def _select_image(points: Keypoints, index: int) -> DetectedPoints:
 def build_page(record: dict[str, Any]) -> str:
     """Return a Markdown page with a description of the measurements and one table per data set."""
     rows: list[Row] = record["rows"]
-    parts = ["# First keypoints compared", INTRODUCTION.format(**record)]
+    sections = ["# First keypoints compared", INTRODUCTION.format(**record)]
     for data in dict.fromkeys(row["data"] for row in rows):
         dataset_rows = [row for row in rows if row["data"] == data]
         lines = [[row["detector"], *(str(row.get(column, "")) for column in COLUMNS)] for row in dataset_rows]
         content = format_table(["detector", *COLUMNS.values()], lines)
-        parts.append(f"## {data}, {dataset_rows[0]['images']} test images\n\n{content}")
-    return "\n\n".join(parts) + "\n"
+        sections.append(f"## {data}, {dataset_rows[0]['images']} test images\n\n{content}")
+    return "\n\n".join(sections) + "\n"
 
 
 def draw_sheet(

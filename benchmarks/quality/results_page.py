@@ -49,7 +49,7 @@ TARGETS = (
 
 def build_results_page(quality: Quality) -> str:
     """Return docs/results/quality.md."""
-    parts = [
+    sections = [
         _build_introduction_section(quality),
         _build_conditions_section(),
         _build_errors_section(quality),
@@ -64,7 +64,7 @@ def build_results_page(quality: Quality) -> str:
         _build_notes_section(quality),
         _build_commands_section(),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _build_introduction_section(quality: Quality) -> str:

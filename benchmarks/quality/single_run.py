@@ -278,8 +278,7 @@ def _build_rows(
 def _select_backward_columns(metrics: Record, stage: int, errors: Record) -> Record:
     """Return the backward error of guessing, as a reference for the backward error of a row.
 
-    For Stage 1, also return both errors computed from the found landmarks only: that of the row and that of
-    guessing.
+    For Stage 1, also return the error of the row and that of guessing for the found landmarks alone.
     """
     if stage == 2:
         return {"mean_shape_backward": round(metrics["guessing"]["backward"], 3)}

@@ -4,9 +4,9 @@
         python benchmarks/trust/calibration_runs.py DATA WORK OUT NAME:VARIANT [NAME:VARIANT ...]
 
 DATA contains the data sets (NAME.zip or NAME/). WORK gets the unzipped data and the run folders. OUT gets two
-files for each run: its checks and errors as JSON, and an .npz file with the landmarks of the run and, if
-there is one, of the second run that verifies the run. `trust_model.py` fits trust and verdict to the JSON
-files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
+files for each run: its checks and errors as JSON, and an .npz file with its landmarks. If a second run
+verified it, the .npz file also has the landmarks of the second run. `trust_model.py` fits trust and verdict
+to the JSON files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
 
 Each run trains on four fifths of the training images and is evaluated on the other fifth, as in
 `default_command.py`. Test images are never read. Runs on `demo` train on generated images and are evaluated
@@ -80,7 +80,7 @@ class Variant:
         landmark_factor: number of landmarks, relative to `NUM_LANDMARKS`.
         max_images: maximum number of training images.
         is_mixed: whether to add the same number of images of another kind of object.
-        shuffles_labels: whether the landmarks that were found are shuffled among the images before training.
+        shuffles_labels: whether to shuffle the found landmarks among the images before training.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)

@@ -195,7 +195,7 @@ class LandmarkLocator(nn.Module):
 
 
 class RewrittenNorms(PlainNetworkOps):
-    """GroupNorm as instance normalization of groups followed by a depthwise 1x1 convolution."""
+    """Layers in which GroupNorm is instance normalization of the groups, then a depthwise 1x1 convolution."""
 
     def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Tensor) -> Tensor:
         return self._norm_relu(norm, conv(images - 0.5))

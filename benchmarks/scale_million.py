@@ -303,7 +303,7 @@ def measure_reading(arguments: argparse.Namespace, config: Config) -> Iterator[R
 
 
 def repeat_pixels(path: Path, times: int) -> None:
-    """Append copies of a file to itself, so that the file has `times` times its length."""
+    """Append copies of the content of a file, so that the content occurs `times` times."""
     length = path.stat().st_size
     with path.open("rb") as source, path.open("ab") as target:
         for _ in range(times - 1):

@@ -66,7 +66,7 @@ def require_chromium() -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A Playwright browser."""
+    """Yield a Playwright browser."""
     chromium = require_chromium()
     from playwright.sync_api import sync_playwright
 

@@ -138,9 +138,7 @@ def test_only_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     assert (runs[processes].path / "report" / "index.html").exists()
 
 
-def test_all_processes_use_and_verify_the_number_of_landmarks_that_one_process_chose(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_one_process_chooses_the_number_of_landmarks_for_all(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     options = ["-k", "auto", "--verify", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]"]
     run = _discover(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1")
@@ -303,7 +301,7 @@ def _locate_with_another_method(group: ProcessGroup, folder: Path) -> dict[str, 
     return {"xy": labeled.points.xy, "centroids": labeled.centroids, "mirror": torch.tensor(partners.mirror)}
 
 
-def test_two_processes_locate_the_same_landmarks_as_one_with_methods_of_one_stage(
+def test_methods_of_one_stage_locate_the_same_landmarks_in_two_processes_as_in_one(
     runs: dict[int, Run],
 ) -> None:
     (single,) = run_in_processes(1, _locate_with_another_method, runs[1].path)

@@ -258,9 +258,7 @@ def test_interrupted_and_uninterrupted_rounds_skip_iterations_if_landmarks_stand
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
-def test_no_iterations_are_skipped_if_there_are_too_few_images_to_hold_some_out(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_no_iterations_are_skipped_with_too_few_images_to_hold_out(photos: Path, tmp_path: Path) -> None:
     settings = STANDING_STILL | {"schedule.held_out_fraction": 0.05, "student.rounds": 1}
     _discover(photos, tmp_path / "run", settings)
     assert _read_events(tmp_path / "run", "movement") == []

@@ -112,7 +112,7 @@ def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: Mo
         assert ("not the box that the data set names" in cells[2]) == bool(normalizer)
 
 
-def test_backward_errors_have_the_error_of_guessing_beside_them_or_a_note_that_it_is_missing(
+def test_guessing_errors_stand_beside_backward_errors_or_are_noted_as_missing(
     quality_pages: ModuleType,
 ) -> None:
     quality = _make_example_quality()

@@ -37,7 +37,7 @@ def test_the_time_to_compare_the_two_detectors_counts_as_verification(
     assert _profile(tmp_path, monkeypatch, events) == expected
 
 
-def test_without_verification_the_first_check_does_not_count_as_the_end_of_the_verification(
+def test_the_first_check_of_an_unverified_run_does_not_count_as_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = [{"event": "preview"}, CHECKS, {"event": "done"}]

@@ -100,7 +100,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def copy_without_stage2(source: Path, target: Path, settings: dict[str, Any]) -> None:
-    """Copy a run without its Stage 2 and everything computed with it, and change settings of the copy."""
+    """Copy a run except for its Stage 2 and what was computed with it. Change settings of the copy."""
     shutil.copytree(source, target, symlinks=True)
     for name in ("model", "report", "predictions"):
         shutil.rmtree(target / name, ignore_errors=True)

@@ -198,7 +198,7 @@ def _build_targets_section(quality: Quality) -> str:
 
 
 def _format_guess(quality: Quality, target: Target) -> str:
-    """Format the error of the mean shape in the direction of a target."""
+    """Format the error of the mean shape, forward or backward like the target."""
     if target.is_relative:
         return "1"
     fields = {"forward": "mean_shape", "backward": "mean_shape_backward"}

@@ -301,7 +301,7 @@ def _keep_second_detectors() -> Iterator[list[Detector]]:
 
 @contextmanager
 def _shuffle_labels(is_on: bool) -> Iterator[None]:
-    """If `is_on`, shuffle the landmarks that were found among the images during the context."""
+    """Within the context, shuffle the found landmarks among the images if `is_on`."""
     build = feature_pipeline._build_table
 
     def build_shuffled(landmarks: Any, config: Any) -> Any:

@@ -152,7 +152,7 @@ def _kill_before_change(output: Path, number: int) -> None:
 
 
 def _watch_changes(output: Path, on_change: Callable[[int], None]) -> None:
-    """Call a function before each change of a file in the output folder, with the number of the change."""
+    """Before each change of a file in the output folder, call `on_change` with the number of the change."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

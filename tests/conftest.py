@@ -147,7 +147,7 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def labeled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the pictures in images/, and their true points and a field `pose` in labels.json."""
+    """Return a folder with the pictures in images/; labels.json has true points and a field `pose`."""
     folder = tmp_path_factory.mktemp("labeled")
     write_labeled(scene, folder)
     return folder

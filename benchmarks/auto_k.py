@@ -116,7 +116,7 @@ def generate_mixture(
     Args:
         K: Number of landmarks. The descriptors of a landmark lie around a random direction.
         spread: Expected length of the noise vector that is added to the unit vector of a direction.
-        clutter: Number of clutter points in every image.
+        clutter: Number of points in every image that belong to no landmark.
         seed: Seed of the random generator.
         images: Number of images.
         D: Length of a descriptor.

@@ -6,7 +6,7 @@ DATA contains flies-dpk.zip and faces-yt68.zip, or the unzipped folders. Each co
 The time includes the start of Python and the imports. The commands share one compilation cache, which is
 empty at the start. Run the script alone on the machine. Rows:
 
-discover_small_s      the default command on 60 training images of flies-dpk, with its verification
+discover_small_s      the default command on 60 training images of flies-dpk, including verification
 discover_yt68_fast_s  `--preset fast` (no features) on all 3,095 training images of faces-yt68
 zero_shot_3000_s      `--method zero-shot` on the first 3,000 of these images
 """
@@ -86,14 +86,14 @@ def measure(
     started, start_time = time.perf_counter(), time.time()
     subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - started
-    parts = profile(work / name, start_time)
+    seconds_by_part = profile(work / name, start_time)
     return {
         "name": name,
         "value": round(seconds, 1),
         "unit": "s",
         "images": len(images),
         "command": " ".join(["selfmark", "discover", "IMAGES", "-k", str(K), *options]),
-        "seconds_by_part": parts,
+        "seconds_by_part": seconds_by_part,
     }
 
 

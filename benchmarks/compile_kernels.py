@@ -4,7 +4,7 @@
 
 Each row comes from a new process that makes four steps; the fourth is the first that replays a CUDA graph.
 `seconds` is the time of the whole process, `steps_seconds` that of the four steps and their preparation.
-`compiled` is the number of kernels that the training itself and other threads had to compile. Rows:
+`compiled` counts the kernels that were compiled by the training itself and by other threads. Rows:
 
 serial    empty compilation cache, kernels are compiled when they are first launched
 parallel  empty compilation cache, threads compile the kernels (`selfmark.train.kernel_compilation`)
@@ -84,14 +84,14 @@ def measure(name: str, cache: Path) -> dict[str, Any]:
 
 
 def train(is_parallel: bool) -> None:
-    """Train for a few steps; print their seconds and how many kernels were compiled, and where, as JSON."""
+    """Train for a few steps. Print, as JSON, their duration and the number of compiled kernels by thread."""
     import triton
 
     compiled = {"by_training": 0, "in_other_threads": 0}
 
     def count(*, cache_hit: bool, **details: Any) -> None:
         if not cache_hit:
-            # The backward pass of the training runs in a thread of torch.
+            # A thread of torch runs the backward pass; its kernels count as compiled by the training.
             is_helper = threading.current_thread().name.startswith("selfmark-compile")
             compiled["in_other_threads" if is_helper else "by_training"] += 1
 

@@ -1,4 +1,4 @@
-"""Estimate the cost of a run with closed formulas: pure functions of a few rates and stated assumptions.
+"""Estimate the cost of a run with closed-form formulas: pure functions of a few rates and stated assumptions.
 
 `cost_model.py` prints the results as tables, and `cost_simulation.py` checks them by simulation.
 """
@@ -31,8 +31,8 @@ class Assumptions:
     gradient_bytes: int = 4  # B; float32; bfloat16 would halve the traffic
     min_views_stage1: float = 6.4e6  # images; minimum processed by Stage 1: 200,000 steps of 16 pairs
     min_views_stage2: float = 3.2e6  # images; minimum processed by Stage 2: 200,000 steps of 16
-    views_per_image: float = 1.0  # times; passes of a stage over a data set larger than its minimum
-    min_steps: float = 6_300.0  # steps; minimum for Stage 1 (preset fast); limits the total batch
+    views_per_image: float = 1.0  # times; passes over a data set that is larger than a stage's minimum
+    min_steps: float = 6_300.0  # steps; minimum of a stage (Stage 1 of preset fast); limits the total batch
     max_batch: float = 128.0  # images; largest batch of one GPU
     recoveries: int = 35  # times; 34 rounds and the final clustering
     points: int = 30  # points; detected per image
@@ -137,7 +137,7 @@ class Training:
 def plan_training(
     gpus: int, num_views: float, rates: Rates, assumptions: Assumptions = ASSUMPTIONS
 ) -> Training:
-    """Plan a stage that processes `num_views` images, where an image counts as often as it is used.
+    """Plan a stage that processes `num_views` images. An image counts once for each use.
 
     The total batch is limited by the memory of the GPUs and by the minimum number of steps. GPUs that would
     get fewer than 2 images per step stay idle.
@@ -154,7 +154,7 @@ def plan_training(
 def estimate_independent_work(
     gpus: int, images: float, rate: float, assumptions: Assumptions = ASSUMPTIONS
 ) -> float:
-    """Return the seconds for work that is split evenly and needs no communication. The slowest GPU counts."""
+    """Return the seconds of the slowest GPU for work that is split evenly and needs no communication."""
     return images / rate / gpus * (1 + assumptions.speed_spread * compute_expected_largest(gpus))
 
 

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def build_tables() -> dict[str, str]:
-    """Return a mapping from names to all tables of the page, as Markdown."""
+    """Return all tables of the page, as a mapping from names to Markdown."""
     rates, origins = read_rates(ROOT / "docs" / "results")
     return {
         "rates": _build_rates_table(rates, origins),

@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 def simulate_exchange(
     ready: FloatArray, size: float, assumptions: Assumptions, rng: np.random.Generator
 ) -> FloatArray:
-    """Simulate an all-reduce message by message and return when each GPU has the sum.
+    """Simulate an all-reduce message by message; return the time at which each GPU has the sum.
 
     A GPU sends its next part to its neighbor as soon as it has sent the previous part and received one from
     its other neighbor. It waits for no other GPU. The formulas ignore this timing: they only count bytes and
@@ -62,7 +62,7 @@ def _ring(
     assumptions: Assumptions,
     rng: np.random.Generator,
 ) -> FloatArray:
-    """Pass `part` bytes to the next GPU of the ring `rounds` times and return when each GPU is done."""
+    """Pass `part` bytes to the next GPU of the ring `rounds` times; return the time at which each is done."""
     for _ in range(rounds):
         factor = np.maximum(rng.normal(1, assumptions.link_jitter, ready.shape), 0.5)
         sent = ready + (link.latency + part / link.bandwidth) * factor

@@ -3,10 +3,10 @@
     python benchmarks/few_shot.py RUN DATA --out row.json --cache landmarks/
 
 DATA is an unzipped data set (images/train, images/test, train.json, test.json). The script draws the
-annotated images at random from the training images. Errors are measured on the test images, in percent of the
-normalizer that the label file declares, or that `choose_normalizer` chooses if there is none. The landmarks
-of RUN's detector are stored in the cache folder, because predicting them takes much longer than everything
-else. `--max-images N` uses only N evenly spaced training images and N test images.
+annotated images at random from the training images. Errors are measured on the test images, in percent of a
+normalizer. The label file may declare it; otherwise, `choose_normalizer` chooses it. The landmarks of RUN's
+detector are stored in the cache folder, because predicting them takes much longer than everything else.
+`--max-images N` uses only N evenly spaced training images and N test images.
 """
 
 from __future__ import annotations

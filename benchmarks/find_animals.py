@@ -133,14 +133,14 @@ def measure_contact(kind: str, frames: int, trials: int = 50) -> dict[str, Any]:
     """Measure how often two generated animals keep their identities after a contact of `frames` frames."""
     kept = 0
     for trial in range(trials):
-        places, angles = _generate_contact(kind, frames, np.random.default_rng([frames, trial]))
+        positions, angles = _generate_contact(kind, frames, np.random.default_rng([frames, trial]))
         tracker = AnimalTracker(2, np.pi * BODY[0] * BODY[1], Tracking())
         centers = np.stack(
-            [tracker.update(_draw_mask(*pose)).center for pose in zip(places, angles, strict=True)]
+            [tracker.update(_draw_mask(*pose)).center for pose in zip(positions, angles, strict=True)]
         )
         # Find the animal that is nearest to track 0 before the contact (frame 3), and the nearest at the end.
         before, after = (
-            np.linalg.norm(centers[frame, 0] - places[frame], axis=1).argmin() for frame in (3, -1)
+            np.linalg.norm(centers[frame, 0] - positions[frame], axis=1).argmin() for frame in (3, -1)
         )
         kept += int(before == after)
     return {"contact": kind, "frames": frames, "trials": trials, "identities_kept": kept / trials}
@@ -160,26 +160,26 @@ def _generate_contact(kind: str, frames: int, rng: np.random.Generator) -> tuple
         to_center = np.concatenate(  # distance of each animal from the image center, pixels, [T]
             [np.linspace(70, 13, 25), np.full(frames, 13), np.linspace(13, 70, 25)]
         )
-        places = np.array([100, 75]) + np.stack([-to_center, to_center], axis=1)[..., None] * along
+        positions = np.array([100, 75]) + np.stack([-to_center, to_center], axis=1)[..., None] * along
         heading = np.array([rng.uniform(-30, 30), rng.uniform(90, 270)])
         angles = np.degrees(direction) + heading + np.cumsum(rng.normal(0, 3, (len(to_center), 2)), axis=0)
-        places = places + np.cumsum(rng.normal(0, 0.5, (len(to_center), 1, 2)), axis=0)
+        positions = positions + np.cumsum(rng.normal(0, 0.5, (len(to_center), 1, 2)), axis=0)
     else:
         # Each animal moves by its length in `frames` frames, on a path beside the other's path.
         progress = np.arange(-70, 70, 2 * BODY[0] / frames)
         sideways = BODY[1] if kind == "pass side by side" else 2.0
-        places = np.array([100, 75]) + np.stack([progress, -progress], axis=1)[..., None] * along
-        places = places + np.array([[sideways], [-sideways]]) * across
+        positions = np.array([100, 75]) + np.stack([progress, -progress], axis=1)[..., None] * along
+        positions = positions + np.array([[sideways], [-sideways]]) * across
         angles = np.degrees(direction) + rng.normal(0, 3, (len(progress), 2))
-    return places + rng.normal(0, 0.4, places.shape), angles
+    return positions + rng.normal(0, 0.4, positions.shape), angles
 
 
-def _draw_mask(places: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
+def _draw_mask(positions: Floats, angles: Floats) -> npt.NDArray[np.uint8]:
     """Return a mask [150, 200] of elliptical animals at positions [A, 2] with angles [A] in degrees."""
     mask = np.zeros((150, 200), np.uint8)
-    for place, angle in zip(places, angles, strict=True):
+    for position, angle in zip(positions, angles, strict=True):
         # With shift=4, the last argument, OpenCV takes coordinates in units of 2**-4 pixels.
-        center = tuple(int(value) for value in np.round(place * 16))
+        center = tuple(int(value) for value in np.round(position * 16))
         axes = (BODY[0] * 16, BODY[1] * 16)
         cv2.ellipse(mask, center, axes, float(angle), 0, 360, 1, -1, cv2.LINE_8, 4)
     return mask
@@ -200,22 +200,22 @@ def measure_crossing(
     kept = 0
     for trial in range(trials):
         rng = np.random.default_rng([frames, trial])
-        places, angles = _generate_contact("one runs over the other", frames, rng)
+        positions, angles = _generate_contact("one runs over the other", frames, rng)
         if kind == CROSSINGS[1]:
-            middle = len(places) // 2
-            places, angles = (  # The animals move until the middle and then back to the start.
-                np.concatenate([movement[:middle], movement[middle::-1]]) for movement in (places, angles)
+            middle = len(positions) // 2
+            positions, angles = (  # The animals move until the middle and then back to the start.
+                np.concatenate([movement[:middle], movement[middle::-1]]) for movement in (positions, angles)
             )
         with tempfile.TemporaryDirectory() as scratch:
             video = Path(scratch, "crossing.avi")
             writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), FRAME_RATE, (200, 150))
             upper = int(rng.integers(2))  # the animal that covers the other
-            for number in range(len(places)):
-                writer.write(_render_frame(places[number], angles[number], shades, upper, rng))
+            for number in range(len(positions)):
+                writer.write(_render_frame(positions[number], angles[number], shades, upper, rng))
             writer.release()
             centers = track_animals(video, 2, Tracking(max_appearance_ratio=ratio)).center
         before, after = (
-            np.nanargmin(np.linalg.norm(centers[frame, 0] - places[frame], axis=1)) for frame in (3, -4)
+            np.nanargmin(np.linalg.norm(centers[frame, 0] - positions[frame], axis=1)) for frame in (3, -4)
         )
         kept += int(before == after)
     return {
@@ -229,13 +229,13 @@ def measure_crossing(
 
 
 def _render_frame(
-    places: Floats, angles: Floats, shades: tuple[int, int], upper: int, rng: np.random.Generator
+    positions: Floats, angles: Floats, shades: tuple[int, int], upper: int, rng: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
     """Draw two ellipses on a noisy floor; the one with index `upper` covers the other."""
     picture = np.full((150, 200), 190.0)
     for animal in (1 - upper, upper):
         layer = np.zeros((150, 200), np.uint8)
-        center = tuple(int(value) for value in np.round(places[animal] * 16))
+        center = tuple(int(value) for value in np.round(positions[animal] * 16))
         axes = (BODY[0] * 16, BODY[1] * 16)
         cv2.ellipse(layer, center, axes, float(angles[animal]), 0, 360, 1, -1, cv2.LINE_8, 4)
         picture[layer > 0] = shades[animal]

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_memory.py --gigabytes 2 --batch 64 --out gpu_memory.json
 
-The script limits the GPU memory of the process. A short discovery starts with a batch that is far too large
+The script limits the GPU memory of each process. A short discovery starts with a batch that is far too large
 for this memory. Whenever the run stops for lack of memory, the script executes the command that the message
 suggests, until the run finishes.
 """
@@ -33,7 +33,7 @@ SHORT = {  # settings of a run that takes seconds
     "stage2.iterations": 30,
     "runtime.checkpoint_every": 10,
     "K": 5,
-    "heatmaps.threshold": 1e-4,  # after so few iterations the detector is hardly confident
+    "heatmaps.threshold": 1e-4,  # after so few iterations, keypoints have low scores
     "M": 20,
 }
 # Program that runs the command line with part of the GPU memory. The fraction is its first argument.
@@ -49,10 +49,12 @@ MAX_ATTEMPTS = 12
 def main() -> None:
     """Run the attempts and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=2.0, help="GPU memory of the process, GiB")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="GPU memory of each process, GiB")
     parser.add_argument("--batch", type=int, default=64, help="batch size of the first attempt")
     parser.add_argument("--images", type=int, default=64, help="number of generated images")
-    parser.add_argument("--commit", default="", help="commit of the code; by default git is asked")
+    parser.add_argument(
+        "--commit", default="", help="commit of the code; by default, that of the git checkout"
+    )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     fraction = arguments.gigabytes * 2**30 / torch.cuda.get_device_properties(0).total_memory

@@ -39,7 +39,7 @@ from selfmark.correspondence.kmeans import kmeans
 from selfmark.run.files import write_json
 
 SEED = 0
-# Function of vectors [N, D], number of clusters, iterations and restarts that returns centroids.
+# Fits K-means to vectors [N, D] with numbers of clusters, iterations and restarts; returns the centroids.
 Fit = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 
@@ -130,7 +130,7 @@ def decide(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Run(NamedTuple):
-    """Result of one K-means: centroids [C, D], wall-clock seconds, and CPU seconds over all cores."""
+    """Result of one run of K-means: centroids [C, D], wall-clock seconds, and CPU seconds over all cores."""
 
     centroids: torch.Tensor
     seconds: float

@@ -4,8 +4,9 @@
 
 The script creates a run folder with 50,000 file names (links to 200 JPEGs of 1280 x 960 pixels) and 30
 landmarks per image. It serves the folder with `selfmark name` in a separate process. Then it sends the kinds
-of requests that the page sends while it is used, including edits: first from one client, one request after
-the other, then from eight concurrent clients. The memory is that of the server, at the start and at its peak.
+of requests that the page sends while a user works, including edits. One client sends its requests one after
+the other; then eight clients send theirs concurrently. The memory is that of the server, at the start and at
+its peak.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _open_client(address: str) -> httpx.Client:
 
 
 def _run_client(number: int, address: str, images: int, requests: int, seconds: list[float]) -> None:
-    """Send requests of all kinds in turn, then an edit, and append the response times to `seconds`."""
+    """Send requests of all kinds in turn and append their response times to `seconds`. Then send an edit."""
     rng = np.random.default_rng(number + 1)
     with closing(_open_client(address)) as client:
         for step in range(requests):

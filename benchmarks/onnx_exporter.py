@@ -195,7 +195,7 @@ class LandmarkLocator(nn.Module):
 
 
 class RewrittenNorms(PlainNetworkOps):
-    """GroupNorm as instance normalization of groups followed by a depthwise 1x1 convolution."""
+    """Layers in which GroupNorm is instance normalization of the groups, then a depthwise 1x1 convolution."""
 
     def stem(self, conv: nn.Conv2d, norm: nn.GroupNorm, images: Tensor) -> Tensor:
         return self._norm_relu(norm, conv(images - 0.5))
@@ -248,9 +248,9 @@ def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps |
 
 
 def write_without_cropping(source: Path, path: Path) -> None:
-    """Write the part of selfmark's graph from network images to landmarks, which `OnnxDetector` also uses."""
-    part = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
-    path.write_bytes(part.SerializeToString())
+    """Write selfmark's graph without the cropping of images, as `OnnxDetector` uses it."""
+    graph = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
+    path.write_bytes(graph.SerializeToString())
 
 
 class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]

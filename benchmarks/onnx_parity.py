@@ -1,4 +1,4 @@
-"""Compare exported ONNX files with torch: differences of landmarks, file sizes and time per image.
+"""Measure exported ONNX files: differences of landmarks from torch, file sizes, and time per image.
 
     python benchmarks/onnx_parity.py --out docs/results/onnx_parity.json --run NAME RUN IMAGES
 
@@ -43,7 +43,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def main() -> None:
-    """Compare torch and ONNX Runtime on one run and write the rows."""
+    """Measure the exported files of one run and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--run", nargs=3, metavar=("NAME", "RUN", "IMAGES"), required=True)
@@ -72,7 +72,7 @@ def make_random_crops(images: str) -> list[Pixels]:
 
 
 def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:
-    """Compare landmarks, file sizes and speed of both precisions with torch."""
+    """Compare the landmarks of both precisions with torch's, and measure file sizes and speed."""
     rows: Rows = {}
     size = detector.card.images.size
     expected = [detector(image).xy[0] for image in images]

@@ -170,7 +170,7 @@ def make_detectors(config: Config, mirrored: bool, images: Tensor, folder: Path)
 
 
 def make_random_detector(config: Config, mirrored: bool) -> Detector:
-    """Make a detector with random weights whose norm layers are scaled as after training."""
+    """Make a detector with random weights. The scales of its norm layers are like those after training."""
     torch.manual_seed(SEED)
     psi = Psi(config.network, config.K)
     for module in psi.modules():

@@ -3,10 +3,11 @@
     PYTHONPATH=src python benchmarks/reading.py --out docs/results/reading.json
 
 There are three kinds of rows. Those with `workers` give images per second with this number of threads or
-processes. The first tenth of the images does not count, because processes start meanwhile. Rows `as_built`
-give images per second of `load_store` as selfmark uses it, including the start. Rows with `ms_cpu` give CPU
-milliseconds per image over all threads, which hardly depend on other work on the machine: `as_built` decodes
-large JPEGs at a reduced size, `in_full` at full size. The script prints the result as JSON.
+processes. The first tenth of the images does not count, because processes start during it. Rows `as_built`
+give images per second of `load_store` as selfmark uses it, including the start of processes. Rows with
+`ms_cpu` give CPU milliseconds per image over all threads, which hardly depend on other work on the machine:
+`as_built` decodes large JPEGs at a reduced size, `in_full` at full size. The script prints the result as
+JSON.
 """
 
 from __future__ import annotations

@@ -111,12 +111,12 @@ def time_recovery(
     """Run one recovery; return its result, and rows with the time of each step and the peak GPU memory."""
     config = preset("paper")
     generator = torch.Generator(device).manual_seed(SEED)
-    parts: dict[str, float] = {}
+    step_seconds: dict[str, float] = {}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with (
-        _accumulate_time(parts, "fit", "kmeans", device),
-        _accumulate_time(parts, "assign", "assign_clusters", device),
+        _accumulate_time(step_seconds, "fit", "kmeans", device),
+        _accumulate_time(step_seconds, "assign", "assign_clusters", device),
     ):
         _synchronize(device)
         started = time.perf_counter()
@@ -125,8 +125,8 @@ def time_recovery(
         seconds = time.perf_counter() - started
     values = {
         name: _build_entry(seconds, "s"),
-        f"{name}_fit": _build_entry(parts["fit"], "s"),
-        f"{name}_assign": _build_entry(parts["assign"], "s"),
+        f"{name}_fit": _build_entry(step_seconds["fit"], "s"),
+        f"{name}_assign": _build_entry(step_seconds["assign"], "s"),
         f"{name}_labeled": _build_entry(
             float((labeled.label >= 0).float().mean()), "fraction of kept points"
         ),
@@ -196,9 +196,9 @@ def _measure_tf32_changes(described: DescribedPoints, centroids: torch.Tensor) -
 
 @contextmanager
 def _accumulate_time(
-    parts: dict[str, float], name: str, function: str, device: torch.device
+    step_seconds: dict[str, float], name: str, function: str, device: torch.device
 ) -> Iterator[None]:
-    """Add the seconds spent in one function of the recovery module to `parts[name]`."""
+    """Add the seconds spent in one function of the recovery module to `step_seconds[name]`."""
     original: Callable[..., Any] = getattr(recovery, function)
 
     def timed(*arguments: Any) -> Any:
@@ -206,7 +206,7 @@ def _accumulate_time(
         started = time.perf_counter()
         result = original(*arguments)
         _synchronize(device)
-        parts[name] = parts.get(name, 0.0) + time.perf_counter() - started
+        step_seconds[name] = step_seconds.get(name, 0.0) + time.perf_counter() - started
         return result
 
     setattr(recovery, function, timed)

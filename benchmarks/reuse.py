@@ -1,4 +1,4 @@
-"""Measure how corrections, and training from a trained detector, reduce the error.
+"""Measure how much corrections, or a start from a trained detector, reduce the error.
 
 The results are in docs/results/reuse.json.
 
@@ -8,7 +8,7 @@ The results are in docs/results/reuse.json.
 DATA is an unzipped data set (images/train, train.json); only its training images are used.
 
 `--part corrections` (`selfmark refine`): a detector is trained on all images without labels. The script
-assigns each landmark to one annotated point. In a few images it moves the landmarks to these points, as a
+assigns each landmark to one annotated point. In a few images, it moves the landmarks to these points, as a
 user would do on the page of `selfmark correct`, and refines the detector. The error is the distance of the
 landmarks from these points in all other images, in percent of the side of the network image.
 
@@ -60,7 +60,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True, help="folder for the runs, which are kept")
     parser.add_argument("--landmarks", type=int, default=10, help="number of landmarks")
-    parser.add_argument("--iterations", type=int, default=100, help="iterations of the first detector")
+    parser.add_argument(
+        "--iterations", type=int, default=100, help="iterations of the first or only detector"
+    )
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds of the second detector")
     parser.add_argument("--part", choices=("corrections", "start"), required=True)
     arguments = parser.parse_args()

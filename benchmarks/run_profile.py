@@ -4,9 +4,9 @@
 
 Every event of log.jsonl has a time and ends a part of the run. The seconds since the previous event are added
 to this part. Events that this script does not know count as "features and zero-shot landmarks", also in runs
-without features. Training steps are divided in two: the steps up to the first log line of each phase, which
-include compiling kernels and capturing a CUDA graph, and all later steps. The log does not contain the time
-before the first event (start of Python, imports, listing the images); callers of `profile` can add it.
+without features. Training steps are divided in two: those up to the first log line of each phase, and all
+later steps. The former include compiling kernels and capturing a CUDA graph. The log does not contain the
+time before the first event (start of Python, imports, listing the images); callers of `profile` can add it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     PYTHONPATH=src:benchmarks python benchmarks/scale_million.py --images 10000 100000 1000000 \
         --work scratch --out scale_million.json
 
-The script first writes small JPEG files that all differ, 10,000 to a folder: as many as the largest number of
-images, or `--files`, if that is smaller. Then it measures these parts for each number of images:
+The script first writes small, different JPEG files, 10,000 to a folder. Their number is the largest number of
+images, or `--files` if that is smaller. Then it measures these parts for each number of images:
 
 reading:  `load_store` into a memory-mapped file. The files were just written, so most of them are still in
           the page cache of the system.
@@ -16,13 +16,14 @@ recovery: one correspondence recovery over these descriptors
 survey:   the search for repeated images; it is only measured if `--stages` names it
 
 Images stay in the file and are streamed to the GPU (`runtime.device_fraction` is 0). Descriptors are in host
-memory. If they and the copies of those that the filter keeps could take more than `--host-gib`, fewer points
-per image are used. The rows name the number of points.
+memory. The filter copies the descriptors that it keeps. If descriptors and copies could take more than
+`--host-gib` GiB, fewer points per image are used. The rows name the number of points.
 
-Each stage runs in a process of its own. Its peaks are sampled 50 times per second and do not include the
-processes that decode images. Anonymous memory is what the process allocates. File memory is mapped from
-files; the system can reclaim it at any time. Rows are written as soon as they are measured, so that a run
-that is stopped keeps them.
+Each stage of `--stages` runs in a process of its own. The stage `features` measures the parts encoder and
+features; the stage `recovery` measures describe and recovery. The peaks of the memory are sampled 50 times
+per second and do not include the processes that decode images. Anonymous memory is what the process
+allocates. File memory is mapped from files; the system can reclaim it at any time. Each row is written as
+soon as it is measured, so that an interruption loses no finished row.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ FILE_SIDE = 96  # pixels
 FILES_PER_FOLDER = 10_000
 TEMPLATES = 300  # pictures that the files are variants of
 JPEG_QUALITY = 90
-CURVE_POINTS = 10  # progress marks of a reading
+CURVE_POINTS = 10  # progress marks while images are read
 WARM_UP_IMAGES = 512
 COPY_BYTES = 2**26  # bytes to copy at a time
 SAMPLE_SECONDS = 0.02  # time between two measurements of the memory
@@ -101,7 +102,7 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", default=default_stages, choices=list(STAGES))
     parser.add_argument("--set", nargs="*", default=[], help="settings, e.g. images.size=64")
     parser.add_argument("--steps", type=int, default=1_000)
-    parser.add_argument("--host-gib", type=float, default=100.0, help="memory that descriptors may take")
+    parser.add_argument("--host-gib", type=float, default=100.0, help="memory that descriptors may take, GiB")
     parser.add_argument("--one", choices=list(STAGES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.files = min(arguments.files or max(arguments.images), max(arguments.images))
@@ -302,7 +303,7 @@ def measure_reading(arguments: argparse.Namespace, config: Config) -> Iterator[R
 
 
 def repeat_pixels(path: Path, times: int) -> None:
-    """Append copies of a file to itself, so that the file has `times` times its length."""
+    """Append copies of the content of a file, so that the content occurs `times` times."""
     length = path.stat().st_size
     with path.open("rb") as source, path.open("ab") as target:
         for _ in range(times - 1):
@@ -363,7 +364,7 @@ def select_device() -> torch.device:
 
 
 def load_default_encoder(config: Config, device: torch.device) -> tuple[Encoder, str]:
-    """Load the encoder, and return where its weights are from: random ones have the same speed."""
+    """Return the encoder and the origin of its weights. Random weights have the same speed."""
     try:
         return load_encoder(config.features.name, device), "published"
     except InputError:
@@ -380,7 +381,7 @@ def encode_all(encoder: Encoder, feed: PixelFeed, config: Config) -> None:
 
 
 def compute_features(encoder: Encoder, feed: PixelFeed, config: Config, work: Path) -> None:
-    """Choose images and compute the same features as discovery, which holds all of them at a time."""
+    """Choose images and compute the same features as discovery; hold all of them at the same time."""
     rows = torch.from_numpy(evenly_spaced(len(feed), config.features.max_images))
     pixels = feed.pixels if len(rows) == len(feed) else feed.pixels[rows]
     used = PixelFeed(pixels, feed.device, config.runtime.device_fraction)

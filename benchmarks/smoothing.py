@@ -203,8 +203,8 @@ def measure_known(name: str, truths: list[Track]) -> list[dict[str, Any]]:
     for method, strengths in STRENGTHS.items():
         for strength in strengths:
             settings = build_settings(method, strength)
-            parts = [measure_errors(smooth_track(track, settings).xy, truth) for truth, track in noisy]
-            rows.append(_build_mean_row(name, method, strength, parts))
+            measured = [measure_errors(smooth_track(track, settings).xy, truth) for truth, track in noisy]
+            rows.append(_build_mean_row(name, method, strength, measured))
     return rows
 
 
@@ -217,8 +217,8 @@ def predict_tracks(run: Path, video: Path, animals: int, frames: int) -> list[Tr
     score = np.zeros(xy.shape[:3])
     for batch, _, landmarks in detector.predict(refs):
         for row, ref in enumerate(batch):
-            place = (ref.track or 1) - 1, ref.frame or 0
-            xy[place], score[place] = landmarks.xy[row], landmarks.score[row]
+            index = (ref.track or 1) - 1, ref.frame or 0
+            xy[index], score[index] = landmarks.xy[row], landmarks.score[row]
     box = refs[0].box
     assert box is not None
     return [Track(points, values, seconds, box[2]) for points, values in zip(xy, score, strict=True)]
@@ -230,13 +230,15 @@ def measure_predicted(name: str, tracks: list[Track]) -> list[dict[str, Any]]:
     for method, strengths in STRENGTHS.items():
         for strength in strengths:
             settings = build_settings(method, strength)
-            parts = [measure_predictions(smooth_track(track, settings).xy, track) for track in tracks]
-            rows.append(_build_mean_row(name, method, strength, parts))
+            measured = [measure_predictions(smooth_track(track, settings).xy, track) for track in tracks]
+            rows.append(_build_mean_row(name, method, strength, measured))
     return rows
 
 
-def _build_mean_row(name: str, method: str, strength: float, parts: list[dict[str, float]]) -> dict[str, Any]:
-    means = {key: round(float(np.mean([part[key] for part in parts])), 4) for key in parts[0]}
+def _build_mean_row(
+    name: str, method: str, strength: float, measured: list[dict[str, float]]
+) -> dict[str, Any]:
+    means = {key: round(float(np.mean([row[key] for row in measured])), 4) for key in measured[0]}
     return {"data": name, "method": method, "seconds": strength, **means}
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/soak.py --frames 100000 --out soak.json
 
-Like a program that runs for a day, the script predicts a short video again and again, from opening the file
-to writing a table. The network is small and untrained. This saves time and does not change what could leak.
-The first quarter does not count, because buffers and caches still grow then. The script also counts temporary
-files.
+Like a program that runs for a day, the script predicts a short video again and again. Each time, it opens the
+video and writes the landmarks, as CSV and as COCO in turn. The network is small and untrained. This saves
+time and does not change what could leak. The first quarter does not count, because buffers and caches still
+grow then. The script also counts temporary files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from selfmark.run.files import write_json
 SIZE = 64  # side of the video and of the network images, pixels
 LANDMARKS = 5
 VIDEO_FRAMES = 250
-MAX_BYTES_PER_FRAME = 100.0  # a row of the table takes more, so keeping rows by mistake is noticed
+MAX_BYTES_PER_FRAME = 100.0  # the landmarks of a frame take more, so keeping them by mistake is noticed
 FORMATS = ("csv", "coco")
 
 

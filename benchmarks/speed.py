@@ -5,8 +5,8 @@
 
 A training step includes everything: fetch, augment, forward, losses, backward, update. Images and points are
 generated and stay on the device. A warm-up is not measured: 10 training steps (three run without a CUDA
-graph, the fourth is captured), or 3 passes over all images in extraction and prediction. Rates are the median
-over 5 stretches after the warm-up.
+graph, the fourth is captured), or 3 passes over all images in extraction and prediction. Each rate is
+the median over 5 stretches of consecutive steps or passes.
 
 `cold_first_step_s` is the time from the start of a new process, with an empty compilation cache, to the end
 of its fourth step. Kernels are compiled in other threads, as in a run. `warm_first_step_s` is the same for a
@@ -195,10 +195,10 @@ def _measure_prediction(config: Config, device: torch.device, images: int) -> fl
     card = ModelCard(names, mirror, (), config.images, config.network, config.heatmaps.refine, True, {})
     torch.manual_seed(SEED)
     detector = Detector(Psi(config.network, config.K), card, device)
-    parts = _generate_images(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
+    batches = _generate_images(config, device, images).split(config.runtime.predict_batch)  # type: ignore[no-untyped-call]
 
     def process_images() -> int:
-        return sum(len(detector.locate(part).xy) for part in parts)
+        return sum(len(detector.locate(batch).xy) for batch in batches)
 
     return _measure_rate(process_images, device)
 

@@ -15,7 +15,7 @@ python=${PYTHON:-python3}
 
 "$folder/tools/bin/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible \
   --output-format JSON --output-file "${wheel%.whl}.cdx.json" "$folder/released/bin/python"
-# Leave out this release and cut local versions such as +cpu of torch, because the package index does not know them.
+# Leave out selfmark and cut off local version labels (torch's +cpu), because the package index does not know them.
 # With --strict, a failed lookup is an error. Otherwise an audit without a connection would report no vulnerabilities.
 "$folder/released/bin/python" -m pip list --format freeze --exclude selfmark | sed 's/+.*//' >"$folder/packages.txt"
 "$folder/tools/bin/pip-audit" --strict --no-deps --disable-pip --desc --requirement "$folder/packages.txt"

@@ -2,7 +2,7 @@
 
     python scripts/lock.py
 
-The script asks pip which file of each package it would install on this platform, and for the sha256 of this
+For each package, the script asks pip which file it would install on this platform, and for the sha256 of this
 file. Nothing is installed, and the lock file contains no addresses. The lock is valid only for the platform
 on which you run this script, so run it where the tests run. torch is left out because its builds differ by
 platform and accelerator.

@@ -24,7 +24,7 @@ HOW_TO_INSTALL = (
 )
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# Scripts that run in the page: the names of images that did not load, and the widths of page and window.
+# Scripts for the page. They return the names of images that did not load, and the widths of page and window.
 _BROKEN_IMAGES = """() => [...document.images].filter(image => !image.complete || image.naturalWidth === 0)
     .map(image => image.alt || image.src.slice(0, 60))"""
 _WIDTHS = "() => [document.documentElement.scrollWidth, window.innerWidth]"
@@ -66,7 +66,7 @@ def require_chromium() -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A Playwright browser."""
+    """Yield a Playwright browser."""
     chromium = require_chromium()
     from playwright.sync_api import sync_playwright
 
@@ -86,7 +86,7 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def find_problems(self) -> list[str]:
-        """Return everything that is wrong with the page now."""
+        """Return the complaints so far and what is wrong with the page now."""
         problems = [f"image does not load: {name}" for name in self.page.evaluate(_BROKEN_IMAGES)]
         width, window = self.page.evaluate(_WIDTHS)
         if width > window:

@@ -118,7 +118,7 @@ def scene() -> Scene:
 
 @pytest.fixture(scope="session")
 def photos(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 24 small pictures."""
+    """Return a folder of 24 small pictures."""
     folder = tmp_path_factory.mktemp("photos")
     for index, image in enumerate(scene.images):
         cv2.imwrite(str(folder / f"{index:03d}.png"), image[..., ::-1])
@@ -132,7 +132,7 @@ def quick() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def quick_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on the photos with QUICK settings; tests must not change it."""
+    """Return a finished run on the photos with QUICK settings; tests must not change it."""
     output = tmp_path_factory.mktemp("quick") / "run"
     discover(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     return output
@@ -147,7 +147,7 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def labeled(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the pictures in images/; labels.json has their true points and an extra field `pose`."""
+    """Return a folder with the pictures in images/; labels.json has true points and a field `pose`."""
     folder = tmp_path_factory.mktemp("labeled")
     write_labeled(scene, folder)
     return folder

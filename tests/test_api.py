@@ -93,8 +93,8 @@ def test_load_with_onnx_runtime_finds_the_same_landmarks(run: Path, photos: Path
     pytest.importorskip("onnxruntime")
     assert run_command("export", run, "--onnx") == 0
     image = sorted(photos.iterdir())[0]
-    expected, found = selfmark.load(run)(image), selfmark.load(run, runtime="onnx")(image)
-    np.testing.assert_allclose(found.xy, expected.xy, atol=0.02)
+    expected, actual = selfmark.load(run)(image), selfmark.load(run, runtime="onnx")(image)
+    np.testing.assert_allclose(actual.xy, expected.xy, atol=0.02)
     with pytest.raises(selfmark.InputError, match="abacus"):
         selfmark.load(run, runtime="abacus")
 
@@ -143,7 +143,7 @@ def test_errors_of_a_listener_keep_their_type(photos: Path, tmp_path: Path) -> N
         ("resume", "yes", "bool"),
     ],
 )
-def test_arguments_of_other_types_give_one_sentence(name: str, value: object, expected: str) -> None:
+def test_arguments_of_wrong_types_give_one_sentence(name: str, value: object, expected: str) -> None:
     with pytest.raises(selfmark.InputError) as caught:
         selfmark.discover(**{"inputs": "photos", name: value})
     assert str(caught.value).startswith(f"discover: '{name}' must be {expected}")

@@ -137,7 +137,7 @@ def test_the_object_of_a_crop_is_in_its_middle(monkeypatch: pytest.MonkeyPatch) 
     find_object = import_module("on_object").find_object
     crop = np.zeros((90, 90, 3), np.uint8)
     crop[5:15, 5:15] = 200  # The bright square is not in the middle.
-    assert not find_object(crop).any(), "the background is no object"
+    assert not find_object(crop).any(), "a square outside the middle counts as the object"
     crop[40:60, 40:50] = 200
     mask = find_object(crop)
     assert mask[50, 45]
@@ -158,22 +158,23 @@ def test_parts_of_a_run_with_many_images_are_measured(
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     script = import_module("scale_million")
-    count = 20
-    script.write_folder(next(script.list_folders(tmp_path)), count)
+    count, files = 20, 15  # The pixels of some files are repeated.
+    script.write_folder(next(script.list_folders(tmp_path)), files)
     changes = ["images.size=32", "network.channels=32", "network.norm_groups=4", "network.descriptor=8"]
     changes += ["runtime.batch=2", "correspondence.restarts=1", "features.max_images=10", "K=3", "M=4"]
     config = script.build_config(changes)
     point_bytes = 4 * 8 * 4 * count  # images and mirror images, with a copy; 8 values of 4 bytes
     arguments = argparse.Namespace(
-        images=[count, 10], work=tmp_path, steps=2, host_gib=7 * point_bytes / 2**30
+        images=[count, 10], files=files, work=tmp_path, steps=2, host_gib=7 * point_bytes / 2**30
     )
     rows = {
         row["name"]: row
         for stage in ("reading", "survey", "features", "steps", "recovery")
         for row in script.STAGES[stage](arguments, config)
     }
-    parts = ("reading", "survey", "encoder", "features", "steps", "describe", "recovery")
-    assert set(rows) == {f"{part}_{number}" for part in parts for number in (10, count)}
+    parts = ("survey", "encoder", "features", "steps", "describe", "recovery")
+    names = {f"{part}_{number}" for part in parts for number in (10, count)}
+    assert set(rows) == names | {"reading_10", f"reading_{files}"}
     assert rows[f"features_{count}"]["used"] == 10
     assert rows[f"describe_{count}"]["max_points"] == 7, "more descriptors would not fit"
     assert rows[f"describe_{count}"]["images_that_fit"] == 7 * count // script.POINTS

@@ -122,7 +122,7 @@ def test_measured_rates_replace_assumed_ones(scripts: Path, tmp_path: Path) -> N
     assert origins["stage1_16_pairs"] == "assumed"
 
 
-def test_more_gpus_do_not_cost_fewer_gpu_hours(formulas: ModuleType) -> None:
+def test_gpu_hours_do_not_decrease_with_more_gpus(formulas: ModuleType) -> None:
     """More GPUs split the work but do not reduce it. This catches a formula that loses a factor `gpus`."""
     for images in (1e7, 1e9):
         costs = [

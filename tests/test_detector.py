@@ -354,7 +354,7 @@ def test_network_images_of_the_wrong_shape_or_type_are_refused(images: torch.Ten
         _build_detector().locate(images)
 
 
-def test_saving_to_the_path_of_a_file_raises_one_sentence(tmp_path: Path) -> None:
+def test_saving_to_the_path_of_a_file_raises_an_error_of_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "model", tmp_path / ("a" * 300)):
         with pytest.raises(DiskError, match=f"^cannot write to {folder}: "):
@@ -362,7 +362,7 @@ def test_saving_to_the_path_of_a_file_raises_one_sentence(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("other", ["a.png", Path("a.png"), 3])
-def test_lists_of_arrays_and_anything_else_are_refused(other: object) -> None:
+def test_lists_that_mix_arrays_with_other_objects_are_refused(other: object) -> None:
     picture = np.zeros((64, 64, 3), np.uint8)
     for images in ([picture, other], [other, picture]):
         with pytest.raises(

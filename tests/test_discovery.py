@@ -260,7 +260,7 @@ def test_the_end_of_a_run_uses_the_images_in_memory(
     metrics, page = run.path / "metrics.json", run.path / "report" / "index.html"
     from_memory = metrics.read_text(), _list_pictures(page)
     check_run(run, detector, load_store(run.refs(), run.config.images, float("inf"), None))
-    # This folder has the landmarks and positions that the report stores.
+    # The report would reuse the landmarks that are stored in this folder.
     shutil.rmtree(run.path / "predictions")
     build_report(RunModels.of(run, detector))
     assert (metrics.read_text(), _list_pictures(page)) == from_memory

@@ -1,4 +1,4 @@
-"""Test several processes on one run, on the CPU, as torchrun starts them."""
+"""Test runs that several processes share, on the CPU, as if torchrun had started them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_losses_are_close_to_those_of_one_process(runs: dict[int, Run], processe
     assert single.keys() == several.keys() == {"warm-up", "round", "stage 2"}
     for stage in single:
         assert len(single[stage]) == len(several[stage])
-    # Several processes share the pairs that one process has, and count them over the whole batch. The
+    # Several processes share the pairs of the batch, and their mean loss equals the loss of one process. The
     # tolerance allows for numerical differences, which grow from step to step.
     np.testing.assert_allclose(several["warm-up"], single["warm-up"], rtol=0.1)
     np.testing.assert_allclose(several["warm-up"].mean(), single["warm-up"].mean(), rtol=0.05)
@@ -138,9 +138,7 @@ def test_only_one_process_writes(runs: dict[int, Run], processes: int) -> None:
     assert (runs[processes].path / "report" / "index.html").exists()
 
 
-def test_all_processes_use_and_verify_the_number_of_landmarks_that_one_process_chose(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_one_process_chooses_the_number_of_landmarks_for_all(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     options = ["-k", "auto", "--verify", "--set=K=0", "--set=auto_k.candidates=[3, 4, 6]"]
     run = _discover(photos, output, 2, *options, "--set=auto_k.splits=2", "--set=rounds.count=1")
@@ -258,7 +256,7 @@ def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> N
 
 
 def _compute_results(group: ProcessGroup, folder: Path) -> dict[str, Any]:
-    """Compute the results of a finished run that processes share."""
+    """Compute results of a finished run; the processes of the group share the work."""
     opened = Run.open(folder)
     # Both 7 and 8 images take two passes. The checks of appearance are slow and need eight images.
     num_samples = 8 if opened.config.uses_features else 7
@@ -303,7 +301,7 @@ def _locate_with_another_method(group: ProcessGroup, folder: Path) -> dict[str, 
     return {"xy": labeled.points.xy, "centroids": labeled.centroids, "mirror": torch.tensor(partners.mirror)}
 
 
-def test_two_processes_locate_the_same_landmarks_as_one_with_methods_of_one_stage(
+def test_methods_of_one_stage_locate_the_same_landmarks_in_two_processes_as_in_one(
     runs: dict[int, Run],
 ) -> None:
     (single,) = run_in_processes(1, _locate_with_another_method, runs[1].path)

@@ -100,7 +100,7 @@ def test_the_docs_show_the_main_commands() -> None:
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the files that documented commands use, such as photos/ and video.mp4."""
     # Commands run in this folder, where the fork server would not find the modules that it imports. So the
-    # server must start before.
+    # server must start first.
     forkserver.ensure_running()
     folder = tmp_path_factory.mktemp("docs")
     scene = generate_scene(16, 64, seed=5)
@@ -312,7 +312,7 @@ def _run_documented_command(command: str, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 def _predict_shown_landmarks(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predict the landmarks that `selfmark name` shows, so that it starts no process that imports torch.
+    """Predict the landmarks for `selfmark name`, which then need not start a process that imports torch.
 
     Do nothing for `selfmark name runs/cats`, so that one command still predicts in a new process.
     """
@@ -434,8 +434,14 @@ def _list_script_calls() -> list[str]:
     blocks = [
         block for page in PAGES for block in re.findall(r"```.*?\n(.*?)```", page.read_text(), re.DOTALL)
     ]
-    parts = [part.strip() for block in blocks for part in re.split(r"&& *\\?\n?|\n", block)]
-    return sorted({part for part in parts if re.search(r"\bpython (-m )?(training|benchmarks)\b.* --", part)})
+    commands = [command.strip() for block in blocks for command in re.split(r"&& *\\?\n?|\n", block)]
+    return sorted(
+        {
+            command
+            for command in commands
+            if re.search(r"\bpython (-m )?(training|benchmarks)\b.* --", command)
+        }
+    )
 
 
 def test_scripts_accept_their_documented_options() -> None:

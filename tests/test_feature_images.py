@@ -112,11 +112,11 @@ def test_a_given_orientation_is_not_checked(
 def test_directions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = _create_run(tmp_path / "run", runtime__predict_batch=3)
     feed = select_images(run, _build_store(8), CPU).feed
-    found = find_directions(run, TinyEncoder(), feed)
-    assert found.angle.shape == (8,)
+    directions = find_directions(run, TinyEncoder(), feed)
+    assert directions.angle.shape == (8,)
     monkeypatch.delattr(feature_images, "describe_rotations")  # A call would fail.
     loaded_again = find_directions(Run.open(run.path), TinyEncoder(), feed)
-    for value, loaded in zip(found, loaded_again, strict=True):
+    for value, loaded in zip(directions, loaded_again, strict=True):
         assert torch.equal(value, loaded)
 
 

@@ -43,7 +43,7 @@ def _create_run(folder: Path, **changes: Any) -> Run:
 
 
 def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
-    """Of nine images, 1, 3, 5 and 7 are used. This process describes images 3 and 5."""
+    """Images 1, 3, 5 and 7 of nine are used. This process describes images 3 and 5."""
     generator = torch.Generator().manual_seed(0)
     # Features [image, channel, row, column] of the two images that this process describes.
     cells, mirrored = torch.randn(2, 2, 6, 8, 8, generator=generator).half()
@@ -63,14 +63,14 @@ def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
         column, row = int((x + 0.5) // 8), int((y + 0.5) // 8)
         if foreground[own_image, row, column]:
             expected.append((point, used_image, own_image, row, column))
-    found = described.points
-    assert found.descriptor is not None
+    keypoints = described.points
+    assert keypoints.descriptor is not None
     assert described.mirrored is not None
-    assert len(found) == len(expected) > 10
+    assert len(keypoints) == len(expected) > 10
     for index, (point, used_image, own_image, row, column) in enumerate(expected):
-        assert torch.equal(found.xy[index], xy[point])
-        assert int(found.image_index[index]) == used_image
-        assert torch.equal(found.descriptor[index], cells[own_image, :, row, column].float())
+        assert torch.equal(keypoints.xy[index], xy[point])
+        assert int(keypoints.image_index[index]) == used_image
+        assert torch.equal(keypoints.descriptor[index], cells[own_image, :, row, column].float())
         assert torch.equal(described.mirrored[index], mirrored[own_image, :, row, column].float())
 
 

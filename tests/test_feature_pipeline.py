@@ -204,8 +204,8 @@ def test_the_first_landmarks_of_turned_images_are_found_again(zero_shot: Path, p
     run = Run.open(zero_shot)
     stored = load_file(zero_shot / "points" / "landmarks.safetensors")
     pixels = load_store(list_images([photos]), run.config.images, 1.0, None).pixels
-    found = load_stage1_finder(run, "cpu").find(pixels)
-    np.testing.assert_allclose(found.xy.reshape(-1, 2), stored["xy"].numpy(), atol=0.2)
+    landmarks = load_stage1_finder(run, "cpu").find(pixels)
+    np.testing.assert_allclose(landmarks.xy.reshape(-1, 2), stored["xy"].numpy(), atol=0.2)
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
@@ -258,9 +258,7 @@ def test_interrupted_and_uninterrupted_rounds_skip_iterations_if_landmarks_stand
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
-def test_no_iterations_are_skipped_if_there_are_too_few_images_to_hold_some_out(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_no_iterations_are_skipped_with_too_few_images_to_hold_out(photos: Path, tmp_path: Path) -> None:
     settings = STANDING_STILL | {"schedule.held_out_fraction": 0.05, "student.rounds": 1}
     _discover(photos, tmp_path / "run", settings)
     assert _read_events(tmp_path / "run", "movement") == []
@@ -326,7 +324,7 @@ def test_the_orientation_is_measured_once_and_stored(
     # lowest consistency of directions.
     outputs = {"upright": (1.0, 0.0), "turned": (0.5, 0.0), "any": (0.5, 1.0)}
     for name, (accuracy, min_consistency) in outputs.items():
-        monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_, found=accuracy: found)
+        monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_, value=accuracy: value)
         listener = _interrupt_when(lambda event: event["event"] == "foreground")
         # With few and small rotated copies, the directions would agree perfectly.
         settings = QUICK_FEATURES | {"features.rotations": 4, "features.direction_size": 64}
@@ -334,14 +332,14 @@ def test_the_orientation_is_measured_once_and_stored(
         with pytest.raises(KeyboardInterrupt):
             _discover(photos, tmp_path / name, settings, method="zero-shot", listener=listener)
     monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_: pytest.fail("measured again"))
-    found = {}
+    stored = {}
     for name in outputs:
         config = read_config(tmp_path / name / "config.yaml")
-        found[name] = (config.features.orientation, config.augment.rotation)
+        stored[name] = (config.features.orientation, config.augment.rotation)
         detector = discover(output=tmp_path / name, resume=True, device="cpu")
         assert detector.card.features.orientation == name
         assert isinstance(detector.psi, TurnedPsi if name == "turned" else ZeroShotPsi)
-    assert found == {"upright": ("upright", 40.0), "turned": ("turned", 40.0), "any": ("any", 180.0)}
+    assert stored == {"upright": ("upright", 40.0), "turned": ("turned", 40.0), "any": ("any", 180.0)}
 
 
 @pytest.mark.usefixtures("without_report")
@@ -461,24 +459,24 @@ def test_landmarks_come_from_keypoints_if_the_features_confirm_them(confirmed: P
     assert read_card(confirmed / "model").provenance["landmarks"] == "keypoints"
     stages = [event["stage"] for event in _read_events(confirmed, "train")]
     assert list(dict.fromkeys(stages)) == ["warm-up", "round", "keypoints"]
-    used, found = (
+    used, candidates = (
         load_file(confirmed / "points" / f"{name}.safetensors")
         for name in ("landmarks", "keypoint-landmarks")
     )
     chosen = load_file(confirmed / "points" / "keypoints-1-chosen.safetensors")["chosen"]
     config = Run.open(confirmed).config
-    assert len(found["centroids"]) == config.num_candidates > len(chosen) == config.K
-    assert torch.equal(used["centroids"], found["centroids"][chosen])
-    is_chosen = torch.isin(found["label"], chosen)
-    assert torch.equal(used["xy"], found["xy"][is_chosen])
-    assert torch.equal(chosen[used["label"]], found["label"][is_chosen])
+    assert len(candidates["centroids"]) == config.num_candidates > len(chosen) == config.K
+    assert torch.equal(used["centroids"], candidates["centroids"][chosen])
+    is_chosen = torch.isin(candidates["label"], chosen)
+    assert torch.equal(used["xy"], candidates["xy"][is_chosen])
+    assert torch.equal(chosen[used["label"]], candidates["label"][is_chosen])
     stage1 = load_stage1_finder(Run.open(confirmed), "cpu")
     assert isinstance(stage1, Stage1)
     pixels = load_store(list_images([photos]), config.images, 1.0, None).pixels
-    found_again = find_stage1_landmarks(stage1, pixels)
-    expected = np.full(found_again.xy.shape, np.nan, np.float32)
+    recomputed = find_stage1_landmarks(stage1, pixels)
+    expected = np.full(recomputed.xy.shape, np.nan, np.float32)
     expected[used["image_index"], used["label"]] = used["xy"]
-    np.testing.assert_array_equal(found_again.xy, expected)
+    np.testing.assert_array_equal(recomputed.xy, expected)
     assert (confirmed / "report" / "index.html").exists()
 
 

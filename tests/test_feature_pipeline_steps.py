@@ -41,13 +41,16 @@ def _make_landmarks(num_images: int = 50, K: int = 4) -> FoundLandmarks:
 
 def test_only_the_most_confident_labels_of_each_landmark_are_used() -> None:
     config = override(preset("tiny"), {"K": 4, "student.confident_fraction": 0.7})
-    found = _make_landmarks()
-    table = feature_pipeline._build_table(found, config)
-    for score, present in ((found.score, table.present), (found.mirrored_score, table.mirrored_present)):
+    landmarks = _make_landmarks()
+    table = feature_pipeline._build_table(landmarks, config)
+    for score, present in (
+        (landmarks.score, table.present),
+        (landmarks.mirrored_score, table.mirrored_present),
+    ):
         for landmark in range(4):
             best = sorted(range(50), key=lambda image: -float(score[image, landmark]))[:35]
             assert sorted(best) == torch.nonzero(present[:, landmark]).flatten().tolist()
-    assert torch.equal(table.mirrored_xy, found.mirrored_xy)
+    assert torch.equal(table.mirrored_xy, landmarks.mirrored_xy)
     usable = [image for image in range(50) if (table.present & table.mirrored_present)[image].any()]
     assert table.usable.tolist() == usable
 
@@ -68,7 +71,7 @@ def _make_images(count: int, angle: float = 0.0) -> UsedImages:
     return UsedImages(None, torch.arange(count), matrix, None, slice(0, count))  # type: ignore[arg-type]
 
 
-def test_landmarks_are_turned_back_before_it_is_measured_how_they_explain_each_other() -> None:
+def test_landmarks_are_turned_back_before_they_are_compared() -> None:
     """Landmarks that stay in place in turned images move with the object once the images are turned back."""
     generator = torch.Generator().manual_seed(0)
     first, second = (
@@ -162,8 +165,8 @@ def test_rounds_use_the_first_labels_and_then_the_landmarks_of_the_previous_roun
     monkeypatch.setattr(feature_pipeline, "build_regression_task", record)
     _train_until_worse(run, 9, monkeypatch, label_rounds=label_rounds)
     first = _make_landmarks(8, 2).xy
-    found = [run.load_or_compute_tensors(f"student-{number}", CPU, dict)["xy"] for number in (1, 2)]
-    expected = [first, *([first] if label_rounds == 2 else [found[0]]), found[1]]
+    learned = [run.load_or_compute_tensors(f"student-{number}", CPU, dict)["xy"] for number in (1, 2)]
+    expected = [first, *([first] if label_rounds == 2 else [learned[0]]), learned[1]]
     assert all(torch.equal(xy, wanted) for xy, wanted in zip(used, expected, strict=True))
 
 
@@ -174,12 +177,12 @@ def test_the_first_round_learns_all_candidates_and_later_rounds_the_chosen_ones(
     chosen = torch.tensor([1, 4])
     monkeypatch.setattr(feature_pipeline, "choose_landmarks", lambda *_: chosen.numpy())
     first_round, _ = _train_until_worse(run, 2, monkeypatch, num_candidates=5)
-    found = run.load_or_compute_tensors("student-1", CPU, dict)
-    assert found["xy"].shape[1] == 5
-    assert torch.equal(first_round.found.xy, found["xy"][:, chosen])
+    candidates = run.load_or_compute_tensors("student-1", CPU, dict)
+    assert candidates["xy"].shape[1] == 5
+    assert torch.equal(first_round.found.xy, candidates["xy"][:, chosen])
     trained, feed = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_candidates=5, label_rounds=2)
     repeated = feature_pipeline._find_landmarks(run, first_round.psi, feed)
-    torch.testing.assert_close(repeated["xy"], found["xy"][:, chosen])
+    torch.testing.assert_close(repeated["xy"], candidates["xy"][:, chosen])
     assert trained.found.xy.shape[1] == 2
     assert feature_pipeline._find_landmarks(run, trained.psi, feed)["xy"].shape[1] == 2
     resumed, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch, num_candidates=5, label_rounds=2)

@@ -47,9 +47,9 @@ def _read_recorded_rows() -> dict[tuple[str, str], dict[str, Any]]:
 
 def test_every_setting_of_the_page_has_its_value_in_the_preset() -> None:
     values = to_dict(preset("paper"))
-    found = _SETTING.findall(PAGE)
-    assert len(found) > 60
-    for name, text in found:
+    documented = _SETTING.findall(PAGE)
+    assert len(documented) > 60
+    for name, text in documented:
         section, _, setting = name.rpartition(".")
         value = values[section][setting] if section else values[setting]
         shown = ast.literal_eval(text)

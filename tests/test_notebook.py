@@ -29,9 +29,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     text = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
-    found = re.search(r"error: ([\d.]+) %, guessing the mean: ([\d.]+) %", text)
-    assert found is not None
-    error, guessing = float(found[1]), float(found[2])
+    match = re.search(r"error: ([\d.]+) %, guessing the mean: ([\d.]+) %", text)
+    assert match is not None
+    error, guessing = float(match[1]), float(match[2])
     assert error < 0.7 * guessing
     with open(tmp_path / "landmarks.csv", newline="") as handle:
         assert len(list(csv.DictReader(handle))) == 12 * 16, "16 landmarks in each of 12 images"

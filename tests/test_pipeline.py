@@ -152,7 +152,7 @@ def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path
 
 
 def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
-    """A run that stops after the last checkpoint of a round saves the weights of that round when resumed."""
+    """If a run stops after the last checkpoint of a round, resuming it saves the weights of that round."""
     settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
     train_stage1(photos, output=output, preset="tiny", settings=settings, device="cpu")

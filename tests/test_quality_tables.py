@@ -112,12 +112,15 @@ def test_the_conditions_of_every_row_are_stated(scripts: None, quality_pages: Mo
         assert ("not the box that the data set names" in cells[2]) == bool(normalizer)
 
 
-def test_backward_errors_have_the_error_of_guessing_beside_them_or_a_note_that_it_is_missing(
+def test_guessing_errors_stand_beside_backward_errors_or_are_noted_as_missing(
     quality_pages: ModuleType,
 ) -> None:
     quality = _make_example_quality()
     page = quality_pages.build_pages(quality)["quality.md"]
-    for missing in ("The guess for Stage 1 was not recorded", "Inter-ocular errors of faces-yt68 were not"):
+    for missing in (
+        "the backward error of guessing was not recorded",
+        "Inter-ocular errors of faces-yt68 were not",
+    ):
         assert missing in page.split("## ")[0]
     quality["rows"] = [row | {"mean_shape_backward": 12.5} for row in quality["rows"]]
     group = {"images": 5, "forward": 1.0, "backward": 2.0, "guessing_forward": 9.0, "guessing_backward": 8.0}

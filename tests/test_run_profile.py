@@ -23,8 +23,8 @@ def _profile(
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     lines = [json.dumps({"time": second, **event}) for second, event in enumerate(events)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
-    parts: dict[str, float] = import_module("run_profile").profile(tmp_path)
-    return {part: seconds for part, seconds in parts.items() if seconds}
+    all_seconds: dict[str, float] = import_module("run_profile").profile(tmp_path)
+    return {part: seconds for part, seconds in all_seconds.items() if seconds}
 
 
 def test_the_time_to_compare_the_two_detectors_counts_as_verification(
@@ -37,7 +37,7 @@ def test_the_time_to_compare_the_two_detectors_counts_as_verification(
     assert _profile(tmp_path, monkeypatch, events) == expected
 
 
-def test_without_verification_the_first_check_does_not_count_as_the_end_of_the_verification(
+def test_the_first_check_of_an_unverified_run_does_not_count_as_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = [{"event": "preview"}, CHECKS, {"event": "done"}]

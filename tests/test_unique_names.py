@@ -1,4 +1,4 @@
-"""Test that names are unique: of modules, and of public classes and functions."""
+"""Test that modules, public classes and public functions have unique names."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SHARED_NAMES = {
 }
 
 
-def _find_duplicates(places: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    return {name: paths for name, paths in places.items() if len(paths) > 1}
+def _find_duplicates(paths_by_name: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {name: paths for name, paths in paths_by_name.items() if len(paths) > 1}
 
 
 def _iterate_modules() -> list[Path]:
@@ -32,22 +32,22 @@ def _iterate_modules() -> list[Path]:
 
 
 def test_modules_have_different_names() -> None:
-    places = defaultdict(list)
+    paths_by_name = defaultdict(list)
     for path in _iterate_modules():
-        places[path.name].append(path.relative_to(PACKAGE).as_posix())
-    assert not _find_duplicates(places)
+        paths_by_name[path.name].append(path.relative_to(PACKAGE).as_posix())
+    assert not _find_duplicates(paths_by_name)
 
 
 def test_public_classes_and_functions_have_different_names() -> None:
-    places = defaultdict(list)
+    paths_by_name = defaultdict(list)
     for path in _iterate_modules():
         where = path.relative_to(PACKAGE).as_posix()
         for node in ast.parse(path.read_text()).body:
             if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
                 continue
             if not where.startswith(SHARED_NAMES.get(node.name, "never")):
-                places[node.name].append(where)
-    assert not _find_duplicates(places)
+                paths_by_name[node.name].append(where)
+    assert not _find_duplicates(paths_by_name)
 
 
 def test_shared_names_are_still_shared() -> None:

@@ -1,4 +1,4 @@
-"""Compare detectors with features in float32 and in bf16 on a CPU: time, and positions of their landmarks.
+"""Compare float32 and bf16 for detectors with features on a CPU: time, and positions of the landmarks.
 
     PYTHONPATH=src:benchmarks python benchmarks/features/cpu_precision.py RUN IMAGES --out precision.json
 
@@ -61,14 +61,14 @@ def compare_predictions(run: str, images: list[str]) -> dict[str, float]:
     loaded = selfmark.load(run, device="cpu")
     pixels = load_store(list_images(images), loaded.card.images, 1.0, None).pixels
     # Both detectors share one network, so each must be created anew before it is used.
-    found: dict[str, torch.Tensor] = {}
+    positions: dict[str, torch.Tensor] = {}
 
     def locate(precision: Literal["fp32", "bf16"]) -> None:
         detector = Detector(loaded.psi, loaded.card, CPU, Runtime(precision=precision))
-        found[precision] = detector.locate(pixels).xy
+        positions[precision] = detector.locate(pixels).xy
 
     seconds = _take_turns(locate)
-    shift = (found["bf16"] - found["fp32"]).norm(dim=-1)
+    shift = (positions["bf16"] - positions["fp32"]).norm(dim=-1)
     return {
         **{f"predict_{name}_ms": round(1000 * seconds[name] / len(pixels), 2) for name in PRECISIONS},
         "shift_median_px": round(float(shift.median()), 4),

@@ -1,14 +1,16 @@
 """Run `selfmark discover` with its default features on a data set and evaluate the detector.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/default_command.py NAME -k 30 \
-        --data-folder DATA --out RUN [--part validation|test] [--seed 0] [--preset tiny] [--set NAME=VALUE]
+        --data-folder DATA --out RUN [--part validation|test] [--seed 0] [--preset tiny] [--features F] \
+        [--set NAME=VALUE]
 
 `--part validation` is the default. It trains on four fifths of the training images and evaluates on the other
 fifth, which is the same in every run. It never reads test images, so settings may be chosen by its figures.
 The validation part of a video is its last fifth, because neighboring frames are almost the same.
 `--part test` trains on all training images and evaluates on the test images.
 
-`--preset tiny` uses the settings for machines without a GPU, even if there is one.
+`--preset tiny --features efficientnet-lite0` uses the settings for machines without a GPU, even if there is
+one. A preset other than `auto` has no features unless `--features` names them.
 
 DATA contains NAME.zip or NAME/. The script prints one line of JSON and writes a contact sheet, RUN/sheet.jpg.
 The run folder is RUN/run.
@@ -65,7 +67,9 @@ def main() -> None:
     parser.add_argument("name", choices=sorted(DATASETS))
     parser.add_argument("-k", type=int, required=True)
     parser.add_argument("--data-folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="Folder for the labels and the run.")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="Folder for the run. Data are unpacked beside it."
+    )
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--preset", default="auto")

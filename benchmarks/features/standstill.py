@@ -1,12 +1,12 @@
-"""Measure whether rounds that end when landmarks stand still save time at the same quality, on a CPU.
+"""Measure on a CPU whether ending rounds when landmarks stand still saves time without loss of quality.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/standstill.py NAME -k 16 \
         --data-folder DATA --out RUN --rows rows.jsonl [--seed 0] [--features none] [--set NAME=VALUE]
 
 One call trains on four fifths of the training images and evaluates on the other fifth (`default_command.py
 --part validation`), and adds a line to `rows.jsonl`. `--stage1-of RUN` copies everything before Stage 2 from
-a finished run without features. `--collect SCHEDULE.json` instead writes the lines to the results file. Times
-are CPU seconds on one thread, because other programs may share the machine.
+a finished run without features. `--collect SCHEDULE.json` trains nothing: it writes the lines of `rows.jsonl`
+to that results file. Times are CPU seconds on one thread, because other programs may share the machine.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def copy_without_stage2(source: Path, target: Path, settings: dict[str, Any]) -> None:
-    """Copy a run without its Stage 2 and everything computed with it, and change settings of the copy."""
+    """Copy a run except for its Stage 2 and what was computed with it. Change settings of the copy."""
     shutil.copytree(source, target, symlinks=True)
     for name in ("model", "report", "predictions"):
         shutil.rmtree(target / name, ignore_errors=True)
@@ -124,7 +124,7 @@ def count_iterations(events: list[Event]) -> dict[str, list[int]]:
 
 
 def collect(rows: Path, results: Path) -> None:
-    """Write the rows to the results file, beside what it already contains."""
+    """Write the rows to the results file, and keep its other entries."""
     lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     entry = {
         "script": "benchmarks/features/standstill.py",

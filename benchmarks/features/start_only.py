@@ -1,4 +1,4 @@
-"""Measure the paper's network trained on zero-shot landmarks; features serve only to find these landmarks.
+"""Train the paper's network on zero-shot landmarks and evaluate it. The network itself uses no features.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/start_only.py NAME ZERO_SHOT \
         --data-folder DATA --out RUN [--preset fast]
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("name", choices=sorted(DATASETS))
     parser.add_argument("zero_shot", type=Path)
     parser.add_argument("--data-folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="Folder for the labels and the run.")
+    parser.add_argument("--out", type=Path, required=True, help="Folder for the data and the run.")
     parser.add_argument("--preset", default="tiny")
     arguments = parser.parse_args()
     dataset = DATASETS[arguments.name]

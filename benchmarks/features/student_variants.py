@@ -1,12 +1,12 @@
-"""Train the detector of a finished run again with other settings of the student, and evaluate it.
+"""Train the head of a finished run again with other `student` settings, and evaluate the detector.
 
     PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/student_variants.py RUN \
         --name DATA_SET --out FOLDER [--part validation|test] [--set student.NAME=VALUE ...]
 
-RUN is the --out folder of `default_command.py`. Everything that this run computed and decided before it
-trained the head is copied: the zero-shot landmarks, the landmarks of Stage 1, and the settings that replaced
-`auto`. So variants differ only in the training of the head and in what depends on it. The script prints one
-line of JSON.
+RUN is the --out folder of `default_command.py`. The script copies what this run computed and decided before
+it trained the head: the zero-shot landmarks, the landmarks of Stage 1, and the settings that replaced `auto`.
+So variants differ only in the training of the head and in what depends on it. The script prints one line of
+JSON.
 """
 
 from __future__ import annotations

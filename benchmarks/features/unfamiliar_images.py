@@ -1,9 +1,9 @@
-"""Measure how unfamiliar the test images of each data set look, given the training images of each data set.
+"""Measure how unfamiliar the test images of each data set look, compared with the training images of each.
 
     python benchmarks/features/unfamiliar_images.py DATA [DATA ...] --out docs/results/unfamiliar_images.json
 
 Each DATA is a folder with images/train and images/test. The unfamiliarity is the median squared
-distance of the features of test images from the mean features of training images. Its unit is a squared
+distance of the features of test images from the mean features of training images. Its unit is the squared
 distance that 95 % of the training images do not exceed. The unfamiliarity is less than 1 for images that look
 like the training images. `selfmark predict` warns if it exceeds `guards.max_unfamiliarity`.
 """

@@ -23,7 +23,7 @@ import paper
 
 def build_ablations_page(quality: Quality) -> str:
     """Return docs/results/ablations.md."""
-    parts = (
+    builders = (
         _build_clusters_section,
         _build_negatives_section,
         _build_detectors_section,
@@ -32,7 +32,7 @@ def build_ablations_page(quality: Quality) -> str:
         _build_flipping_section,
         _build_real_points_section,
     )
-    return "\n\n".join([_build_introduction_section(quality), *(part(quality) for part in parts)]) + "\n"
+    return "\n\n".join([_build_introduction_section(quality), *(build(quality) for build in builders)]) + "\n"
 
 
 def _build_introduction_section(quality: Quality) -> str:
@@ -58,7 +58,7 @@ def _build_introduction_section(quality: Quality) -> str:
     )
     return (
         "# Ablations\n\n"
-        "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
+        "<!-- made by benchmarks/quality/quality_pages.py from quality.json; do not edit -->\n\n"
         "This page repeats the paper's ablations on faces-yt68 (3,095 training images, 759 test images of "
         "other people, 68 points). Unless a table says otherwise, all rows have seed 0, SuperPoint, K = 30, "
         f"M = 100 and one short schedule: the preset `fast` with {schedule}.{duration} Errors are "
@@ -207,8 +207,8 @@ def _build_precision_section(quality: Quality) -> str:
     return "\n\n".join(
         [
             "## Precision of first keypoints",
-            "Precision is the percentage of first keypoints in the training images, after outlier removal, "
-            "whose distance from one of the 68 points is at most a tenth of the inter-ocular distance. "
+            "Precision is the percentage of first keypoints that lie within a tenth of the inter-ocular "
+            "distance of one of the 68 points, in the training images, after outlier removal. "
             "[First keypoints](keypoints.md) shows the precision before outlier removal, and other measures.",
             format_table(["detector", "row", "precision %", "paper, CelebA"], rows),
             describe_ranking(

@@ -16,10 +16,10 @@ Record = dict[str, Any]
 _ABOUT = {
     "script": "benchmarks/quality/run.py --only claims",
     "errors": "percent of the data set's unit, on validation images; ridge 0.01, all training images",
-    "stage2": "by way of reading a heatmap: forward error, its guessing value, backward error, its guessing "
-    "value, raw hits in percent, spread of the landmarks divided by that of the annotated points",
+    "stage2": "for each way of reading a heatmap: forward error, its guessing value, backward error, its "
+    "guessing value, raw hits in percent, spread of the landmarks divided by that of the annotated points",
 }
-# Order of the values of one way of reading heatmaps in a record.
+# Order of the values that a record has for each way of reading heatmaps.
 _READING = ("forward", "guessing_forward", "backward", "guessing_backward", "hits", "spread")
 
 

@@ -35,7 +35,7 @@ _TITLES = {
 
 def build_claims_page(records: Sequence[Record]) -> str:
     """Return docs/results/claims.md."""
-    parts = [
+    builders = [
         _build_clusters_section,
         _build_negatives_section,
         _build_detectors_section,
@@ -45,13 +45,13 @@ def build_claims_page(records: Sequence[Record]) -> str:
         _build_readings_section,
     ]
     if any(record["row"].startswith(build_row_name(FACES, "paper-")) for record in records):
-        parts.append(_build_paper_settings_section)
+        builders.append(_build_paper_settings_section)
     return (
         "\n\n".join(
             [
                 _build_introduction_section(records),
                 _build_verdicts_section(records),
-                *(part(records) for part in parts),
+                *(build(records) for build in builders),
             ]
         )
         + "\n"
@@ -68,7 +68,7 @@ def _build_introduction_section(records: Sequence[Record]) -> str:
     )
     return (
         "# Claims of the paper\n\n"
-        "<!-- made by benchmarks/quality/quality_pages.py from claims.json: edit there -->\n\n"
+        "<!-- made by benchmarks/quality/quality_pages.py from claims.json; do not edit -->\n\n"
         "This page tests what the paper claims in its ablations, on several kinds of images and with three "
         "seeds each. All runs use the small network of the preset `tiny` (images of 128 px, 64 channels, no "
         f"features) with a longer schedule: {SCHEDULE['warmup.iterations']:,} iterations of warm-up, four "
@@ -93,10 +93,11 @@ def _build_verdicts_section(records: Sequence[Record]) -> str:
     rows = []
     for claim in CLAIMS:
         for data in claim.datasets:
-            results = [measure_claim(records, claim, data, stage) for stage in (1, 2)]
-            cells = [NONE if found is None else f"{found[0]:+.2f} ± {found[1]:.2f}" for found in results]
-            words = [NONE if found is None else judge(*found) for found in results]
-            verdict = words[0] if words[0] == words[1] else f"Stage 1: {words[0]}; Stage 2: {words[1]}"
+            gains = [measure_claim(records, claim, data, stage) for stage in (1, 2)]
+            cells = [NONE if gain is None else f"{gain[0]:+.2f} ± {gain[1]:.2f}" for gain in gains]
+            verdicts = [NONE if gain is None else judge(*gain) for gain in gains]
+            first, second = verdicts
+            verdict = first if first == second else f"Stage 1: {first}; Stage 2: {second}"
             rows.append([claim.text, _TITLES[data], *cells, verdict])
     header = ["claim", "data", "Stage 1, gain", "Stage 2, gain", "here"]
     lines = format_table(header, rows).splitlines()
@@ -116,16 +117,16 @@ def _build_verdicts_section(records: Sequence[Record]) -> str:
 
 def _count_verdicts(records: Sequence[Record]) -> str:
     """Count the verdicts on Stage 2."""
-    found = [
-        judge(*result)
+    verdicts = [
+        judge(*gain)
         for claim in CLAIMS
         for data in claim.datasets
-        if (result := measure_claim(records, claim, data, 2)) is not None
+        if (gain := measure_claim(records, claim, data, 2)) is not None
     ]
-    counts = {verdict: found.count(verdict) for verdict in ("as in the paper", "no measurable effect")}
-    counts["the opposite"] = found.count("the opposite")
+    counts = {verdict: verdicts.count(verdict) for verdict in ("as in the paper", "no measurable effect")}
+    counts["the opposite"] = verdicts.count("the opposite")
     words = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
-    return f"Of the {len(found)} comparisons after Stage 2: {words}."
+    return f"Of the {len(verdicts)} comparisons after Stage 2: {words}."
 
 
 def _format_error_table(
@@ -301,7 +302,7 @@ _COMBINATIONS = {
 
 
 def _find_own_reading(name: str) -> str:
-    """Return how the preset `tiny` with the settings of a row reads heatmaps."""
+    """Return how the network of a row reads heatmaps: as `tiny` does, unless the row changes it."""
     return "cell" if name in ("paper-targets", "paper-all") else READING
 
 

@@ -2,7 +2,7 @@
 
     export PYTHONPATH=src:benchmarks:benchmarks/quality
     python benchmarks/quality/compare_methods.py --data-folder DATA --work WORK \
-        [--runs DATA[:METHOD,...] ...] [--budget 2min] [--seeds 0 1 2] [--part validation|test] \
+        [--runs NAME[:METHOD,...] ...] [--budget 2min] [--seeds 0 1 2] [--part validation|test] \
         [--processes 6] [--minutes 9] [--set SETTING=VALUE]
 
 Each run is a row of `selfmark compare` on the training images of a data set. Errors are measured on its
@@ -11,8 +11,7 @@ validation part (see `validation_split.py`) or on its test images. Methods of ot
 
 The script adds each row to docs/results/compare.json as soon as it is done. A new row replaces an old row of
 the same data set, part, method, budget and seed. An interrupted run resumes from WORK. A run is skipped if
-the file already has its row, made with the same commit and without a failure, even if that row was made with
-other values of `--set`.
+the file already has its row from the same commit, without a failure. The values of `--set` are not compared.
 """
 
 from __future__ import annotations
@@ -55,14 +54,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--runs", nargs="+", default=list(LANDMARKS), metavar="DATA[:METHOD,...]")
+    parser.add_argument("--runs", nargs="+", default=list(LANDMARKS), metavar="NAME[:METHOD,...]")
     parser.add_argument("--budget", default="2min")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--processes", type=int, default=1, help="runs at the same time")
     parser.add_argument("--minutes", type=float, help="start no run that would end after this many minutes")
     parser.add_argument(
-        "--commit", default=provenance.read_commit(), help="commit of the code; by default git is asked"
+        "--commit",
+        default=provenance.read_commit(),
+        help="commit of the code; by default, that of the git checkout",
     )
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -85,8 +86,8 @@ def build_jobs(arguments: argparse.Namespace) -> list[tuple[dict[str, Any], Meth
             name, _, methods = run.partition(":")
             if name not in LANDMARKS:
                 raise SystemExit(f"unknown data set '{name}': choose from {', '.join(LANDMARKS)}")
-            wanted: list[RowName] = list(parse_methods(methods))
-            for method in wanted if methods else [*wanted, "untrained"]:
+            method_names: list[RowName] = list(parse_methods(methods))
+            for method in method_names if methods else [*method_names, "untrained"]:
                 jobs.append(_build_job(name, method, seed, arguments))
     return sorted(jobs, key=lambda entry: entry[1].name in ("zero-shot", "untrained"))
 

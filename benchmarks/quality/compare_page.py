@@ -50,7 +50,7 @@ Read the rows with care:
   instead of VGG16 for perceptual losses. They are new implementations of ours, trained for far less time
   than in their papers.
 - `self-training` and `zero-shot` use features that were learned from labeled ImageNet photographs. The rows
-  marked *default command* have no budget, but the schedule of that command.
+  marked *default command* follow the schedule of that command instead of a budget.
 - The verdict uses no labels. It was calibrated on detectors of `self-training` and is too optimistic for
   other methods: some that are called usable are hardly better than guessing."""
 

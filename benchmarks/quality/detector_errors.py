@@ -1,7 +1,7 @@
 """Measure the errors of one detector for several ways of reading its heatmaps, with and without mirroring.
 
-The numbers are those of `selfmark evaluate` with ridge 0.01, without its curves, which take most of the time
-of that command.
+The numbers are those of `selfmark evaluate` with ridge 0.01. The curves of that command, which take most of
+its time, are left out.
 """
 
 from __future__ import annotations
@@ -92,14 +92,16 @@ def _read_examples(
     truth = read_ground_truth(labels, list_images(list(images)))
     spec = normalizer or choose_normalizer(truth)
     size = detector.card.images.size
-    parts: dict[str, list[FloatArray]] = {}
+    batches: dict[str, list[FloatArray]] = {}
     regions = []
     for pixels, part_regions in _iterate_crops(detector, truth):
         regions.append(part_regions)
         for name, xy in _locate(detector, pixels).items():
-            parts.setdefault(name, []).append(xy)
+            batches.setdefault(name, []).append(xy)
     joined = np.concatenate(regions)
-    return {name: build_examples(truth, np.concatenate(xy), joined, spec, size) for name, xy in parts.items()}
+    return {
+        name: build_examples(truth, np.concatenate(xy), joined, spec, size) for name, xy in batches.items()
+    }
 
 
 def _iterate_crops(detector: Detector, truth: AnnotatedObjects) -> Iterator[tuple[Tensor, FloatArray]]:

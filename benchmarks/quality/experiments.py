@@ -81,7 +81,7 @@ class Experiment:
     def compute_digest(self) -> str:
         """Return a digest of the settings that models depend on, including those of the preset.
 
-        The digest does not depend on the seed and on the settings of `evaluation` and `runtime`. Of the other
+        The digest depends neither on the seed nor on the settings of `evaluation` and `runtime`. Of the other
         settings, it contains only those that differ from the defaults. Old runs therefore stay valid if a
         later version adds a setting whose default changes nothing.
         """

@@ -121,7 +121,7 @@ def main() -> None:
         "--out", type=Path, required=True, help="JSON file; a page with tables is written next to it"
     )
     parser.add_argument(
-        "--own-weights", default="", help="weights of `selfmark` instead of the packaged ones"
+        "--own-weights", default="", help="weights file of `selfmark`; default: the packaged one"
     )
     parser.add_argument("--images", type=int, default=150, help="images per data set")
     parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=DETECTORS)
@@ -247,7 +247,7 @@ def measure(test_images: TestImages, settings: FirstKeypoints, device: torch.dev
 
 
 def measure_chance(test_images: TestImages) -> Row:
-    """Measure the precision of random points. Each image has as many as a detector may return."""
+    """Measure the precision of random points, as many per image as a detector may return."""
     images, count, size = len(test_images.truth), CONFIG.keypoints.max_points, CONFIG.images.size
     xy = np.random.default_rng(SEED).uniform(0, size - 1, (images * count, 2))
     index = torch.arange(images).repeat_interleave(count)
@@ -312,13 +312,13 @@ def _select_image(points: Keypoints, index: int) -> DetectedPoints:
 def build_page(record: dict[str, Any]) -> str:
     """Return a Markdown page with a description of the measurements and one table per data set."""
     rows: list[Row] = record["rows"]
-    parts = ["# First keypoints compared", INTRODUCTION.format(**record)]
+    sections = ["# First keypoints compared", INTRODUCTION.format(**record)]
     for data in dict.fromkeys(row["data"] for row in rows):
         dataset_rows = [row for row in rows if row["data"] == data]
         lines = [[row["detector"], *(str(row.get(column, "")) for column in COLUMNS)] for row in dataset_rows]
         content = format_table(["detector", *COLUMNS.values()], lines)
-        parts.append(f"## {data}, {dataset_rows[0]['images']} test images\n\n{content}")
-    return "\n\n".join(parts) + "\n"
+        sections.append(f"## {data}, {dataset_rows[0]['images']} test images\n\n{content}")
+    return "\n\n".join(sections) + "\n"
 
 
 def draw_sheet(

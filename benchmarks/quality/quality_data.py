@@ -26,7 +26,7 @@ class Dataset:
     """Files of a data set, relative to its folder.
 
     Attributes:
-        inputs: Inputs of discovery. Of a COCO file, only the boxes are used, not the points.
+        inputs: Inputs of discovery. Discovery uses the boxes of a COCO file, but not its points.
         images: Images for the evaluation, including training images.
         labels: Points that errors are measured against.
         train_labels: Points that the regressors are fitted on.

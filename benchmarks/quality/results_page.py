@@ -49,7 +49,7 @@ TARGETS = (
 
 def build_results_page(quality: Quality) -> str:
     """Return docs/results/quality.md."""
-    parts = [
+    sections = [
         _build_introduction_section(quality),
         _build_conditions_section(),
         _build_errors_section(quality),
@@ -64,14 +64,14 @@ def build_results_page(quality: Quality) -> str:
         _build_notes_section(quality),
         _build_commands_section(),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _build_introduction_section(quality: Quality) -> str:
     machines = sorted({row["hardware"] for row in quality["rows"]})
     return (
         "# Results\n\n"
-        "<!-- made by benchmarks/quality/quality_pages.py from quality.json: edit there -->\n\n"
+        "<!-- made by benchmarks/quality/quality_pages.py from quality.json; do not edit -->\n\n"
         "This page has the errors of runs without [features](../features.md). `benchmarks/quality/run.py` "
         "computes each row with `selfmark discover` and `selfmark evaluate`. Hardware: "
         f"{'; '.join(machines) or 'no machine yet'}.\n\n"
@@ -98,9 +98,9 @@ def _describe_missing_guesses(quality: Quality) -> str:
     missing = []
     if not any("mean_shape_backward" in row for row in stage1):
         missing.append(
-            "The guess for Stage 1 was not recorded (a dash). There, landmarks that were not found are "
-            "filled in, which makes them easy to predict; the backward error over found landmarks only was "
-            "not recorded either."
+            "For Stage 1, the backward error of guessing was not recorded (a dash). In Stage 1, landmarks "
+            "that were not found are filled in, which makes them easy to predict. The backward error of the "
+            "found landmarks alone was not recorded either."
         )
     if not any(run.get("inter_ocular") for run in quality["runs"].values()):
         missing.append("Inter-ocular errors of faces-yt68 were not recorded.")
@@ -198,7 +198,7 @@ def _build_targets_section(quality: Quality) -> str:
 
 
 def _format_guess(quality: Quality, target: Target) -> str:
-    """Format the error of the mean shape in the direction of a target."""
+    """Format the error of the mean shape, forward or backward like the target."""
     if target.is_relative:
         return "1"
     fields = {"forward": "mean_shape", "backward": "mean_shape_backward"}

@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("runs/quality"), help="folder for unfinished runs and unpacked data"
     )
-    parser.add_argument("--commit", default="", help="commit of the code; by default git is asked")
+    parser.add_argument(
+        "--commit", default="", help="commit of the code; by default, that of the git checkout"
+    )
     parser.add_argument("--again", action="store_true", help="repeat runs that are already published")
     parser.add_argument("--keep-model", action="store_true", help="copy the model folders to --out")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
@@ -215,7 +217,7 @@ def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline
 
 
 def _feed_worker(waiting: queue.Queue[Job], workspace: object, deadline: float, finished: list[str]) -> None:
-    """Hand runs to one worker process. A failure may break its GPU state, so a new process replaces it."""
+    """Hand runs to one worker process. Replace it after a failure, because its GPU state may be broken."""
     worker = None
     with contextlib.suppress(queue.Empty):
         while True:

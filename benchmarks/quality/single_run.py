@@ -78,10 +78,10 @@ class Workspace:
 
     def prepare(self, dataset_name: str) -> bool:
         """Unpack a data set before several runs use it at once; return False if it is not available."""
-        found = is_available(dataset_name, self.data, self.work)
-        if found:
+        available = is_available(dataset_name, self.data, self.work)
+        if available:
             self.open_dataset(dataset_name, "validation")
-        return found
+        return available
 
     def open_dataset(self, dataset_name: str, part: str = "test") -> tuple[Path, Dataset]:
         """Return the working copy of a data set and its description, for the part "test" or "validation"."""
@@ -278,8 +278,7 @@ def _build_rows(
 def _select_backward_columns(metrics: Record, stage: int, errors: Record) -> Record:
     """Return the backward error of guessing, as a reference for the backward error of a row.
 
-    For Stage 1, also return both errors computed from the found landmarks only: that of the row and that of
-    guessing.
+    For Stage 1, also return the error of the row and that of guessing for the found landmarks alone.
     """
     if stage == 2:
         return {"mean_shape_backward": round(metrics["guessing"]["backward"], 3)}
@@ -309,7 +308,7 @@ def _summarize_inter_ocular(metrics: Record) -> Record:
 def _describe_run(
     experiment: Experiment, name: str, run: Run, metrics: Record, workspace: Workspace
 ) -> Record:
-    """Return the published record of a run, besides its rows: data, settings, checks and versions."""
+    """Return the published record of a run without its rows: data, settings, checks and versions."""
     events = run.events()
     checks = metrics["unlabelled"]
     return {

@@ -1,4 +1,4 @@
-"""Turn the numbers in quality.json into text: means over seeds, tables, and sentences on rankings."""
+"""Turn the numbers of result files into text: means over seeds, tables, and sentences on rankings."""
 
 from __future__ import annotations
 

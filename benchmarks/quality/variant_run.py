@@ -1,4 +1,4 @@
-"""Train one variant of the method and measure it with all ways of reading heatmaps and mirror images.
+"""Train one variant of the method and measure it for several ways of reading its heatmaps.
 
     export PYTHONPATH=src:benchmarks:benchmarks/quality:benchmarks/features
     python benchmarks/quality/variant_run.py DATA -k 30 --name NAME --data-folder FOLDER --work WORK \
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--data-folder", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True, help="Folder for labels and runs.")
+    parser.add_argument("--work", type=Path, required=True, help="Folder for data and runs.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--features", default=None)

@@ -4,9 +4,9 @@
         python benchmarks/trust/calibration_runs.py DATA WORK OUT NAME:VARIANT [NAME:VARIANT ...]
 
 DATA contains the data sets (NAME.zip or NAME/). WORK gets the unzipped data and the run folders. OUT gets two
-files for each run: its checks and errors as JSON, and an .npz file with the landmarks of the run and, if
-there is one, of the second run that verifies the run. `trust_model.py` fits trust and verdict to the JSON
-files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
+files for each run: its checks and errors as JSON, and an .npz file with its landmarks. If a second run
+verified it, the .npz file also has the landmarks of the second run. `trust_model.py` fits trust and verdict
+to the JSON files. NAME is a key of `NUM_LANDMARKS`, VARIANT a key of `build_variants`.
 
 Each run trains on four fifths of the training images and is evaluated on the other fifth, as in
 `default_command.py`. Test images are never read. Runs on `demo` train on generated images and are evaluated
@@ -80,7 +80,7 @@ class Variant:
         landmark_factor: number of landmarks, relative to `NUM_LANDMARKS`.
         max_images: maximum number of training images.
         is_mixed: whether to add the same number of images of another kind of object.
-        shuffles_labels: whether the landmarks that were found are shuffled among the images before training.
+        shuffles_labels: whether to shuffle the found landmarks among the images before training.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -301,12 +301,13 @@ def _keep_second_detectors() -> Iterator[list[Detector]]:
 
 @contextmanager
 def _shuffle_labels(is_on: bool) -> Iterator[None]:
-    """If `is_on`, shuffle the landmarks that were found among the images during the context."""
+    """Within the context, shuffle the found landmarks among the images if `is_on`."""
     build = feature_pipeline._build_table
 
-    def build_shuffled(found: Any, config: Any) -> Any:
-        order = torch.randperm(len(found.xy), generator=torch.Generator().manual_seed(0))
-        return build(type(found)(*(column[order.to(column.device)] for column in found)), config)
+    def build_shuffled(landmarks: Any, config: Any) -> Any:
+        order = torch.randperm(len(landmarks.xy), generator=torch.Generator().manual_seed(0))
+        shuffled = type(landmarks)(*(column[order.to(column.device)] for column in landmarks))
+        return build(shuffled, config)
 
     feature_pipeline._build_table = build_shuffled if is_on else build
     try:

@@ -3,11 +3,11 @@
     python -m tests.fuzz --minutes 10 --processes 2 --seed 1 --out fuzz.json
     python -m tests.fuzz --readers video --add fuzz.json --out fuzz.json   # add to the counts of fuzz.json
 
-Valid files are corrupted and read for the given time; slow readers get fewer files. Files that a reader
-accepts are corrupted further. Readers may raise only errors of selfmark, and files that a writer writes must
-be read back unchanged. If another error occurs, it is printed, the file that caused it is added to
-tests/fuzz/corpus, which the test suite reads, and the exit code is 1. Readers whose library is not installed
-are left out.
+Valid files are corrupted and read for the given time; slow readers get fewer files. Some of the files that a
+reader accepts are corrupted further. Readers may raise only errors of selfmark, and files that a writer
+writes must be read back unchanged. If another error occurs, it is printed, the file that caused it is added
+to tests/fuzz/corpus, and the exit code is 1. The test suite reads that folder. Readers whose library is not
+installed are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--readers", default="", help="names of readers, separated by commas; default: all")
     parser.add_argument("--add", type=Path, nargs="*", default=[], help="results of earlier runs to add")
-    parser.add_argument("--commit", default="", help="commit of the code; default: ask git")
+    parser.add_argument("--commit", default="", help="commit of the code; default: that of the git checkout")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.minutes <= 0 and not arguments.add:

@@ -204,13 +204,13 @@ def fuzz_in_processes(minutes: float, seed: int, processes: int, kinds: list[str
 def record_death(folder: Path, code: int | None) -> dict[str, Any]:
     """Return counts with one failure, for the file that a process was reading when it died."""
     make_pictures(folder)
-    found = [
+    being_read = [
         (kind, reader) for kind, reader in build_readers(folder).items() if (folder / reader.file).exists()
     ]
-    for kind, reader in found:
+    for kind, reader in being_read:
         path = add_to_corpus(kind, reader, (folder / reader.file).read_bytes())
         print(f"{kind}: the process ended with {code} ({path})", flush=True)
-    kind = found[0][0] if found else "process"
+    kind = being_read[0][0] if being_read else "process"
     failure = {"inputs": 1, "read": 0, "refused": 0, "failures": 1, "slowest_seconds": 0.0}
     return {"readers": {kind: failure}, "peak_megabytes": 0}
 

@@ -319,9 +319,9 @@ def _make_coco() -> tuple[bytes, ...]:
     ]
     category = {"id": 1, "name": "cat", "keypoints": ["nose", "left", "right"], "flip_idx": [0, 2, 1]}
     category |= {"normaliser": "points", "normaliser_points": [1, 2]}
-    whole = {"images": images, "annotations": annotations, "categories": [category]}
-    bare = {"images": images[:1], "annotations": [{"image_id": 0, "keypoints": points, "pose": "left"}]}
-    return json.dumps(whole).encode(), json.dumps(bare).encode()
+    complete = {"images": images, "annotations": annotations, "categories": [category]}
+    minimal = {"images": images[:1], "annotations": [{"image_id": 0, "keypoints": points, "pose": "left"}]}
+    return json.dumps(complete).encode(), json.dumps(minimal).encode()
 
 
 def _make_dlc() -> tuple[bytes, ...]:

@@ -120,7 +120,7 @@ def _run_in_child(
     if moment is not None and moment.change:
         _kill_before_change(output, moment.change)
     if count is not None:
-        _count_changes(output, partial(setattr, count, "value"))
+        _watch_changes(output, partial(setattr, count, "value"))
     has_begun = False
 
     def listener(event: Event) -> None:
@@ -148,11 +148,11 @@ def _kill_before_change(output: Path, number: int) -> None:
         if count == number:
             _kill_self()
 
-    _count_changes(output, kill)
+    _watch_changes(output, kill)
 
 
-def _count_changes(output: Path, on_change: Callable[[int], None]) -> None:
-    """Call a function before each change of a file in the output folder, with the number of the change."""
+def _watch_changes(output: Path, on_change: Callable[[int], None]) -> None:
+    """Before each change of a file in the output folder, call `on_change` with the number of the change."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Test that a run is resumed only with its own images, because its stored points refer to them by row."""
+"""Test that a run is resumed only with its own images, because stored points refer to images by number."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def interrupted(images: Path, tmp_path: Path) -> Path:
 def test_a_run_is_not_resumed_with_other_images(
     interrupted: Path, images: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def resume(message: str) -> None:
+    def assert_refused(message: str) -> None:
         assert selfmark("discover", "-o", interrupted, "--resume", "--device", "cpu") == 2
         assert message in " ".join(capsys.readouterr().err.split())
 
     damaged = (images / UNREADABLE).read_bytes()
     shutil.copy(photos / UNREADABLE, images)
-    resume("could not be read when the run started, but can be read now")
-    # One image more can be read and another image is missing, so the number of images is the same as before.
+    assert_refused("could not be read when the run started, but can be read now")
+    # One more image can be read, and another one is missing, so the number of images is the same as before.
     (images / READABLE).unlink()
-    resume("could not be read when the run started, but can be read now")
+    assert_refused("could not be read when the run started, but can be read now")
     (images / UNREADABLE).write_bytes(damaged)
-    resume("could be read when the run started, but cannot be read now")
+    assert_refused("could be read when the run started, but cannot be read now")
     Image.new("RGB", (50, 40)).save(images / READABLE)
-    resume("had 64 x 64 pixels when the run started and has 50 x 40 pixels now")
+    assert_refused("had 64 x 64 pixels when the run started and has 50 x 40 pixels now")
 
     shutil.copy(photos / READABLE, images)
     discover(output=interrupted, resume=True, device="cpu")

@@ -1,4 +1,4 @@
-"""Test every reader on crafted files of a run: it returns, or raises an error of selfmark."""
+"""Test that every reader of the files of a run accepts a crafted file, or raises an error of selfmark."""
 
 from __future__ import annotations
 

@@ -276,8 +276,8 @@ def test_models_that_fail_on_several_images_get_one_image_at_a_time() -> None:
     ]
     images = random_images(5, 64)
     expected = build_encoder("onnx:own.onnx", make_model())(images)
-    found = build_encoder("onnx:own.onnx", make_model(nodes=nodes))(images)
-    torch.testing.assert_close(found, expected)
+    features = build_encoder("onnx:own.onnx", make_model(nodes=nodes))(images)
+    torch.testing.assert_close(features, expected)
 
 
 def test_features_of_no_images_are_empty() -> None:

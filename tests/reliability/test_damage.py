@@ -92,7 +92,8 @@ def test_damaged_labels_are_refused_after_the_network_was_trained_further(
     labels = finished / "points" / "round-02.safetensors"
     before = finished / "checkpoints" / "stage1.previous.safetensors"
     # The checkpoint before the last one is from the middle of round 2. The labels of this round were computed
-    # with earlier weights, so its network cannot compute them again.
+    # with earlier weights, so the network of this checkpoint cannot
+    # compute them again.
     shutil.copy(before, finished / "checkpoints" / "stage1.safetensors")
     flip_bit(labels)
     with pytest.raises(DamagedFile, match=r"round-02.safetensors is damaged.*a different result"):

@@ -1,4 +1,4 @@
-"""Test that the lock file matches the constraints, and that the required packages are those that are used."""
+"""Test that the lock file matches the constraints, and that selfmark requires what it imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test full, read-only and missing folders, interrupted starts, links in run folders, and little memory."""
+"""Test full and read-only disks, missing folders, interrupted starts, links in runs, and low memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_run_resumes_after_a_full_and_a_read_only_disk(
     assert_same_result(quick_run, output)
 
 
-def test_a_run_resumes_after_the_disk_was_full_during_a_tensor_file(
+def test_a_run_resumes_after_the_disk_was_full_while_writing_a_tensor_file(
     photos: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_file = 9  # The ninth tensor file has the labels of round 2.

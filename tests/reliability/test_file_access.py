@@ -1,6 +1,6 @@
-"""Test that only two modules access files: those that refuse links and special files and report full disks.
+"""Test that two modules access all files. They refuse links and special files, and report full disks.
 
-Further modules may access some files for the reasons given in `ALLOWED`.
+`ALLOWED` lists the other modules that may access some files themselves, with the reasons.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _find_input_errors(tree: ast.AST) -> Iterator[ast.Call]:
     "module", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
 )
 def test_failed_writes_raise_disk_errors(module: Path) -> None:
-    """No InputError says that a write failed: `compare` and `reproduce` record it as a method's failure."""
+    """No InputError reports a failed write: `compare` and `reproduce` blame an InputError on the method."""
     for call in _find_input_errors(ast.parse(module.read_text())):
         message = ast.unparse(call).split("InputError(", 1)[1]
         assert not re.match(r"f?['\"](cannot (write|store|save) |.*is the disk full)", message), message

@@ -135,7 +135,7 @@ def test_a_damaged_schedule_is_not_recorded_as_a_failure(tmp_path: Path) -> None
     assert not job.result_file.exists()
 
 
-def test_if_a_method_is_resumed_only_a_failed_training_is_recorded(
+def test_only_a_failed_training_of_a_resumed_method_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any other error means that files of the earlier attempt are missing or damaged."""

@@ -127,7 +127,7 @@ def test_files_of_other_programs_are_kept(
 def test_results_of_unknown_origin_are_kept(
     name: str, clip: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without predictions.json, a file may be the user's own; afterwards, the results may be replaced."""
+    """Without predictions.json, a file may be the user's own. With it, the results may be replaced."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("made by hand")
     inputs = clip if name.endswith(".mp4") else photos / "000.png"

@@ -1,4 +1,4 @@
-"""Kill (SIGKILL) writers before each of their file changes, and test that no file is half-written."""
+"""Kill writers (SIGKILL) before each of their first file changes, and test that no file is half-written."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) 
             if name not in HDF5_FORMATS and ".part" not in path:
                 assert content == expected[path], path
         write(folder)
-        assert set(_read_files(folder)) == set(expected), "nothing is left of the killed process"
+        assert set(_read_files(folder)) == set(expected), "files of the killed process are left"
     assert killed >= 2
 
 
@@ -107,7 +107,7 @@ def test_killing_the_writer_of_a_map_leaves_the_old_or_the_new_map(is_early: boo
     """Test old maps of the current and of early versions, whose file of arrays has another name."""
     detector, model = Detector.load(finished), finished / "model"
     old, new = _make_mapping(detector, 1.0), _make_mapping(detector, 2.0)
-    found, killed = set(), 0
+    values, killed = set(), 0
     for change in range(1, 20):
         save_mapping(old, model)
         if is_early:
@@ -116,12 +116,12 @@ def test_killing_the_writer_of_a_map_leaves_the_old_or_the_new_map(is_early: boo
         if _write_and_kill(lambda folder: save_mapping(new, folder), model, change) == 0:
             break
         killed += 1
-        found.add(float(load_mapping(finished, detector).map.constant[0]))
+        values.add(float(load_mapping(finished, detector).map.constant[0]))
         save_mapping(new, model)
         assert float(load_mapping(finished, detector).map.constant[0]) == 2
-        assert len(list(model.glob("map*"))) == 2, "nothing is left of the killed process"
+        assert len(list(model.glob("map*"))) == 2, "files of the killed process are left"
     assert killed >= 5
-    assert found == {1.0, 2.0}
+    assert values == {1.0, 2.0}
 
 
 def _make_mapping(detector: Detector, value: float) -> LearnedMapping:

@@ -1,4 +1,4 @@
-"""Test that a run that is killed and resumed gives bitwise the same result as an uninterrupted run."""
+"""Test that a killed and resumed run gives bitwise the same result as an uninterrupted run."""
 
 from __future__ import annotations
 

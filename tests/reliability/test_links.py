@@ -245,8 +245,8 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
     "folder": lambda path: path.mkdir(),
     "sparse": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 1 << 42),
 }
-# Pairs of a kind of special file and a place where it does no harm: selfmark does not read the lock file, and
-# predicts the landmarks again.
+# Pairs of a kind of special file and a place where it does no harm: selfmark does not read the content of the
+# lock file, and predicts landmarks again if it cannot use their file.
 HARMLESS = {("sparse", ".lock"), ("sparse", "naming/landmarks.safetensors")}
 
 

@@ -92,6 +92,8 @@ def test_after_a_power_failure_all_files_are_complete_and_the_run_resumes(
         patch.setattr(os, "fsync", sync)
         discover(photos, output=disk.root, preset="tiny", settings=QUICK, device="cpu")
     assert set(states) == {"not created", "training", "trained"}
-    assert states == sorted(states, key=["not created", "training", "trained"].index), "nothing is undone"
+    assert states == sorted(states, key=["not created", "training", "trained"].index), (
+        "a later state is less complete"
+    )
     discover(output=resumed, resume=True, device="cpu")
     assert_same_result(quick_run, resumed)

@@ -77,10 +77,10 @@ def test_a_model_card_with_huge_numbers_is_refused(
     folder = Path(shutil.copytree(quick_run / "model", tmp_path / "model"))
     content = json.loads((folder / "model.json").read_text())
     *sections, last = name.split(".")
-    part = content
+    values = content
     for section in sections:
-        part = part[section]
-    part[last] = value
+        values = values[section]
+    values[last] = value
     (folder / "model.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=words):
         Detector.load(folder)

@@ -1,4 +1,4 @@
-"""Test training images of keypoints: drawn shapes, scenes and animals, and cropped photographs."""
+"""Test training images of the keypoint detector: drawn shapes, scenes and animals, cropped photographs."""
 
 import cv2
 import numpy as np
@@ -128,6 +128,6 @@ def test_photographs_are_collected_and_cropped(tmp_path, capsys):
         assert image.std() > 0.005
 
 
-def test_missing_photographs_error_names_the_command(tmp_path):
+def test_the_error_about_missing_photographs_names_the_command(tmp_path):
     with pytest.raises(photographs.InputError, match=r"training\.keypoints\.photographs"):
         photographs.load(tmp_path)

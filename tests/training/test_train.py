@@ -185,7 +185,7 @@ def test_the_learning_rate_rises_then_falls_to_zero():
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """Return a function that runs the command here with very small settings and returns its folder."""
+    """Return a function that runs the command in this process with tiny settings and returns its folder."""
     photographs.collect(tmp_path / "photos")
     monkeypatch.setitem(train.CHOICES, "tiny", SMALL)
     monkeypatch.setattr(train, "open_drawing_pool", open_single_thread_pool)

@@ -95,8 +95,8 @@ def warp_images(
         images: Images [B, C, S, S].
         homography: Maps [B, 3, 3] from view pixels to image pixels.
         side: Side of the views in pixels.
-        outside: What a view shows outside the image: its mirror image ("reflection"), because a plain edge
-            would look like structure, or zero ("zeros").
+        outside: What a view shows outside the image: the mirror image ("reflection"; a plain edge would look
+            like structure), or zero ("zeros").
 
     Returns:
         The views [B, C, side, side], and a mask [B, side, side] of pixels that lie inside the image.

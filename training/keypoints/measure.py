@@ -25,8 +25,8 @@ class Score:
     """Scores of one pair of views, or their mean.
 
     Attributes:
-        repeatability: Fraction of the points visible in both views that have a point of the other view
-            nearby.
+        repeatability: Among the points that are visible in both views, the fraction with a point of the other
+            view nearby.
         matching: Number of correct matches of mutual nearest descriptors, divided by `points`.
         points: Number of points that are visible in both views, averaged over the two views.
     """

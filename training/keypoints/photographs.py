@@ -21,7 +21,7 @@ from selfmark.errors import InputError
 from training.keypoints.drawing import Array, Image
 from training.keypoints.shapes import NO_POINTS
 
-MAX_SIDE = 768  # photographs whose longer side is larger are resized to it, pixels
+MAX_SIDE = 768  # maximum longer side of a photograph, pixels; larger photographs are reduced to it
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,8 @@ def write_contact_sheet(
         points = detector.detect(_to_pixels(images)).to("cpu")
         points_by_image = [points.select(points.image_index == i) for i in range(COLUMNS)]
         tiles += [
-            _draw_points(image, found.xy, found.score)
-            for image, found in zip(images, points_by_image, strict=True)
+            _draw_points(image, detected.xy, detected.score)
+            for image, detected in zip(images, points_by_image, strict=True)
         ]
     for index in np.linspace(0, len(labeled) - 1, COLUMNS).astype(int):
         image, xy = labeled.images[index].cpu().numpy(), labeled.points[index].cpu()

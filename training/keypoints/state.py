@@ -20,11 +20,11 @@ FILE = "state.safetensors"
 
 
 def save(network: nn.Module, phases: int, scores: dict[str, Any], folder: Path, settings: Settings) -> None:
-    """Save the network after `phases` finished phases. After an interruption, the old file is intact."""
+    """Save the network after `phases` finished phases. If this is interrupted, the old file stays intact."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     header = {"phases": str(phases), "scores": json.dumps(scores), "settings": _to_text(settings)}
     with atomic_write(folder / FILE) as temporary:
-        # `save_file` would replace the temporary file, which `atomic_write` takes for another process.
+        # `save_file` replaces the file, which `atomic_write` would blame on another process.
         temporary.write_bytes(serialize(tensors, header))
 
 

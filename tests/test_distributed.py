@@ -19,7 +19,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from selfmark import feature_labels, feature_pipeline
 from selfmark.config import override
 from selfmark.detector import Detector
 from selfmark.discovery import discover
@@ -27,6 +26,7 @@ from selfmark.errors import InputError
 from selfmark.evaluation import familiarity
 from selfmark.evaluation.label_free import run_label_free_checks
 from selfmark.evaluation.stage1_landmarks import load_stage1_finder
+from selfmark.feature_discovery import feature_labels, feature_pipeline
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import load_store
 from selfmark.keypoints import first_keypoints, outliers

@@ -9,8 +9,9 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 
-from selfmark import feature_pipeline, pipeline
+from selfmark import pipeline
 from selfmark.correspondence.mirror import LandmarkPartners, find_mirror_partners
+from selfmark.feature_discovery import feature_pipeline
 
 
 @contextmanager

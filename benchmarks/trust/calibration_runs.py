@@ -31,7 +31,7 @@ from default_command import Parts, select_parts
 from quality_data import DATASETS, Dataset, prepare_working_copy
 
 import selfmark
-from selfmark import feature_pipeline, verification
+from selfmark import verification
 from selfmark.config import Evaluation
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.detector import Detector
@@ -43,6 +43,7 @@ from selfmark.evaluation.nme import mean_error
 from selfmark.evaluation.normalizers import choose_normalizer
 from selfmark.evaluation.protocol import Examples, backward_errors, forward_errors, mean_shape_errors
 from selfmark.evaluation.regression import fit_ridge
+from selfmark.feature_discovery import feature_pipeline
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.run.files import read_json, write_json

@@ -21,7 +21,7 @@ from selfmark.evaluation.familiarity import save_familiarity
 from selfmark.evaluation.protocol import Metrics
 from selfmark.evaluation.run_evaluation import check_run
 from selfmark.evaluation.run_models import RunModels
-from selfmark.feature_pipeline import train_feature_detector
+from selfmark.feature_discovery.feature_pipeline import train_feature_detector
 from selfmark.features.loading import resolve_features
 from selfmark.image_ref import ImageRef
 from selfmark.images.picture_files import encode_image

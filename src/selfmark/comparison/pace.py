@@ -10,7 +10,7 @@ from selfmark.comparison.comparison_plan import UNTRAINED_SETTINGS, MethodJob
 from selfmark.config import Config, Network, override
 from selfmark.config.schedule import scale_schedule, schedule_settings, stage_iterations
 from selfmark.errors import InputError
-from selfmark.feature_images import checked_rows
+from selfmark.feature_discovery.feature_images import checked_rows
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
 from selfmark.image_ref import ImageRef

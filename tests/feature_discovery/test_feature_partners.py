@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from selfmark.config import Config, override
 from selfmark.correspondence.mirror import LandmarkPartners
-from selfmark.feature_partners import check_partners
+from selfmark.feature_discovery.feature_partners import check_partners
 from selfmark.images.feed import PixelFeed
 
 PARTNERS = LandmarkPartners((1, 0, 2), (True, True, True))

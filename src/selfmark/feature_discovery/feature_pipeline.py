@@ -41,7 +41,7 @@ from selfmark.correspondence.selection import Targets, choose_landmarks
 from selfmark.correspondence.zero_shot import PlacedLandmarks
 from selfmark.detector import Detector
 from selfmark.errors import CollapsedTraining
-from selfmark.feature_images import (
+from selfmark.feature_discovery.feature_images import (
     Directions,
     UsedImages,
     build_used_store,
@@ -55,9 +55,9 @@ from selfmark.feature_images import (
     turn_keypoints_back,
     turn_positions_back,
 )
-from selfmark.feature_labels import FeatureLabels, FoundLandmarks, find_feature_labels
-from selfmark.feature_partners import check_partners
-from selfmark.feature_places import settle_places
+from selfmark.feature_discovery.feature_labels import FeatureLabels, FoundLandmarks, find_feature_labels
+from selfmark.feature_discovery.feature_partners import check_partners
+from selfmark.feature_discovery.feature_places import settle_places
 from selfmark.features.loading import load_encoder
 from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from selfmark import feature_images
 from selfmark.config import override, preset
 from selfmark.errors import NotEnoughData
-from selfmark.feature_images import (
+from selfmark.feature_discovery import feature_images
+from selfmark.feature_discovery.feature_images import (
     build_used_store,
     find_directions,
     load_images_and_encoder,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from selfmark import feature_labels
 from selfmark.config import override, preset
-from selfmark.feature_images import UsedImages
-from selfmark.feature_labels import _DescribedCells, describe_object_keypoints
+from selfmark.feature_discovery import feature_labels
+from selfmark.feature_discovery.feature_images import UsedImages
+from selfmark.feature_discovery.feature_labels import _DescribedCells, describe_object_keypoints
 from selfmark.images.feed import PixelFeed
 from selfmark.points import Keypoints
 from selfmark.run.folder import Run

@@ -18,7 +18,7 @@ from torch import Tensor
 from selfmark.config import Config
 from selfmark.correspondence.recovery import DescribedPoints, gather_labels, label_keypoints
 from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids, place_parts
-from selfmark.feature_images import UsedImages, turn_keypoints
+from selfmark.feature_discovery.feature_images import UsedImages, turn_keypoints
 from selfmark.features.cells import describe_cells, describe_colors, remove_stored_cells
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.keypoints.first_keypoints import detect_first_keypoints

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from selfmark.config import Config, override
 from selfmark.correspondence.zero_shot import find_foreground, find_part_centroids, place_parts
-from selfmark.feature_images import UsedImages, checked_rows, compare_landmarks
+from selfmark.feature_discovery.feature_images import UsedImages, checked_rows, compare_landmarks
 from selfmark.features.cells import append_places, describe_cells, describe_colors
 from selfmark.features.encoder import Encoder
 from selfmark.images.feed import PixelFeed

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from selfmark import feature_pipeline
 from selfmark.config import override, preset
 from selfmark.correspondence.mirror import LandmarkPartners
-from selfmark.feature_images import UsedImages, compare_landmarks
-from selfmark.feature_labels import FoundLandmarks
+from selfmark.feature_discovery import feature_pipeline
+from selfmark.feature_discovery.feature_images import UsedImages, compare_landmarks
+from selfmark.feature_discovery.feature_labels import FoundLandmarks
 from selfmark.features.orientation import rotation_matrices
 from selfmark.images.feed import PixelFeed
 from selfmark.pipeline_steps import show_nothing

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from selfmark.config import override, preset
-from selfmark.feature_images import UsedImages, compare_landmarks
-from selfmark.feature_places import settle_places
+from selfmark.feature_discovery.feature_images import UsedImages, compare_landmarks
+from selfmark.feature_discovery.feature_places import settle_places
 from selfmark.images.feed import PixelFeed
 from selfmark.run.folder import Run
 from tests.features.tiny_encoder import TinyEncoder

@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import selfmark
-from selfmark import discovery, feature_images, feature_pipeline
+from selfmark import discovery
 from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.evaluation.stage1_landmarks import (
@@ -28,6 +28,7 @@ from selfmark.evaluation.stage1_landmarks import (
     load_stage1_finder,
 )
 from selfmark.export.onnx_detector import load_detector
+from selfmark.feature_discovery import feature_images, feature_pipeline
 from selfmark.features.loading import load_encoder
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store

@@ -1,0 +1,1 @@
+"""Discover landmarks with pretrained features and train a detector on top of them."""

@@ -32,6 +32,7 @@ from quality_data import DATASETS, Dataset, prepare_working_copy
 
 import selfmark
 from selfmark import verification
+from selfmark.cli.options import parse_settings
 from selfmark.config import Evaluation
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.detector import Detector
@@ -121,17 +122,19 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", nargs="+", metavar="NAME:VARIANT")
     parser.add_argument("--no-verify", action="store_true")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all runs"
+    )
     arguments = parser.parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
+    common = {"verification.enabled": not arguments.no_verify, **parse_settings(arguments.set)}
     for argument in arguments.runs:
         name, _, variant_name = argument.partition(":")
         started = time.monotonic()
         tag = f"{name}--{variant_name}"
         try:
-            result = make_run(
-                name, variant_name, arguments.data, arguments.work, out, is_verified=not arguments.no_verify
-            )
+            result = make_run(name, variant_name, arguments.data, arguments.work, out, common)
         except (InputError, TrainingError) as error:
             result = {"error": str(error)}
         seconds = round(time.monotonic() - started, 1)
@@ -140,9 +143,18 @@ def main() -> None:
 
 
 def make_run(
-    name: str, variant_name: str, data: Path, work: Path, out: Path, *, is_verified: bool
+    name: str, variant_name: str, data: Path, work: Path, out: Path, common: dict[str, Any]
 ) -> dict[str, Any]:
-    """Make one run and return its checks and its true errors."""
+    """Make one run and return its checks and its true errors.
+
+    Args:
+        name: name of the data set.
+        variant_name: name of the variant.
+        data: folder of the data sets.
+        work: folder for the unzipped data and the run folders.
+        out: folder for the recorded landmarks.
+        common: settings that the variant does not override.
+    """
     variant = build_variants(name)[variant_name]
     parts = find_parts(name, data, work)
     inputs = limit_inputs(parts.inputs, variant.max_images)
@@ -151,7 +163,7 @@ def make_run(
             find_parts(_choose_other_kind(name), data, work).inputs, len(list_images(inputs))
         )
     folder = work / "runs" / f"{name}--{variant_name}"
-    settings = {"verification.enabled": is_verified, **variant.settings}
+    settings = common | variant.settings
     with _shuffle_labels(variant.shuffles_labels), _keep_second_detectors() as second_detectors:
         detector = selfmark.discover(
             inputs,

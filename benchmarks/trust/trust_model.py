@@ -2,13 +2,15 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --gather OUT RUNS.json
     PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --update OUT RUNS.json
+    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --later OUT RUNS.json
     PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py RUNS.json OUTPUT.json
 
 The first command collects the files that `calibration_runs.py` and `recipe_runs.py` wrote to OUT. The second
 command adds the runs of OUT to RUNS.json; they replace runs of the same data set and variant. The third
-command leaves out each data set in turn: it fits the weights to the runs on the other data sets, and compares
-trust and verdict of the left-out runs with their true errors. The weights in the settings
-(`evaluation.error_weights` and others) are those fitted to all runs.
+command stores the runs of OUT as runs of a later version, which no weights are fitted to. The last command
+leaves out each data set in turn: it fits the weights to the runs on the other data sets, and compares trust
+and verdict of the left-out runs, and of the later runs on this data set, with their true errors. The weights
+in the settings (`evaluation.error_weights` and others) are those fitted to all runs but the later ones.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import provenance
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 
 from selfmark.config import Evaluation
 from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
@@ -34,6 +36,7 @@ from selfmark.run.files import read_json, write_json
 CHECKS = ("stable", "appearance_error", "unexplained", "found")
 MAX_ERROR = 1.2  # higher errors are clipped, because the landmark is useless anyway
 RIDGE = 1e-4
+ESTIMATE_ERRORS = (0.05, 0.1, 0.15, 0.2)  # relative errors of an estimate of the forward error
 AUTO_RECIPES = {  # the recipe that `--recipe auto` chooses for each data set
     "birds-cub": "upright",
     "faces-yt68": "upright",
@@ -59,10 +62,17 @@ def main() -> None:
         path = Path(sys.argv[3])
         write_json(update_runs(read_json(path), gather_runs(Path(sys.argv[2]))), path)
         return
+    if sys.argv[1] == "--later":
+        path, later = Path(sys.argv[3]), gather_runs(Path(sys.argv[2]))
+        write_json(
+            read_json(path) | {"later_runs": later["runs"], "later_made_with": later["made_with"]}, path
+        )
+        return
     content = read_json(Path(sys.argv[1]))
     about = {"script": "benchmarks/trust/trust_model.py", "made_with": content["made_with"]}
     result = measure(content["runs"]) | measure_recipes(content["recipes"])
-    write_json(about | result, Path(sys.argv[2]))
+    later = {"made_with": content["later_made_with"]} | measure_later(content["runs"], content["later_runs"])
+    write_json(about | result | {"later_runs": later}, Path(sys.argv[2]))
 
 
 def gather_runs(folder: Path) -> dict[str, Any]:
@@ -173,14 +183,79 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "levels": _measure_levels(*np.concatenate(levels, axis=1)),
         "verdict_accuracy": _measure_accuracy(rows, "verdict"),
         "verdict_accuracy_verified": _measure_accuracy(rows, "verdict_verified"),
-        "verdicts_good_for_failed": sum(
-            {row["verdict"], row["true_verdict"]} == {"good", "failed"} for row in rows
-        ),
+        "attainable_accuracy": {
+            str(error): compute_attainable_accuracy(np.array([run["forward_share"] for run in runs]), error)
+            for error in ESTIMATE_ERRORS
+        },
+        "verdicts_good_for_failed": _count_confused(rows),
         "verdicts_missed": wrong,
         "verdicts": rows,
         "mixed_kinds_noticed": _notice_mixed_kinds(runs),
         "weights": final._asdict() | {"verified_error_weights": final_verified.error_weights},
     }
+
+
+def measure_later(runs: list[dict[str, Any]], later: list[dict[str, Any]]) -> dict[str, Any]:
+    """Judge runs of a later version with weights fitted to the earlier runs on the other data sets.
+
+    Args:
+        runs: earlier runs that `gather_runs` returned.
+        later: the same for the later runs; the weights are not fitted to any of them.
+    """
+    rows, spearman = [], {}
+    for name in sorted({run["data"] for run in later}):
+        settings = _fit_settings([run for run in runs if run["data"] != name])
+        left_out = [run for run in later if run["data"] == name]
+        judged = [judge_landmarks(_build_evidence(run, is_verified=False), settings) for run in left_out]
+        truth = np.concatenate([run["landmark_shares"] for run in left_out])
+        spearman[name] = _correlate(np.concatenate([trust.trust for trust in judged]), truth)
+        for run, trust in zip(left_out, judged, strict=True):
+            verdict, expected = judge_run(trust.expected_error, settings)
+            row = {key: run[key] for key in ("data", "variant", "images", "forward_share")}
+            row |= {"expected_forward": round(expected, 3), "verdict": verdict}
+            rows.append(row | {"true_verdict": judge_forward_share(run["forward_share"], settings)})
+    expected = np.array([row["expected_forward"] for row in rows])
+    forward = np.array([row["forward_share"] for row in rows])
+    return {
+        "runs": len(later),
+        "landmarks": sum(len(run["landmark_shares"]) for run in later),
+        "spearman_left_out": spearman,
+        "spearman_left_out_mean": round(float(np.mean(list(spearman.values()))), 4),
+        "verdict_accuracy": _measure_accuracy(rows, "verdict"),
+        "verdicts_good_for_failed": _count_confused(rows),
+        "relative_error_of_expected_forward": round(float(np.median(np.abs(expected / forward - 1))), 4),
+        "verdicts_missed": [row for row in rows if row["verdict"] != row["true_verdict"]],
+        "verdicts": rows,
+    }
+
+
+def compute_attainable_accuracy(forward: FloatArray, relative_error: float) -> float:
+    """Compute how often the verdict is right if the expected forward error is inexact, but unbiased.
+
+    Args:
+        forward: [N] true forward errors of the runs, divided by those of guessing.
+        relative_error: standard deviation of the logarithm of the expected error; about the relative error.
+
+    Returns:
+        Probability that the expected error is on the same side of both limits as the true one, averaged over
+        the runs.
+
+    >>> compute_attainable_accuracy(np.array([0.3, 0.001]), 0.1)
+    0.75
+    """
+    limits = np.log([Evaluation().good_error, Evaluation().failed_error])
+    distance = (limits - np.log(forward)[:, None]) / relative_error
+    is_below = np.log(forward)[:, None] <= limits
+    is_good, is_not_failed = norm.cdf(distance).T
+    probability = np.where(
+        is_below[:, 0], is_good, np.where(is_below[:, 1], is_not_failed - is_good, 1 - is_not_failed)
+    )
+    return round(float(probability.mean()), 4)
+
+
+def _count_confused(rows: list[dict[str, Any]]) -> int:
+    """Count the good runs that are called failed, and the failed runs that are called good."""
+    return sum({row["verdict"], row["true_verdict"]} == {"good", "failed"} for row in rows)
 
 
 def _measure_accuracy(rows: list[dict[str, Any]], name: str) -> float:

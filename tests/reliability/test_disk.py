@@ -21,6 +21,7 @@ from selfmark.run.folder import Event, Run
 from selfmark.train import engine
 from tests.conftest import QUICK, selfmark
 from tests.reliability.runs import assert_same_result
+from tests.stored_results import read_files
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -111,19 +112,15 @@ def test_a_process_does_not_write_to_a_run_that_replaced_its_own(
         if event["event"] == "train" and event["stage"] == "round" and not away.exists():
             output.rename(away)
             shutil.copytree(quick_run, output)
-            replaced.append(_read_files(output))
+            replaced.append(read_files(output))
 
     with pytest.raises(DiskError, match="is not the folder that this process works on"):
         start_run(photos, output, listener=listener)
-    assert _read_files(output) == replaced[0]
+    assert read_files(output) == replaced[0]
     shutil.rmtree(output)
     away.rename(output)
     discover(output=output, resume=True, device="cpu")
     assert_same_result(quick_run, output)
-
-
-def _read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_the_command_line_reports_disk_errors_in_one_line(

@@ -17,25 +17,18 @@ from selfmark.inspection.image_check import FILES
 from tests.conftest import QUICK, selfmark
 from tests.images.videos import encode_video
 from tests.paper.datasets import face_miniatures
+from tests.reliability.refusals import read_refusal
+from tests.stored_results import read_files
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
-
-
-def _read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _require_refusal(
     folder: Path, capsys: pytest.CaptureFixture[str], replaced: Path, *command: object
 ) -> None:
     """Assert that a command names the file that it would replace, and changes nothing in the folder."""
-    before = _read_files(folder)
-    capsys.readouterr()
-    assert selfmark(*command) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
+    error = read_refusal(folder, capsys, *command)
     assert error.startswith(f"selfmark: the results would replace the input {replaced}")
-    assert "choose another" in error
-    assert _read_files(folder) == before
 
 
 def _save_image(path: Path) -> Path:
@@ -190,12 +183,12 @@ def test_written_data_sets_do_not_replace_files_of_others(
     root = face_miniatures.make_celeba(tmp_path / "celeba")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text(content)
-    before = _read_files(tmp_path)
+    before = read_files(tmp_path)
     assert selfmark("datasets", "write", "celeba", root, "-o", tmp_path / "out") == 2
     error = capsys.readouterr().err.strip()
     assert f"{tmp_path / 'out' / name} was not written by 'selfmark datasets write'" in error
     assert "\n" not in error
-    assert _read_files(tmp_path) == before
+    assert read_files(tmp_path) == before
 
 
 def test_folders_and_patterns_and_missing_files_do_not_count_as_input_files(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from selfmark.discovery import discover
-from selfmark.model.card import read_card
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK, QUICK_FEATURES
 from tests.processes import FORKSERVER
+from tests.stored_results import assert_same_card
 
 TINY: dict[str, Any] = QUICK | {"evaluation.num_samples": 6, "evaluation.deformations": 1}
 TINY_FEATURES: dict[str, Any] = QUICK_FEATURES | {"features.max_unexplained_start": 1e9}
@@ -106,9 +106,7 @@ def kill_before_change(folder: Path, number: int) -> None:
 
 def assert_same_result(first: Path, second: Path) -> None:
     """Fail unless two finished runs have the same card and equal weights, points and checkpoints."""
-    # Some tests skip the checks that measure trust and verdict, so these two are not compared.
-    cards = (replace(read_card(run / "model"), trust=(), verdict=None) for run in (first, second))
-    assert next(cards) == next(cards)
+    assert_same_card(first, second)
     expected, actual = _read_tensor_files(first), _read_tensor_files(second)
     assert expected.keys() == actual.keys()
     for name, content in expected.items():

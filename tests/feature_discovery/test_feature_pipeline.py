@@ -39,7 +39,7 @@ from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import load_cached_landmarks
 from selfmark.run.config_file import read_config
 from selfmark.run.folder import Event, Run
-from tests.conftest import QUICK, QUICK_FEATURES
+from tests.conftest import QUICK, QUICK_FEATURES, read_error_line
 from tests.conftest import selfmark as run_command
 from tests.stored_results import assert_same_card, assert_same_tensors, read_tensors
 
@@ -625,11 +625,8 @@ def _run_refused_command(
 ) -> str:
     """Run a command that must be refused; return the message."""
     assert run_command("discover", photos, "-o", output, *options, "--device=cpu") == 2
-    text = capsys.readouterr().err.strip()
-    assert text.startswith("selfmark: ")
-    assert "\n" not in text
     assert not output.exists()
-    return text
+    return read_error_line(capsys)
 
 
 @pytest.mark.parametrize(

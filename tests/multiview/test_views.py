@@ -21,15 +21,10 @@ from selfmark.image_ref import ImageRef
 from selfmark.multiview.view_boxes import View, parse_views, read_views, require_views_inside_all
 from selfmark.multiview.view_detector import merge_cards
 from selfmark.multiview.view_runs import VIEW_SETTINGS, discover_views
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK_OPTIONS, selfmark
 from tests.export.fakes import CARD
 from tests.images.videos import encode_changing_video
 
-OPTIONS = [
-    "--device=cpu",
-    "--preset=tiny",
-    *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
-]
 VIEWS = ["--views", "top=0,0,64,64", "bottom=0,64,64,64"]
 
 
@@ -46,7 +41,7 @@ def mirrored(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(mirrored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("views") / "run"
-    assert selfmark("discover", mirrored, "-o", output, *VIEWS, *OPTIONS) == 0
+    assert selfmark("discover", mirrored, "-o", output, *VIEWS, *QUICK_OPTIONS) == 0
     return output
 
 
@@ -230,7 +225,7 @@ def test_check_reports_and_draws_every_view(
 ) -> None:
     monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
     views = ["--views", "top=0,0,64,64", "low=0,64,64,32"]
-    assert selfmark("check", mirrored, *views, *OPTIONS, "--recipe=upright", "-o", tmp_path) == 0
+    assert selfmark("check", mirrored, *views, *QUICK_OPTIONS, "--recipe=upright", "-o", tmp_path) == 0
     printed = capsys.readouterr().out
     assert "the network sees squares of 64 pixels, resized to" in printed
     assert "the network sees 64 x 32 pixels of each, stretched to" in printed

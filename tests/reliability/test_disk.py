@@ -19,7 +19,7 @@ from selfmark.pipeline import report_out_of_memory
 from selfmark.run import files, locks
 from selfmark.run.folder import Event, Run
 from selfmark.train import engine
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK, QUICK_OPTIONS, selfmark
 from tests.reliability.runs import assert_same_result
 from tests.stored_results import read_files
 
@@ -205,10 +205,7 @@ def test_a_run_that_is_out_of_memory_can_be_resumed_with_a_smaller_batch(
 
     with monkeypatch.context() as patch:
         patch.setattr(engine._Step, "__call__", raise_out_of_memory)
-        code = selfmark(
-            "discover", photos, "-o", tmp_path / "run", "--preset=tiny", "--device=cpu",
-            *(f"--set={name}={value}" for name, value in QUICK.items()),
-        )  # fmt: skip
+        code = selfmark("discover", photos, "-o", tmp_path / "run", *QUICK_OPTIONS)
     assert code == 1
     assert [
         event["iteration"] for event in Run.open(tmp_path / "run").events() if event["event"] == "checkpoint"

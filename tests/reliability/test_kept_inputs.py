@@ -14,7 +14,7 @@ from PIL import Image
 from selfmark.errors import InputError
 from selfmark.images.input_files import require_inputs_kept
 from selfmark.inspection.image_check import FILES
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK_OPTIONS, selfmark
 from tests.images.videos import encode_video
 from tests.paper.datasets import face_miniatures
 from tests.reliability.refusals import read_refusal
@@ -125,17 +125,15 @@ def test_a_check_does_not_replace_its_images_or_labels(
         _write_coco(path)
     else:
         _save_image(path)
-    options = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
-    command = ("check", photos, path, "-o", tmp_path, "--preset=tiny", "--device=cpu", *options)
+    command = ("check", photos, path, "-o", tmp_path, *QUICK_OPTIONS)
     _require_refusal(tmp_path, capsys, path, *command)
 
 
 def test_a_check_writes_only_the_files_that_it_announces(photos: Path, tmp_path: Path) -> None:
     boxes = tmp_path / "boxes.csv"
     boxes.write_text("image,x,y,w,h\n" + "".join(f"{path.name},5,5,30,30\n" for path in photos.iterdir()))
-    options = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
-    command = ("check", photos, "--boxes", boxes, "-o", tmp_path / "out", "--preset=tiny", "--device=cpu")
-    assert selfmark(*command, *options) == 0
+    command = ("check", photos, "--boxes", boxes, "-o", tmp_path / "out", *QUICK_OPTIONS)
+    assert selfmark(*command) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
 
 

@@ -51,10 +51,9 @@ def main() -> None:
         for name in arguments.only:
             rows.append(measure(name, arguments.data, Path(work), environment, arguments.settings))
             print(rows[-1], flush=True)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else provenance.describe_processor()
     result = {
         "script": "benchmarks/command_times.py",
-        "hardware": device,
+        "hardware": provenance.describe_device(),
         "torch": torch.__version__,
         "commit": provenance.read_commit(),
         "seed": 0,

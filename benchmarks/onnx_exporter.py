@@ -39,9 +39,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import logging
-import platform
 import random
 import tempfile
 import time
@@ -56,11 +54,11 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import onnxscript
-import provenance
 import torch
+from cpu_rows import SEED, Rows, write_rows
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from predict_cpu import SEED, Rows, describe_cpu_and_vnni, make_random_detector
+from predict_cpu import make_random_detector
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -73,7 +71,6 @@ from selfmark.images.crop import extract_crop
 from selfmark.model.heatmaps import read_heatmaps, to_pixels
 from selfmark.model.network import ResidualBlock
 from selfmark.model.plain_backend import PLAIN_BACKEND, PlainNetworkOps
-from selfmark.run.files import write_json
 
 QUANTIZED = {  # variant: the float32 graph that it is made from
     "int8_quantizer_all": "float32_exporter_opset21",
@@ -121,7 +118,13 @@ def main() -> None:
         rows |= compare(name, detector)
         if name == "demo":
             rows |= compare_crops(detector)
-    write_rows(rows, arguments.out)
+    rounded = {name: (float(f"{value:.4g}"), unit) for name, (value, unit) in rows.items()}
+    versions = {
+        "onnx": onnx.__version__,
+        "onnxscript": onnxscript.__version__,
+        "onnxruntime": onnxruntime.__version__,
+    }
+    write_rows(rounded, arguments.out, "onnx_exporter.py", "1 core", versions)
 
 
 def compare(name: str, detector: Detector) -> Rows:
@@ -385,32 +388,6 @@ def resize(image: Pixels, size: int, options: dict[str, Any]) -> Tensor:
     """Resize an image [H, W, 3] with `F.interpolate` and return [1, 3, size, size] uint8."""
     planes = torch.from_numpy(image).permute(2, 0, 1)[None].float()
     return F.interpolate(planes, size=(size, size), **options).round().clamp(0, 255).to(torch.uint8)
-
-
-def write_rows(rows: Rows, path: Path) -> None:
-    """Print rows and write them to a file, replacing rows of the same name and keeping the others."""
-    before = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    merged = {row["name"]: row for row in before["rows"]}
-    for name, (value, unit) in rows.items():
-        print(f"{name:72s} {value:12.5f} {unit}", flush=True)
-        merged[name] = {"name": name, "value": float(f"{value:.4g}"), "unit": unit}
-    content = {
-        "script": "benchmarks/onnx_exporter.py",
-        "hardware": f"1 core, {describe_cpu_and_vnni()}",
-        "versions": {
-            "torch": torch.__version__,
-            "onnx": onnx.__version__,
-            "onnxscript": onnxscript.__version__,
-            "onnxruntime": onnxruntime.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
-        "commit": provenance.read_commit(),
-        "seed": SEED,
-        "rows": list(merged.values()),
-        **({"note": before["note"]} if "note" in before else {}),
-    }
-    write_json(content, path)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ thread.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import tempfile
 import time
@@ -24,15 +22,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-import provenance
 import torch
-from predict_cpu import SEED, Rows, describe_cpu_and_vnni
+from cpu_rows import SEED, Rows, write_rows
 
 from selfmark.detector import Detector
 from selfmark.export.onnx_export import write_float16, write_float32
 from selfmark.images.decode import read_image
 from selfmark.images.sources import list_images
-from selfmark.run.files import write_json
 
 NUM_IMAGES = 100
 SIDES = 60, 1600  # range of the longer side of the resized images, pixels
@@ -51,7 +47,9 @@ def main() -> None:
     torch.set_num_threads(1)
     name, run, images = arguments.run
     rows = compare(name, Detector.load(run), make_random_crops(images))
-    write_rows(rows, arguments.out)
+    rounded = {name: (round(value, 5), unit) for name, (value, unit) in rows.items()}
+    versions = {"onnxruntime": onnxruntime.__version__, "opencv": cv2.__version__}
+    write_rows(rounded, arguments.out, "onnx_parity.py", "1 core", versions)
 
 
 def make_random_crops(images: str) -> list[Pixels]:
@@ -118,30 +116,6 @@ def _measure_milliseconds(session: Any, image: Pixels) -> float:
         _predict_points(session, np.asarray(image))
         durations.append(time.process_time() - started)
     return 1000 * statistics.median(durations)
-
-
-def write_rows(rows: Rows, path: Path) -> None:
-    """Write rows to a file, replacing rows of the same name and keeping the others."""
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
-    merged = {row["name"]: row for row in before}
-    for name, (value, unit) in rows.items():
-        print(f"{name:44s} {value:10.4f} {unit}", flush=True)
-        merged[name] = {"name": name, "value": round(value, 5), "unit": unit}
-    content = {
-        "script": "benchmarks/onnx_parity.py",
-        "hardware": f"1 core, {describe_cpu_and_vnni()}",
-        "versions": {
-            "torch": torch.__version__,
-            "onnxruntime": onnxruntime.__version__,
-            "opencv": cv2.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
-        "commit": provenance.read_commit(),
-        "seed": SEED,
-        "rows": list(merged.values()),
-    }
-    write_json(content, path)
 
 
 if __name__ == "__main__":

@@ -28,14 +28,10 @@ from __future__ import annotations
 
 import os
 
-import provenance
-
 # `selfmark predict` sets the variable in the same way. torch reads it when it is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import argparse
-import json
-import platform
 import random
 import statistics
 import tempfile
@@ -47,6 +43,7 @@ from typing import NamedTuple
 import numpy as np
 import onnxruntime
 import torch
+from cpu_rows import SEED, Rows, write_rows
 from torch import Tensor, nn
 
 from selfmark.config import Config, preset
@@ -64,10 +61,8 @@ from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
 from selfmark.model.card import ModelCard
 from selfmark.model.network import Psi
-from selfmark.run.files import write_json
 from selfmark.run.process_tuning import tune_process
 
-SEED = 0
 # Network pixels, one heatmap cell. A landmark that moved farther is at a different peak of the heatmap.
 FAR_PIXELS = 4.0
 MAX_OTHER_LOAD = 0.05  # maximum fraction of the machine used by other programs before a measurement
@@ -75,7 +70,6 @@ MIN_SECONDS = 0.5  # minimum duration of a measurement
 NETWORKS = {"tiny": "tiny", "full": "paper"}  # name in the rows: preset
 BATCHES = {"tiny": (1, 16, 64), "full": (1, 4)}
 RATIO_UNIT = "x eager torch fp32"
-Rows = dict[str, tuple[float, str]]
 
 
 def main() -> None:
@@ -107,7 +101,7 @@ def main() -> None:
         for name in arguments.networks:
             config = preset(NETWORKS[name])
             rows |= measure_speed(name, config, BATCHES[name], arguments.repeats, arguments.max_wait)
-    write_rows(rows, arguments.threads, arguments.out)
+    write_rounded(rows, arguments.threads, arguments.out)
 
 
 # --- speed --------------------------------------------------------------------------------------------
@@ -297,36 +291,11 @@ def _predict_examples(detector: Detector, images: Path, labels: Path, visibility
 # --- output -------------------------------------------------------------------------------------------
 
 
-def write_rows(rows: Rows, threads: int, path: Path) -> None:
-    """Print rows and write them to a file, replacing rows of the same name and keeping the others."""
-    for name, (value, unit) in rows.items():
-        print(f"{name:52s} {value:10.3f} {unit}", flush=True)
-    before = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    merged = {row["name"]: row for row in before["rows"]}
-    for name, (value, unit) in rows.items():
-        merged[name] = {"name": name, "value": round(value, 3), "unit": unit}
-    content = {
-        "script": "benchmarks/predict_cpu.py",
-        "hardware": f"{threads} cores, {describe_cpu_and_vnni()}",
-        "versions": {
-            "torch": torch.__version__,
-            "onnxruntime": onnxruntime.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
-        "commit": provenance.read_commit(),
-        "seed": SEED,
-        "rows": list(merged.values()),
-        **({"note": before["note"]} if "note" in before else {}),
-    }
-    write_json(content, path)
-
-
-def describe_cpu_and_vnni() -> str:
-    """Return the name of the processor and whether it has VNNI (8-bit multiplication)."""
-    info = provenance.read_cpu_info()
-    name = info.get("model name", platform.processor())
-    return f"{name}, {'with' if 'vnni' in info.get('flags', '') else 'without'} VNNI"
+def write_rounded(rows: Rows, threads: int, path: Path) -> None:
+    """Round rows, print them and add them to a file."""
+    rounded = {name: (round(value, 3), unit) for name, (value, unit) in rows.items()}
+    versions = {"onnxruntime": onnxruntime.__version__}
+    write_rows(rounded, path, "predict_cpu.py", f"{threads} cores", versions)
 
 
 if __name__ == "__main__":

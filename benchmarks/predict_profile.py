@@ -20,7 +20,8 @@ from pathlib import Path
 import onnx.utils
 import onnxruntime
 import torch
-from predict_cpu import NETWORKS, SEED, Rows, make_detectors, write_rows
+from cpu_rows import SEED, Rows
+from predict_cpu import NETWORKS, make_detectors, write_rounded
 
 from selfmark.config import Config, preset
 from selfmark.demo.scene import generate_scene
@@ -39,7 +40,7 @@ def main() -> None:
     rows: Rows = {}
     for name in arguments.networks:
         rows |= profile(name, preset(NETWORKS[name]), arguments.calls)
-    write_rows(rows, torch.get_num_threads(), arguments.out)
+    write_rounded(rows, torch.get_num_threads(), arguments.out)
 
 
 def profile(name: str, config: Config, calls: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Find the commit and the processor that produced a result, for the result files."""
+"""Find the commit and the hardware that produced a result, for the result files."""
 
 from __future__ import annotations
 
@@ -32,3 +32,10 @@ def describe_processor() -> str:
     """Return the number of cores and the name of the processor."""
     name = read_cpu_info().get("model name") or platform.processor() or platform.machine()
     return f"{os.cpu_count()} cores, {name}"
+
+
+def describe_device() -> str:
+    """Return the name of the GPU; without a GPU, the cores and the name of the processor."""
+    import torch  # here, because some scripts configure torch before they import it
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else describe_processor()

@@ -54,6 +54,12 @@ QUICK: dict[str, Any] = {
     "runtime.log_every": 2,
     "evaluation.num_samples": 6,  # too few for the slow checks that need pretrained features
 }
+# Options of `selfmark discover` for these settings.
+QUICK_OPTIONS = [
+    "--preset=tiny",
+    "--device=cpu",
+    *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
+]
 
 # Result of the checks at the end of a run, in tests that skip these checks.
 SKIPPED_CHECKS: dict[str, Any] = {
@@ -109,6 +115,14 @@ def selfmark(*arguments: Any) -> int:
     finally:
         sys.argv = before
     return 0
+
+
+def read_error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the error message of a command, which must be a single line."""
+    text = capsys.readouterr().err.strip()
+    assert text.startswith("selfmark: ")
+    assert "\n" not in text
+    return text
 
 
 @pytest.fixture(scope="session")

@@ -25,19 +25,7 @@ from selfmark.images.flow import propagate_points
 from selfmark.pipeline import plan_stage1_phases
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK
-
-
-def _read_tensors(run: Path) -> dict[str, torch.Tensor]:
-    """Return all weights and points of a run."""
-    files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
-    return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
-
-
-def _assert_same_result(first: Path, second: Path) -> None:
-    expected, actual = _read_tensors(first), _read_tensors(second)
-    assert expected.keys() == actual.keys()
-    for name, value in expected.items():
-        assert torch.equal(value, actual[name]), name
+from tests.stored_results import assert_same_tensors, read_tensors
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +85,10 @@ def test_a_run_folder_has_all_files_and_events(uninterrupted: Path, photos: Path
 @pytest.mark.usefixtures("without_report")
 def test_the_seed_determines_the_result(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
     discover(photos, output=tmp_path / "again", preset="tiny", settings=QUICK, device="cpu")
-    _assert_same_result(uninterrupted, tmp_path / "again")
+    assert_same_tensors(uninterrupted, tmp_path / "again")
     discover(photos, output=tmp_path / "other", preset="tiny", settings=QUICK | {"seed": 1}, device="cpu")
     with pytest.raises(AssertionError):
-        _assert_same_result(uninterrupted, tmp_path / "other")
+        assert_same_tensors(uninterrupted, tmp_path / "other")
 
 
 def _interrupt_at(number: int) -> Any:
@@ -128,13 +116,13 @@ def test_an_interrupted_run_resumes_to_the_same_result(
             photos, output=output, preset="tiny", settings=QUICK, device="cpu", listener=_interrupt_at(number)
         )
     discover(output=output, resume=True, device="cpu")
-    _assert_same_result(uninterrupted, output)
+    assert_same_tensors(uninterrupted, output)
 
 
 def test_resuming_a_finished_run_changes_nothing(uninterrupted: Path) -> None:
-    before = _read_tensors(uninterrupted)
+    before = read_tensors(uninterrupted)
     discover(output=uninterrupted, resume=True, device="cpu")
-    for name, value in _read_tensors(uninterrupted).items():
+    for name, value in read_tensors(uninterrupted).items():
         assert torch.equal(value, before[name])
 
 
@@ -148,7 +136,7 @@ def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path
     assert Stage1.load(Run.open(output), "cpu").centroids.shape[0] == QUICK["K"]
     train_stage1(output=output, resume=True, device="cpu")  # A finished Stage 1 is not changed.
     discover(output=output, resume=True, device="cpu")
-    _assert_same_result(uninterrupted, output)
+    assert_same_tensors(uninterrupted, output)
 
 
 def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
@@ -214,7 +202,7 @@ def test_a_chosen_number_gives_the_same_result_as_a_given_one(
 ) -> None:
     K = Run.open(chosen).config.K
     discover(photos, landmarks=K, output=tmp_path / "given", preset="tiny", settings=AUTO_K, device="cpu")
-    _assert_same_result(chosen, tmp_path / "given")
+    assert_same_tensors(chosen, tmp_path / "given")
     assert "How many landmarks" not in (tmp_path / "given" / "report" / "index.html").read_text()
 
 
@@ -242,7 +230,7 @@ def test_a_run_interrupted_around_the_choice_of_k_resumes_to_the_same_result(
     assert (output / "landmark_count.json").exists() == (moment == "recovery")
     before = len(_read_choices(output))
     discover(output=output, resume=True, device="cpu")
-    _assert_same_result(chosen, output)
+    assert_same_tensors(chosen, output)
     assert len(_read_choices(output)) == before + (moment != "recovery")
 
 
@@ -305,7 +293,7 @@ def test_every_ablation_takes_effect(
     if changes == {"flip.partner": "itself"}:
         assert detector.card.mirror == (0, 1, 2, 3)
     with pytest.raises(AssertionError):
-        _assert_same_result(uninterrupted, tmp_path / "run")
+        assert_same_tensors(uninterrupted, tmp_path / "run")
 
 
 def test_bootstrapping_from_detector_descriptors_has_no_warm_up() -> None:
@@ -361,7 +349,7 @@ def test_temporal_pairs_of_a_video_change_the_result(
     request.getfixturevalue("without_report")
     plain = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
     with pytest.raises(AssertionError):
-        _assert_same_result(tmp_path / "run", tmp_path / "plain")
+        assert_same_tensors(tmp_path / "run", tmp_path / "plain")
     assert plain.names == detector.names
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import subprocess
 import sys
@@ -18,15 +17,10 @@ from selfmark.images.video import probe_video
 from selfmark.run.config_file import read_config
 from selfmark.run.folder import Run
 from selfmark.tracking import regions
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK, QUICK_OPTIONS, selfmark
 from tests.images.videos import encode_video
 from tests.tracking.arena import SIZE, wander, write_arena_video
 
-OPTIONS = [
-    "--preset=tiny",
-    "--device=cpu",
-    *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
-]
 TRACK = ["--find-animals=2", "--every=10"]
 
 
@@ -54,7 +48,7 @@ def test_discover_and_predict_each_animal_of_a_video(
 
     monkeypatch.setattr(pipeline, "sample_nearby_frames", record)
     run = tmp_path / "run"
-    assert selfmark("discover", arena, "-o", run, *TRACK, "--temporal", *OPTIONS) == 0
+    assert selfmark("discover", arena, "-o", run, *TRACK, "--temporal", *QUICK_OPTIONS) == 0
     assert read_config(run / "config.yaml").augment.rotation == 180, (
         "animals seen from above can have any orientation"
     )

@@ -136,7 +136,6 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
 
     Errors are in percent, or divided by the error of guessing.
     """
-    guessing, forward = metrics["guessing"]["forward"], metrics["headline"]["forward"]["error"]
     first = next(row for row in metrics["stage1"]["errors"] if row["regressor"] == "ridge 0.01")
     log = (arguments.out / "run" / "log.jsonl").read_text(encoding="utf-8")
     events = [json.loads(line) for line in log.splitlines()]
@@ -147,19 +146,33 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
         "k": arguments.k,
         "seed": arguments.seed,
         "features": next((event["name"] for event in events if event["event"] == "features"), "none"),
-        "forward": round(forward, 3),
-        "guessing_forward": round(guessing, 3),
-        # the forward error, divided by the error of guessing
-        "share_of_guessing": round(forward / guessing, 4),
-        "first_landmarks_share": round(first["forward"] / guessing, 4),
-        "backward": round(metrics["headline"]["backward"]["error"], 3),
-        "guessing_backward": round(metrics["guessing"]["backward"], 3),
-        "hits": round(next(iter(metrics["raw"].values()))["average"], 2),
+        **summarize_errors(metrics),
+        "first_landmarks_share": round(first["forward"] / metrics["guessing"]["forward"], 4),
         "minutes": round(minutes, 2),
         "command": describe_command(arguments),
         "agreement": [event for event in events if event["event"] in _DECISIONS],
         "torch": torch.__version__,
         "commit": provenance.read_commit(),
+    }
+
+
+def summarize_errors(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return the errors of a detector and of guessing, in percent, and the average of hits."""
+    headline, guessing = metrics["headline"], metrics["guessing"]
+    return {
+        **compare_with_guessing(headline["forward"]["error"], guessing["forward"]),
+        "backward": round(headline["backward"]["error"], 3),
+        "guessing_backward": round(guessing["backward"], 3),
+        "hits": round(next(iter(metrics["raw"].values()))["average"], 2),
+    }
+
+
+def compare_with_guessing(forward: float, guessing: float) -> dict[str, float]:
+    """Return the forward error, the error of guessing, and the first divided by the second."""
+    return {
+        "forward": round(forward, 3),
+        "guessing_forward": round(guessing, 3),
+        "share_of_guessing": round(forward / guessing, 4),
     }
 
 

@@ -39,9 +39,7 @@ def main() -> None:
     results = {
         "script": "benchmarks/features/encoder_speed.py",
         "what": f"images of {SIZE} x {SIZE} pixels described per second, batches of {arguments.batch}",
-        "hardware": torch.cuda.get_device_name()
-        if device.type == "cuda"
-        else provenance.describe_processor(),
+        "hardware": provenance.describe_device(),
         "precision": "bf16" if device.type == "cuda" else "float32",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -133,9 +133,7 @@ def main() -> None:
         "features": "EfficientNet-Lite0, trained on labeled ImageNet photographs",
         "seed": 0,
         "iterations": arguments.iterations,
-        "hardware": torch.cuda.get_device_name()
-        if device.type == "cuda"
-        else provenance.describe_processor(),
+        "hardware": provenance.describe_device(),
         "torch": torch.__version__,
         "commit": provenance.read_commit(),
         "rows": rows,

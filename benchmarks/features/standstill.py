@@ -20,7 +20,7 @@ from typing import Any
 
 import provenance
 import torch
-from default_command import evaluate_parts, select_parts
+from default_command import evaluate_parts, select_parts, summarize_errors
 from quality_data import DATASETS, prepare_working_copy
 
 import selfmark
@@ -81,9 +81,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             features=arguments.features,
         )
     seconds = time.process_time() - started
-    metrics = evaluate_parts(arguments.out / "run", parts, dataset)
+    errors = summarize_errors(evaluate_parts(arguments.out / "run", parts, dataset))
     run = Run.open(arguments.out / "run")
-    forward = metrics["headline"]["forward"]["error"]
     return {
         "data": arguments.name,
         "k": arguments.k,
@@ -93,8 +92,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "stage1_of_other_run": arguments.stage1_of is not None,
         **count_iterations(run.events()),
         "cpu_seconds": round(seconds),
-        "share_of_guessing": round(forward / metrics["guessing"]["forward"], 4),
-        "hits": round(next(iter(metrics["raw"].values()))["average"], 2),
+        "share_of_guessing": errors["share_of_guessing"],
+        "hits": errors["hits"],
         "commit": provenance.read_commit(),
     }
 

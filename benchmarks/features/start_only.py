@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import provenance
 import torch
-from default_command import select_parts
+from default_command import compare_with_guessing, select_parts
 from quality_data import DATASETS, prepare_working_copy
 from single_run import describe_hardware
 
@@ -73,10 +73,7 @@ def main() -> None:
         "device": describe_hardware(),
         "k": len(detector.names),
         "features": "at the start only",
-        "forward": round(forward, 3),
-        "guessing_forward": round(guessing, 3),
-        # the forward error, divided by the error of guessing
-        "share_of_guessing": round(forward / guessing, 4),
+        **compare_with_guessing(forward, guessing),
         "minutes": round(minutes, 2),
         "preset": arguments.preset,
         "torch": torch.__version__,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import provenance
 import torch
-from default_command import evaluate_parts, select_parts
+from default_command import evaluate_parts, select_parts, summarize_errors
 from quality_data import DATASETS
 from single_run import describe_hardware, write_contact_sheet
 
@@ -66,20 +66,13 @@ def main() -> None:
     metrics = evaluate_parts(run, parts, dataset)
     refs = read_ground_truth(parts.labels, list_images(parts.images)).refs
     write_contact_sheet(detector, refs, detector.card.images, arguments.out / "sheet.jpg")
-    guessing, forward = metrics["guessing"]["forward"], metrics["headline"]["forward"]["error"]
     row = {
         "data": arguments.name,
         "part": arguments.part,
         "device": describe_hardware(),
         "k": len(detector.card.names),
         "settings": arguments.settings,
-        "forward": round(forward, 3),
-        "guessing_forward": round(guessing, 3),
-        # the forward error, divided by the error of guessing
-        "share_of_guessing": round(forward / guessing, 4),
-        "backward": round(metrics["headline"]["backward"]["error"], 3),
-        "guessing_backward": round(metrics["guessing"]["backward"], 3),
-        "hits": round(next(iter(metrics["raw"].values()))["average"], 2),
+        **summarize_errors(metrics),
         "minutes": round(minutes, 2),
         "torch": torch.__version__,
         "commit": provenance.read_commit(),

@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import CLUSTERS, DETECTORS, REAL_PERCENT, Experiment, Settings
+from experiments import CLUSTERS, DETECTORS, REAL_POINTS, Experiment, Settings
 
 SEEDS = (0, 1, 2)
 SCHEDULE: Settings = {"warmup.iterations": 2_000, "rounds.iterations": 600, "stage2.iterations": 1_400}
@@ -116,19 +116,5 @@ CLAIM_EXPERIMENTS = (
         for name in DETECTORS
         if name != SHARED["keypoints.detector"]
     ),
-    *(
-        _declare(
-            FACES,
-            f"real-{percent}",
-            {
-                "K": 15,
-                "keypoints.detector": "file",
-                "keypoints.random_fraction": round(1 - percent / 100, 2),
-                # Confidence reflects how often a point occurs in the data, so random points have little.
-                "heatmaps.threshold": 0.02,
-            },
-            points="annotated",
-        )
-        for percent in REAL_PERCENT
-    ),
+    *(_declare(FACES, name, settings, points="annotated") for name, settings in REAL_POINTS.items()),
 )

@@ -20,6 +20,17 @@ DETECTORS = ("selfmark", "superpoint", "r2d2", "alike-t", "alike-n", "sift", "or
 CLUSTERS = (30, 50, 100, 250, 500)
 # Percentages of annotated points among the keypoints that training starts from; the others are random.
 REAL_PERCENT = (100, 60, 40, 20)
+REAL_POINTS: Mapping[str, Settings] = {
+    f"real-{percent}": {
+        "K": 15,
+        "keypoints.detector": "file",
+        "keypoints.random_fraction": round(1 - percent / 100, 2),
+        # Confidence reflects how often a point occurs in the data. At the default of 0.15, rows with random
+        # points detect nothing.
+        "heatmaps.threshold": 0.02,
+    }
+    for percent in REAL_PERCENT
+}
 RIDGES = (0.1, 0.01, 0.001)
 
 # In the recorded runs of the preset `fast`, the iterations do not depend on the number of images.
@@ -304,21 +315,7 @@ ABLATIONS = (
         if name != "superpoint"
     ),
     _declare_ablation("flip-none", {"flip.train": False, "flip.test": False}),
-    *(
-        _declare_ablation(
-            f"real-{percent}",
-            {
-                "K": 15,
-                "keypoints.detector": "file",
-                "keypoints.random_fraction": round(1 - percent / 100, 2),
-                # Confidence reflects how often a point occurs in the data. At the default of 0.15, rows with
-                # random points detect nothing.
-                "heatmaps.threshold": 0.02,
-            },
-            points="annotated",
-        )
-        for percent in REAL_PERCENT
-    ),
+    *(_declare_ablation(name, settings, points="annotated") for name, settings in REAL_POINTS.items()),
 )
 
 EXPERIMENTS = (*RESULTS, *ABLATIONS)

@@ -17,35 +17,22 @@ import pytest
 
 from selfmark.multiview.view_boxes import parse_views, write_views
 from selfmark.run.files import FORMAT
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK_OPTIONS, read_error_line, selfmark
 
-OPTIONS = [
-    "--preset=tiny",
-    "--device=cpu",
-    *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
-]
 MANY_ITERATIONS = "--set=stage2.iterations=100000"
-
-
-def read_error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the error message, which must be a single line."""
-    text = capsys.readouterr().err.strip()
-    assert text.startswith("selfmark: ")
-    assert "\n" not in text
-    return text
 
 
 @pytest.fixture(scope="module")
 def finished_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("cli") / "run"
-    assert selfmark("discover", photos, "-o", output, *OPTIONS) == 0
+    assert selfmark("discover", photos, "-o", output, *QUICK_OPTIONS) == 0
     return output
 
 
 def test_discover_prints_progress_and_the_report_path(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS) == 0
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *QUICK_OPTIONS) == 0
     text = capsys.readouterr().out
     assert "preset tiny on cpu" in text
     assert "training the detector: 6 of 6 loss" in text
@@ -55,11 +42,11 @@ def test_discover_prints_progress_and_the_report_path(
 
 def test_inputs_without_images_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert selfmark("discover", tmp_path / "empty", "-o", tmp_path / "run", *OPTIONS) == 2
+    assert selfmark("discover", tmp_path / "empty", "-o", tmp_path / "run", *QUICK_OPTIONS) == 2
     assert "empty" in read_error_line(capsys)
-    assert selfmark("discover", tmp_path / "nowhere", "-o", tmp_path / "run", *OPTIONS) == 2
+    assert selfmark("discover", tmp_path / "nowhere", "-o", tmp_path / "run", *QUICK_OPTIONS) == 2
     assert "nowhere" in read_error_line(capsys)
-    assert selfmark("discover", "-o", tmp_path / "run", *OPTIONS) == 2
+    assert selfmark("discover", "-o", tmp_path / "run", *QUICK_OPTIONS) == 2
     assert "no images given" in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
@@ -103,7 +90,7 @@ def test_too_few_images_are_rejected(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = sorted(photos.iterdir())[:5]
-    assert selfmark("discover", *few, "-o", tmp_path / "run", *OPTIONS) == 2
+    assert selfmark("discover", *few, "-o", tmp_path / "run", *QUICK_OPTIONS) == 2
     assert "5 usable images are too few" in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
@@ -111,7 +98,7 @@ def test_too_few_images_are_rejected(
 def test_more_landmarks_than_points_are_rejected_with_advice(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [*OPTIONS, "--set=K=60", "--set=M=60"]
+    options = [*QUICK_OPTIONS, "--set=K=60", "--set=M=60"]
     assert selfmark("discover", photos, "-o", tmp_path / "run", *options) == 2
     text = read_error_line(capsys)
     pattern = r"K=60 is more than the (\d+) points that the detector 'selfmark' found in any image"
@@ -128,7 +115,7 @@ def test_more_landmarks_than_points_are_rejected_with_advice(
 def test_more_clusters_than_points_are_rejected(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, "--set=M=5000") == 2
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *QUICK_OPTIONS, "--set=M=5000") == 2
     assert "too few for M=5000" in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
@@ -140,7 +127,7 @@ def test_unreadable_images_are_skipped_and_listed(photos: Path, tmp_path: Path) 
     (folder / "text.png").write_text("not an image")
     complete = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8))[1]
     (folder / "truncated.jpg").write_bytes(complete.tobytes()[:900])
-    assert selfmark("discover", folder, "-o", tmp_path / "run", *OPTIONS) == 0
+    assert selfmark("discover", folder, "-o", tmp_path / "run", *QUICK_OPTIONS) == 0
     events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     skipped = {Path(event["name"]).name: event["reason"] for event in events if event["event"] == "skipped"}
     assert skipped.keys() == {"empty.jpg", "text.png", "truncated.jpg"}
@@ -153,7 +140,7 @@ def test_output_folder_with_a_run_is_rejected(
     finished_run: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()}
-    assert selfmark("discover", photos, "-o", finished_run, *OPTIONS) == 2
+    assert selfmark("discover", photos, "-o", finished_run, *QUICK_OPTIONS) == 2
     assert "already contains a run: add --resume" in read_error_line(capsys)
     assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*") if path.is_file()} == before
 
@@ -162,10 +149,10 @@ def test_output_folder_with_other_files_is_rejected(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    assert selfmark("discover", photos, "-o", tmp_path, *OPTIONS) == 2
+    assert selfmark("discover", photos, "-o", tmp_path, *QUICK_OPTIONS) == 2
     assert "not an empty folder" in read_error_line(capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    assert selfmark("discover", photos, "-o", tmp_path / "thesis.txt", *OPTIONS) == 2
+    assert selfmark("discover", photos, "-o", tmp_path / "thesis.txt", *QUICK_OPTIONS) == 2
     assert "not an empty folder" in read_error_line(capsys)
 
 
@@ -173,7 +160,7 @@ def test_missing_weights_are_reported_with_the_command_that_gets_them(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SELFMARK_CACHE", str(tmp_path / "cache"))
-    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, "--detector=superpoint") == 2
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *QUICK_OPTIONS, "--detector=superpoint") == 2
     assert "selfmark weights superpoint" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -209,7 +196,7 @@ def test_run_from_a_newer_version_is_rejected(
 def test_invalid_options_are_rejected(
     options: list[str], message: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert selfmark("discover", photos, "-o", tmp_path / "run", *OPTIONS, *options) == 2
+    assert selfmark("discover", photos, "-o", tmp_path / "run", *QUICK_OPTIONS, *options) == 2
     assert message in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
@@ -303,7 +290,7 @@ def test_interrupted_run_prints_how_to_resume(photos: Path, tmp_path: Path) -> N
             str(photos),
             "-o",
             str(output),
-            *OPTIONS,
+            *QUICK_OPTIONS,
             MANY_ITERATIONS,
         ],
         stdout=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from selfmark.export.onnx_export import FILES, write_int8
 from selfmark.images.video import read_frames
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.model.colors import landmark_colors, to_rgb
-from tests.conftest import selfmark
+from tests.conftest import read_error_line, selfmark
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 TRUST = tuple([0.9, 0.1, 0.5, 0.25] + [0.8] * 12)
@@ -150,10 +150,7 @@ def test_a_min_trust_that_cannot_be_applied_is_an_error(
 ) -> None:
     make_model(tmp_path / "model", **changes)
     assert predict(tmp_path / "model", photos / "000.png", "-o", tmp_path / "out", *options) == 2
-    text = capsys.readouterr().err.strip()
-    assert text.startswith("selfmark: ")
-    assert "\n" not in text
-    assert message in text
+    assert message in read_error_line(capsys)
     assert not (tmp_path / "out").exists()
 
 

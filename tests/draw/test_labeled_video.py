@@ -45,6 +45,16 @@ def _write_dark_clip(path: Path, frames: int = 12, **options: object) -> Path:
     return encode_video(path, "libx264", frames=frames, noise=1, options={"crf": "5"}, **options)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[DrawnObject]]:
+    """Return a list that gets the objects of every frame that is drawn."""
+    frames: list[list[DrawnObject]] = []
+    monkeypatch.setattr(
+        "selfmark.draw.layout.draw_frame", lambda *args: frames.append(list(args[1])) or draw_frame(*args)
+    )
+    return frames
+
+
 def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: Path) -> None:
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(2, 10)]
@@ -93,7 +103,7 @@ def test_every_second_frame_plays_as_fast_as_the_source(tmp_path: Path) -> None:
     np.testing.assert_allclose(info.seconds, probe_video(source).seconds[::2], atol=2e-3)
 
 
-def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trails_belong_to_tracks(tmp_path: Path, drawn: list[list[DrawnObject]]) -> None:
     """Draw two animals whose order alternates: no trail leads from one to the other."""
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs, xy = [], []
@@ -102,12 +112,6 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             if (frame, track) != (6, 2):  # animal 2 is missing once, so its trail starts again
                 refs.append(ImageRef(source, frame, (0, 0, 30, 30), track))
                 xy.append(POINTS / 4 + (frame, 30 if track == 2 else 5))
-    drawn: list[list[DrawnObject]] = []
-    original = draw_frame
-    monkeypatch.setattr(
-        "selfmark.draw.layout.draw_frame",
-        lambda *args: drawn.append(list(args[1])) or original(*args),
-    )
     list(draw_videos(_make_predictions(refs, np.array(xy)), refs, CARD, tmp_path, every=1, trail=0.2))
     del drawn[0]  # the first call only measures the size of the video
     assert len(drawn) == 12
@@ -136,35 +140,23 @@ def test_trails_belong_to_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_the_trail_of_a_single_animal_starts_again_after_it_was_missing(
-    predicted: Iterable[int], every: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    predicted: Iterable[int], every: int, steps: int, tmp_path: Path, drawn: list[list[DrawnObject]]
 ) -> None:
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in predicted]
-    drawn: list[list[DrawnObject]] = []
-    original = draw_frame
-    monkeypatch.setattr(
-        "selfmark.draw.layout.draw_frame",
-        lambda *args: drawn.append(list(args[1])) or original(*args),
-    )
     list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=every, trail=10.0))
     *_, (last,) = filter(None, drawn)
     assert len(last.trail) == steps
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_frames_in_any_order_are_drawn(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_in_any_order_are_drawn(every: int, tmp_path: Path, drawn: list[list[DrawnObject]]) -> None:
     """All frames that COCO files list are drawn, in any order.
 
     The order may be mixed within a batch and between batches. A frame may be listed twice, and frames need
     not be multiples of `every`.
     """
     source = _write_dark_clip(tmp_path / "clip.mp4")
-    drawn: list[list[DrawnObject]] = []
-    original = draw_frame
-    monkeypatch.setattr(
-        "selfmark.draw.layout.draw_frame",
-        lambda *args: drawn.append(list(args[1])) or original(*args),
-    )
     for name, order in (("sorted", [0, 3, 6, 6, 9, 11]), ("unsorted", [11, 3, 6, 9, 0, 6])):
         refs = [ImageRef(source, frame) for frame in order]
         xy = np.array([POINTS / 4 + frame for frame in order])
@@ -183,30 +175,18 @@ def test_frames_in_any_order_are_drawn(every: int, tmp_path: Path, monkeypatch: 
         assert np.abs(picture.astype(int) - reference).mean() < 1
 
 
-def test_trails_have_the_given_length_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trails_have_the_given_length_in_seconds(tmp_path: Path, drawn: list[list[DrawnObject]]) -> None:
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(0, 12, 2)]
-    drawn: list[list[DrawnObject]] = []
-    original = draw_frame
-    monkeypatch.setattr(
-        "selfmark.draw.layout.draw_frame",
-        lambda *args: drawn.append(list(args[1])) or original(*args),
-    )
     list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=1, trail=4 / 25))
     *_, (last,) = filter(None, drawn)
     assert len(last.trail) == 3, "the trail has the newest position and those 2 and 4 frames before"
 
 
-def test_a_single_landmark_has_a_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_landmark_has_a_trail(tmp_path: Path, drawn: list[list[DrawnObject]]) -> None:
     source = _write_dark_clip(tmp_path / "clip.mp4")
     refs = [ImageRef(source, frame) for frame in range(12)]
     card = replace(CARD, hidden=(1, 2, 3))
-    drawn: list[list[DrawnObject]] = []
-    original = draw_frame
-    monkeypatch.setattr(
-        "selfmark.draw.layout.draw_frame",
-        lambda *args: drawn.append(list(args[1])) or original(*args),
-    )
     xy = POINTS / 4 + np.arange(12)[:, None, None]
     list(draw_videos(_make_predictions(refs, xy), refs, card, tmp_path, every=1, trail=10.0))
     assert np.isfinite(drawn[-1][0].trail).all()

@@ -25,6 +25,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
 from selfmark.points import Landmarks
 from tests.export.fakes import CARD, NAMES
+from tests.stored_results import read_files
 
 SIZE = (48, 32)
 FRAME_RATE = 25.0
@@ -263,10 +264,10 @@ def test_a_folder_of_frames_is_never_overwritten(
     folder = tmp_path / "out"
     folder.mkdir()
     get_writer(name)(_make_predictions(clip, truth), CARD, folder)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = read_files(folder)
     with pytest.raises(Exception, match="already exists; remove it or choose another output folder"):
         get_writer(name)(_make_predictions(clip, truth), CARD, folder)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert read_files(folder) == before
 
 
 def test_tracks_are_read_back_from_coco(clip: Path, truth: Tracks, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import math
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -32,18 +31,12 @@ from selfmark.images.feed import PixelFeed
 from selfmark.images.store import ImageStore
 from selfmark.points import Keypoints
 from selfmark.run.folder import Run
+from tests.feature_discovery.feature_runs import create_run
 from tests.features.random_images import random_images
 from tests.features.tiny_encoder import TinyEncoder
 
 CPU = torch.device("cpu")
 SIDE = 64
-
-
-def _create_run(folder: Path, **changes: Any) -> Run:
-    settings = {name.replace("__", "."): value for name, value in changes.items()}
-    settings = {"features.name": "efficientnet-lite0", "images.size": SIDE, "network.depth": 1} | settings
-    Run.create(folder, override(preset("tiny"), settings), [], [])
-    return Run.open(folder)
 
 
 def _build_store(count: int) -> ImageStore:
@@ -84,7 +77,7 @@ def test_the_orientation_is_measured_and_stored(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = _create_run(tmp_path / "run", features__orientation=setting)
+    run = create_run(tmp_path / "run", features__orientation=setting)
     fit = feature_images.fit_template
     monkeypatch.setattr(feature_images, "measure_uprightness", lambda *_: accuracy)
     monkeypatch.setattr(
@@ -102,7 +95,7 @@ def test_the_orientation_is_measured_and_stored(
 def test_a_given_orientation_is_not_checked(
     orientation: str, rotation: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _create_run(tmp_path / "run", features__orientation=orientation, augment__rotation=12.0)
+    run = create_run(tmp_path / "run", features__orientation=orientation, augment__rotation=12.0)
     monkeypatch.delattr(feature_images, "measure_uprightness")
     settle_orientation(run, TinyEncoder(), select_images(run, _build_store(8), CPU).feed)
     stored = Run.open(run.path).config
@@ -110,7 +103,7 @@ def test_a_given_orientation_is_not_checked(
 
 
 def test_directions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = _create_run(tmp_path / "run", runtime__predict_batch=3)
+    run = create_run(tmp_path / "run", runtime__predict_batch=3)
     feed = select_images(run, _build_store(8), CPU).feed
     directions = find_directions(run, TinyEncoder(), feed)
     assert directions.angle.shape == (8,)
@@ -124,7 +117,7 @@ def test_directions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_at_most_max_images_are_used(tmp_path: Path) -> None:
-    run, store = _create_run(tmp_path / "run", features__max_images=8), _build_store(20)
+    run, store = create_run(tmp_path / "run", features__max_images=8), _build_store(20)
     images = select_images(run, store, CPU)
     assert len(images.rows) == len(images.feed) == 8
     assert torch.equal(images.feed.pixels, store.pixels[images.rows])
@@ -134,7 +127,7 @@ def test_at_most_max_images_are_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gigabytes", [16.0, 1e-6])
 def test_quarter_turns_move_every_pixel(gigabytes: float, tmp_path: Path) -> None:
-    run, store = _create_run(tmp_path / "run", runtime__store_gigabytes=gigabytes), _build_store(8)
+    run, store = create_run(tmp_path / "run", runtime__store_gigabytes=gigabytes), _build_store(8)
     images = select_images(run, store, CPU)
     turns = torch.arange(8) % 4
     turned = turn_images(run, images, turns * math.pi / 2)
@@ -146,7 +139,7 @@ def test_quarter_turns_move_every_pixel(gigabytes: float, tmp_path: Path) -> Non
 
 
 def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None:
-    run, store = _create_run(tmp_path / "run", features__max_images=8), _build_store(12)
+    run, store = create_run(tmp_path / "run", features__max_images=8), _build_store(12)
     angles = torch.linspace(-3, 3, 8)  # radians
     images = turn_images(run, select_images(run, store, CPU), angles)
     generator = torch.Generator().manual_seed(0)
@@ -176,7 +169,7 @@ def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None
 
 
 def test_upright_images_stay_as_they_are(tmp_path: Path) -> None:
-    run, store = _create_run(tmp_path / "run"), _build_store(8)
+    run, store = create_run(tmp_path / "run"), _build_store(8)
     images = select_images(run, store, CPU)
     points = Keypoints(torch.rand(5, 2) * 60, torch.tensor([0, 1, 1, 4, 7]), torch.ones(5))
     turned = turn_keypoints(points, images)

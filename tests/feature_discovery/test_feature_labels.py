@@ -16,6 +16,7 @@ from selfmark.feature_discovery.feature_labels import _DescribedCells, describe_
 from selfmark.images.feed import PixelFeed
 from selfmark.points import Keypoints
 from selfmark.run.folder import Run
+from tests.feature_discovery.feature_runs import create_run
 
 CPU = torch.device("cpu")
 SIDE = 64  # pixels: 8 x 8 cells
@@ -33,13 +34,6 @@ def _build_used_images(num_images: int, rows: list[int], shard: slice) -> UsedIm
     feed = PixelFeed(torch.zeros(len(rows), 3, SIDE, SIDE, dtype=torch.uint8), CPU)
     matrix = torch.eye(2, 3).expand(len(rows), 2, 3)
     return UsedImages(_Store(num_images), torch.tensor(rows), matrix, feed, shard)  # type: ignore[arg-type]
-
-
-def _create_run(folder: Path, **changes: Any) -> Run:
-    settings = {name.replace("__", "."): value for name, value in changes.items()}
-    settings = {"features.name": "efficientnet-lite0", "images.size": SIDE, "network.depth": 1} | settings
-    Run.create(folder, override(preset("tiny"), settings), [], [])
-    return Run.open(folder)
 
 
 def test_keypoints_on_the_object_have_the_features_of_their_cells() -> None:
@@ -120,7 +114,7 @@ def _label_parts(run: Run, monkeypatch: pytest.MonkeyPatch, num_images: int = 12
 def test_keypoints_on_the_same_part_get_the_same_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _create_run(tmp_path / "run", K=3)
+    run = create_run(tmp_path / "run", K=3)
     labels, places = _label_parts(run, monkeypatch)
     assert labels["present"].all()
     assert labels["mirrored_present"].all()
@@ -140,7 +134,7 @@ def test_keypoints_on_the_same_part_get_the_same_label(
 def test_landmarks_that_are_their_own_partners_keep_their_labels_in_mirror_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels, _ = _label_parts(_create_run(tmp_path / "run", K=3, flip__partner="itself"), monkeypatch)
+    labels, _ = _label_parts(create_run(tmp_path / "run", K=3, flip__partner="itself"), monkeypatch)
     assert torch.equal(labels["mirrored_xy"], labels["xy"])
 
 
@@ -149,7 +143,7 @@ def test_too_few_keypoints_give_no_labels(
     K: int, M: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three keypoints per image label at most 3 of 10 landmarks; 36 keypoints cannot form 40 clusters."""
-    run = _create_run(tmp_path / "run", K=K, M=M, features__min_labeled_fraction=0.31)
+    run = create_run(tmp_path / "run", K=K, M=M, features__min_labeled_fraction=0.31)
     labels, _ = _label_parts(run, monkeypatch)
     assert labels == {}
     assert run.events()[-1]["event"] == "keypoint_labels"

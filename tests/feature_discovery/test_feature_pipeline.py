@@ -39,8 +39,9 @@ from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import load_cached_landmarks
 from selfmark.run.config_file import read_config
 from selfmark.run.folder import Event, Run
-from tests.conftest import QUICK, QUICK_FEATURES
+from tests.conftest import QUICK, QUICK_FEATURES, read_error_line
 from tests.conftest import selfmark as run_command
+from tests.stored_results import assert_same_card, assert_same_tensors, read_tensors
 
 OPTIONS = [
     "--preset=tiny",
@@ -69,20 +70,9 @@ def _discover(photos: Path, output: Path, settings: dict[str, Any] | None = None
     return discover(photos, output=output, preset="tiny", settings=changes, device="cpu", **options)
 
 
-def _read_tensors(run: Path) -> dict[str, torch.Tensor]:
-    """Return all weights and points of a run."""
-    files = [run / "model" / "weights.safetensors", *sorted((run / "points").iterdir())]
-    return {f"{file.name}/{name}": value for file in files for name, value in load_file(file).items()}
-
-
 def _assert_same_result(first: Path, second: Path) -> None:
-    # Trust and verdict may differ, because some runs skip the checks that measure them.
-    cards = (replace(read_card(run / "model"), trust=(), verdict=None) for run in (first, second))
-    assert next(cards) == next(cards)
-    expected, actual = _read_tensors(first), _read_tensors(second)
-    assert expected.keys() == actual.keys()
-    for name, value in expected.items():
-        assert torch.equal(value, actual[name]), name
+    assert_same_card(first, second)
+    assert_same_tensors(first, second)
 
 
 def _read_network(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -503,9 +493,9 @@ def test_stage_1_ends_early_if_its_landmarks_are_not_confirmed_after_the_warm_up
     assert detector.card.provenance["landmarks"] != "keypoints"
     stages = [event["stage"] for event in _read_events(output, "train")]
     assert list(dict.fromkeys(stages)) == ["warm-up", "student"]
-    expected = _read_tensors(output)
+    expected = read_tensors(output)
     discover(output=output, resume=True, device="cpu")
-    assert all(torch.equal(value, expected[name]) for name, value in _read_tensors(output).items())
+    assert all(torch.equal(value, expected[name]) for name, value in read_tensors(output).items())
     assert [event["stage"] for event in _read_events(output, "train")] == stages, "nothing is trained again"
 
 
@@ -635,11 +625,8 @@ def _run_refused_command(
 ) -> str:
     """Run a command that must be refused; return the message."""
     assert run_command("discover", photos, "-o", output, *options, "--device=cpu") == 2
-    text = capsys.readouterr().err.strip()
-    assert text.startswith("selfmark: ")
-    assert "\n" not in text
     assert not output.exists()
-    return text
+    return read_error_line(capsys)
 
 
 @pytest.mark.parametrize(

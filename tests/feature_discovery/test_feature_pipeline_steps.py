@@ -17,16 +17,11 @@ from selfmark.features.orientation import rotation_matrices
 from selfmark.images.feed import PixelFeed
 from selfmark.pipeline_steps import show_nothing
 from selfmark.run.folder import Run
+from tests.feature_discovery.feature_runs import create_run
 from tests.features.random_images import random_images
 from tests.features.tiny_encoder import TinyEncoder
 
 CPU = torch.device("cpu")
-
-
-def _create_run(folder: Path, **changes: Any) -> Run:
-    settings = {name.replace("__", "."): value for name, value in changes.items()}
-    Run.create(folder, override(preset("tiny"), {"features.name": "efficientnet-lite0"} | settings), [], [])
-    return Run.open(folder)
 
 
 # --- labels --------------------------------------------------------------------------------------------
@@ -107,7 +102,6 @@ def _train_until_worse(
 SMALL = {
     "K": 2,
     "images__size": 32,
-    "network__depth": 1,
     "student__rounds": 3,
     "student__iterations": 3,
     "student__batch": 4,
@@ -120,7 +114,7 @@ SMALL = {
 def test_the_last_round_that_is_not_worse_is_used(
     worse_from: int, last_good: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _create_run(tmp_path / "run", **SMALL)
+    run = create_run(tmp_path / "run", **SMALL)
     result, feed = _train_until_worse(run, worse_from, monkeypatch)
     rounds = [event["round"] for event in run.events() if event["event"] == "train"]
     assert max(rounds) == min(worse_from, 3), "training ends with the first worse round"
@@ -134,13 +128,13 @@ def test_the_last_round_that_is_not_worse_is_used(
 
 
 def test_no_round_is_used_if_the_first_one_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _train_until_worse(_create_run(tmp_path / "run", **SMALL), 1, monkeypatch)[0] is None
+    assert _train_until_worse(create_run(tmp_path / "run", **SMALL), 1, monkeypatch)[0] is None
 
 
 def test_finished_rounds_are_loaded_when_a_run_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _create_run(tmp_path / "run", **SMALL)
+    run = create_run(tmp_path / "run", **SMALL)
     first, _ = _train_until_worse(run, 9, monkeypatch)
     iterations = sum(event["event"] == "train" for event in run.events())
     repeated, _ = _train_until_worse(Run.open(run.path), 9, monkeypatch)
@@ -154,7 +148,7 @@ def test_finished_rounds_are_loaded_when_a_run_is_resumed(
 def test_rounds_use_the_first_labels_and_then_the_landmarks_of_the_previous_round(
     label_rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _create_run(tmp_path / "run", **SMALL)
+    run = create_run(tmp_path / "run", **SMALL)
     used: list[torch.Tensor] = []
     build = feature_pipeline.build_regression_task
 
@@ -173,7 +167,7 @@ def test_rounds_use_the_first_labels_and_then_the_landmarks_of_the_previous_roun
 def test_the_first_round_learns_all_candidates_and_later_rounds_the_chosen_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _create_run(tmp_path / "run", **SMALL)
+    run = create_run(tmp_path / "run", **SMALL)
     chosen = torch.tensor([1, 4])
     monkeypatch.setattr(feature_pipeline, "choose_landmarks", lambda *_: chosen.numpy())
     first_round, _ = _train_until_worse(run, 2, monkeypatch, num_candidates=5)

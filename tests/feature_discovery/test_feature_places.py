@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from selfmark.config import override, preset
 from selfmark.feature_discovery.feature_images import UsedImages, compare_landmarks
 from selfmark.feature_discovery.feature_places import settle_places
 from selfmark.images.feed import PixelFeed
 from selfmark.run.folder import Run
+from tests.feature_discovery.feature_runs import create_run
 from tests.features.tiny_encoder import TinyEncoder
 
 CPU = torch.device("cpu")
@@ -25,16 +25,13 @@ RED, BLUE = (
 
 
 def _create_run(folder: Path, **changes: Any) -> Run:
-    settings = {name.replace("__", "."): value for name, value in changes.items()}
     settings = {
-        "features.name": "efficientnet-lite0",
-        "features.orientation": "upright",
-        "features.place_weight": 0.5,
-        "images.size": SIDE,
+        "features__orientation": "upright",
+        "features__place_weight": 0.5,
+        "images__size": SIDE,
         "K": 3,
-    } | settings
-    Run.create(folder, override(preset("tiny"), settings), [], [])
-    return Run.open(folder)
+    }
+    return create_run(folder, **settings | changes)
 
 
 def _draw_faces(is_mirrored_at_random: bool) -> UsedImages:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
 
 import selfmark as selfmark_package
 from selfmark.annotations import build_annotated_objects
@@ -26,14 +21,10 @@ from selfmark.image_ref import ImageRef
 from selfmark.multiview.view_boxes import View, parse_views, read_views, require_views_inside_all
 from selfmark.multiview.view_detector import merge_cards
 from selfmark.multiview.view_runs import VIEW_SETTINGS, discover_views
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK_OPTIONS, selfmark
 from tests.export.fakes import CARD
+from tests.images.videos import encode_changing_video
 
-OPTIONS = [
-    "--device=cpu",
-    "--preset=tiny",
-    *[f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()],
-]
 VIEWS = ["--views", "top=0,0,64,64", "bottom=0,64,64,64"]
 
 
@@ -50,7 +41,7 @@ def mirrored(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(mirrored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("views") / "run"
-    assert selfmark("discover", mirrored, "-o", output, *VIEWS, *OPTIONS) == 0
+    assert selfmark("discover", mirrored, "-o", output, *VIEWS, *QUICK_OPTIONS) == 0
     return output
 
 
@@ -126,22 +117,6 @@ def test_the_landmarks_of_two_views_are_in_one_table(run: Path, mirrored: Path, 
     assert len(list((tmp_path / "out" / "drawn").iterdir())) == 12
 
 
-def _write_video(path: Path, sizes: Sequence[tuple[int, int]]) -> Path:
-    """Write a video whose frames have the given widths and heights; its header states the first of them."""
-    av: Any = pytest.importorskip("av")
-    with av.open(str(path), "w") as file:
-        stream = file.add_stream("mjpeg", rate=10)
-        (stream.width, stream.height), stream.pix_fmt = sizes[0], "yuvj420p"
-        for number, size in enumerate(sizes):
-            buffer = io.BytesIO()
-            Image.effect_noise(size, 50 + number).convert("RGB").save(buffer, "JPEG", subsampling=2)
-            packet = av.Packet(buffer.getvalue())
-            packet.stream, packet.time_base, packet.is_keyframe = stream, Fraction(1, 10), True
-            packet.pts = packet.dts = number
-            file.mux(packet)
-    return path
-
-
 @pytest.mark.parametrize("batch", [1, 2, 64])
 @pytest.mark.parametrize("lacking", [(2,), (3, 4), (0, 11), (1, 2, 3, 7)])
 def test_views_and_frames_are_not_mixed_up_if_frames_lack_a_view(
@@ -149,7 +124,7 @@ def test_views_and_frames_are_not_mixed_up_if_frames_lack_a_view(
 ) -> None:
     small = (64, 64)  # without the lower view
     sizes = [small if number in lacking else (64, 128) for number in range(1, 12)]
-    video = _write_video(tmp_path / "a.mkv", [(64, 128), *sizes])
+    video = encode_changing_video(tmp_path / "a.mkv", [(64, 128), *sizes])
     frames = [number for number in range(12) if number == 0 or number not in lacking]
     refs = [ImageRef(video, number) for number in range(12)]
     batches = list(selfmark_package.load(run).predict(refs, batch))
@@ -169,7 +144,7 @@ def test_views_and_frames_are_not_mixed_up_if_frames_lack_a_view(
 def test_frames_without_all_views_are_reported(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    video = _write_video(tmp_path / "a.mkv", [(64, 128), (64, 64), (64, 120), (64, 128)])
+    video = encode_changing_video(tmp_path / "a.mkv", [(64, 128), (64, 64), (64, 120), (64, 128)])
     assert selfmark("predict", run, video, "-o", tmp_path / "out", "--device=cpu") == 0
     note = f"2 of 4 frames of {video} could not be read with all views and were left out"
     assert note in capsys.readouterr().err
@@ -250,7 +225,7 @@ def test_check_reports_and_draws_every_view(
 ) -> None:
     monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
     views = ["--views", "top=0,0,64,64", "low=0,64,64,32"]
-    assert selfmark("check", mirrored, *views, *OPTIONS, "--recipe=upright", "-o", tmp_path) == 0
+    assert selfmark("check", mirrored, *views, *QUICK_OPTIONS, "--recipe=upright", "-o", tmp_path) == 0
     printed = capsys.readouterr().out
     assert "the network sees squares of 64 pixels, resized to" in printed
     assert "the network sees 64 x 32 pixels of each, stretched to" in printed

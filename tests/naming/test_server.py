@@ -22,7 +22,7 @@ from selfmark.local_page.page_server import open_socket
 from selfmark.model.card import read_card
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import compute_images_fingerprint, select_shown_images
-from tests.conftest import selfmark
+from tests.conftest import read_error_line, selfmark
 from tests.naming.toy_server import WRITE_HEADERS
 
 
@@ -93,13 +93,6 @@ def test_landmarks_are_predicted_in_a_child_process(quick_run: Path, tmp_path: P
         assert "names saved in" in output
     finally:
         process.kill()
-
-
-def read_error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    text = capsys.readouterr().err.strip()
-    assert text.startswith("selfmark: ")
-    assert "\n" not in text
-    return text
 
 
 def test_a_port_in_use_is_reported(ready_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from selfmark.refinement.head_training import LabeledPixels, describe_views, spl
 from selfmark.run import files
 from selfmark.run.tensor_files import read_tensors
 from tests.conftest import selfmark
+from tests.stored_results import read_files
 
 # Landmarks are moved by these pixels in images of 192 x 192. A vertical shift is the same in mirrored images.
 SHIFT = np.array([0.0, -9.0])
@@ -275,7 +276,3 @@ def test_a_full_disk_leaves_a_detector_as_it_was(
         assert selfmark("refine", folder, "--undo") == 2
         assert f"cannot write to {folder}: No space left on device" in capsys.readouterr().err
         assert read_files(folder) == read_files(corrected)
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

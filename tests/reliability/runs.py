@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from selfmark.discovery import discover
-from selfmark.model.card import read_card
 from selfmark.run.folder import Event, Run
 from tests.conftest import QUICK, QUICK_FEATURES
 from tests.processes import FORKSERVER
+from tests.stored_results import assert_same_card
 
 TINY: dict[str, Any] = QUICK | {"evaluation.num_samples": 6, "evaluation.deformations": 1}
 TINY_FEATURES: dict[str, Any] = QUICK_FEATURES | {"features.max_unexplained_start": 1e9}
 # Python raises these audit events before a file is changed.
-WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")
+_WRITES = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod")
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,19 @@ def count_changes(photos: Path, output: Path, settings: dict[str, Any] = TINY) -
     return int(count.value)
 
 
+def kill_before_change(folder: Path, number: int) -> None:
+    """Kill this process right before its n-th change of a file in a folder."""
+
+    def kill(count: int) -> None:
+        if count == number:
+            _kill_self()
+
+    _watch_changes(folder, kill)
+
+
 def assert_same_result(first: Path, second: Path) -> None:
     """Fail unless two finished runs have the same card and equal weights, points and checkpoints."""
-    # Some tests skip the checks that measure trust and verdict, so these two are not compared.
-    cards = (replace(read_card(run / "model"), trust=(), verdict=None) for run in (first, second))
-    assert next(cards) == next(cards)
+    assert_same_card(first, second)
     expected, actual = _read_tensor_files(first), _read_tensor_files(second)
     assert expected.keys() == actual.keys()
     for name, content in expected.items():
@@ -118,7 +126,7 @@ def _run_in_child(
     """Do the run; store the number of file changes in `count`, which both processes share."""
     torch.set_num_threads(1)
     if moment is not None and moment.change:
-        _kill_before_change(output, moment.change)
+        kill_before_change(output, moment.change)
     if count is not None:
         _watch_changes(output, partial(setattr, count, "value"))
     has_begun = False
@@ -141,26 +149,16 @@ def _run_in_child(
     )
 
 
-def _kill_before_change(output: Path, number: int) -> None:
-    """Kill this process right before its n-th change of a file in the output folder."""
-
-    def kill(count: int) -> None:
-        if count == number:
-            _kill_self()
-
-    _watch_changes(output, kill)
-
-
-def _watch_changes(output: Path, on_change: Callable[[int], None]) -> None:
-    """Before each change of a file in the output folder, call `on_change` with the number of the change."""
+def _watch_changes(folder: Path, on_change: Callable[[int], None]) -> None:
+    """Before each change of a file in a folder, call `on_change` with the number of the change."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
         # A name without a folder is relative to a folder that is open, such as a folder of the run.
-        name = str(arguments[0]) if event in WRITES else ""
-        if name.startswith(str(output)) or (name and "/" not in name):
-            if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        name = str(arguments[0]) if event in _WRITES else ""
+        if name.startswith(str(folder)) or (name and "/" not in name):
+            if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
                 return
             count += 1
             on_change(count)

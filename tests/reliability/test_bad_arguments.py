@@ -20,16 +20,9 @@ from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.input_files import read_text_input, require_readable
 from selfmark.multiview.view_boxes import parse_views, require_views_inside_all
 from selfmark.tracking.regions import parse_crop
-from tests.conftest import selfmark
+from tests.conftest import read_error_line, selfmark
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
-
-
-def _error(capsys: pytest.CaptureFixture[str]) -> str:
-    text = capsys.readouterr().err.strip()
-    assert text.startswith("selfmark: ")
-    assert "\n" not in text
-    return text
 
 
 def test_messages_of_system_errors_are_one_sentence(
@@ -37,14 +30,14 @@ def test_messages_of_system_errors_are_one_sentence(
 ) -> None:
     """Test a name that is too long for the file system, and a disk error that no function handles."""
     assert selfmark("discover", photos, "-o", tmp_path / "run", "--start-from", "a" * 5000) == 2
-    assert "File name too long" in _error(capsys)
+    assert "File name too long" in read_error_line(capsys)
 
     def fail(**options: object) -> None:
         raise OSError(5, "Input/output error", "/data/\x1b[2Ja.png")
 
     monkeypatch.setattr(entry, "app", fail)
     assert selfmark("doctor") == 2
-    assert _error(capsys) == "selfmark: /data/\\x1b[2Ja.png: Input/output error"
+    assert read_error_line(capsys) == "selfmark: /data/\\x1b[2Ja.png: Input/output error"
 
 
 def test_a_closed_output_pipe_ends_the_command_quietly() -> None:
@@ -83,7 +76,7 @@ def test_trail_requires_draw_and_a_valid_length(
     drawn = [] if text == "5" else ["--draw"]
     output = tmp_path / "out"
     assert selfmark("predict", TOY_DETECTOR, photos, "-o", output, "--trail", text, *drawn) == 2
-    assert "--trail" in _error(capsys)
+    assert "--trail" in read_error_line(capsys)
     assert not output.exists()
 
 
@@ -105,7 +98,7 @@ def test_settings_of_a_comparison_are_checked_before_any_method_starts(
 ) -> None:
     output, labels = tmp_path / "out", labeled / "labels.json"
     assert selfmark("compare", labeled / "images", "--labels", labels, "-o", output, option, value) == 2
-    assert "must be" in _error(capsys)
+    assert "must be" in read_error_line(capsys)
     assert not output.exists()
 
 
@@ -151,7 +144,7 @@ def test_invalid_regions_devices_and_inputs_are_refused(
 ) -> None:
     output = tmp_path / "out"
     assert selfmark("predict", TOY_DETECTOR, photos, *arguments, "-o", output) == 2
-    assert _error(capsys) == f"selfmark: {sentence}"
+    assert read_error_line(capsys) == f"selfmark: {sentence}"
     assert not output.exists()
 
 
@@ -159,7 +152,7 @@ def test_a_number_of_landmarks_with_thousands_of_digits_is_refused(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selfmark("discover", photos, "-k", "9" * 5_000, "-o", tmp_path / "run") == 2
-    assert f"not '{'9' * 40}'" in _error(capsys)
+    assert f"not '{'9' * 40}'" in read_error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +174,7 @@ def test_variables_of_torchrun_that_make_no_sense_are_refused(
 ) -> None:
     monkeypatch.setenv(name, value)
     assert selfmark("discover", photos, "-k", 4, "-o", tmp_path / "run", "--device", "cpu") == 2
-    assert sentence in _error(capsys)
+    assert sentence in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -192,7 +185,7 @@ def test_an_empty_list_of_methods_does_not_mean_all_methods(
     output, labels = tmp_path / "out", labeled / "labels.json"
     images = labeled / "images"
     assert selfmark("compare", images, "--labels", labels, "-o", output, "--methods", text) == 2
-    assert f"'{text}' names no method; choose from self-training, " in _error(capsys)
+    assert f"'{text}' names no method; choose from self-training, " in read_error_line(capsys)
     assert not output.exists()
 
 
@@ -230,7 +223,7 @@ def test_messages_do_not_repeat_very_long_arguments(
     }
     given = [values.get(item, item.replace("NAME", name)) for item in arguments]
     assert selfmark(*given) == 2
-    assert len(_error(capsys)) < 2_500
+    assert len(read_error_line(capsys)) < 2_500
 
 
 def test_shortened_messages_keep_the_end_of_names_and_sentences() -> None:

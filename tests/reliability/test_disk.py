@@ -19,8 +19,9 @@ from selfmark.pipeline import report_out_of_memory
 from selfmark.run import files, locks
 from selfmark.run.folder import Event, Run
 from selfmark.train import engine
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK, QUICK_OPTIONS, selfmark
 from tests.reliability.runs import assert_same_result
+from tests.stored_results import read_files
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -111,19 +112,15 @@ def test_a_process_does_not_write_to_a_run_that_replaced_its_own(
         if event["event"] == "train" and event["stage"] == "round" and not away.exists():
             output.rename(away)
             shutil.copytree(quick_run, output)
-            replaced.append(_read_files(output))
+            replaced.append(read_files(output))
 
     with pytest.raises(DiskError, match="is not the folder that this process works on"):
         start_run(photos, output, listener=listener)
-    assert _read_files(output) == replaced[0]
+    assert read_files(output) == replaced[0]
     shutil.rmtree(output)
     away.rename(output)
     discover(output=output, resume=True, device="cpu")
     assert_same_result(quick_run, output)
-
-
-def _read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_the_command_line_reports_disk_errors_in_one_line(
@@ -208,10 +205,7 @@ def test_a_run_that_is_out_of_memory_can_be_resumed_with_a_smaller_batch(
 
     with monkeypatch.context() as patch:
         patch.setattr(engine._Step, "__call__", raise_out_of_memory)
-        code = selfmark(
-            "discover", photos, "-o", tmp_path / "run", "--preset=tiny", "--device=cpu",
-            *(f"--set={name}={value}" for name, value in QUICK.items()),
-        )  # fmt: skip
+        code = selfmark("discover", photos, "-o", tmp_path / "run", *QUICK_OPTIONS)
     assert code == 1
     assert [
         event["iteration"] for event in Run.open(tmp_path / "run").events() if event["event"] == "checkpoint"

@@ -14,28 +14,21 @@ from PIL import Image
 from selfmark.errors import InputError
 from selfmark.images.input_files import require_inputs_kept
 from selfmark.inspection.image_check import FILES
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK_OPTIONS, selfmark
 from tests.images.videos import encode_video
 from tests.paper.datasets import face_miniatures
+from tests.reliability.refusals import read_refusal
+from tests.stored_results import read_files
 
 TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
-
-
-def _read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _require_refusal(
     folder: Path, capsys: pytest.CaptureFixture[str], replaced: Path, *command: object
 ) -> None:
     """Assert that a command names the file that it would replace, and changes nothing in the folder."""
-    before = _read_files(folder)
-    capsys.readouterr()
-    assert selfmark(*command) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
+    error = read_refusal(folder, capsys, *command)
     assert error.startswith(f"selfmark: the results would replace the input {replaced}")
-    assert "choose another" in error
-    assert _read_files(folder) == before
 
 
 def _save_image(path: Path) -> Path:
@@ -132,17 +125,15 @@ def test_a_check_does_not_replace_its_images_or_labels(
         _write_coco(path)
     else:
         _save_image(path)
-    options = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
-    command = ("check", photos, path, "-o", tmp_path, "--preset=tiny", "--device=cpu", *options)
+    command = ("check", photos, path, "-o", tmp_path, *QUICK_OPTIONS)
     _require_refusal(tmp_path, capsys, path, *command)
 
 
 def test_a_check_writes_only_the_files_that_it_announces(photos: Path, tmp_path: Path) -> None:
     boxes = tmp_path / "boxes.csv"
     boxes.write_text("image,x,y,w,h\n" + "".join(f"{path.name},5,5,30,30\n" for path in photos.iterdir()))
-    options = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
-    command = ("check", photos, "--boxes", boxes, "-o", tmp_path / "out", "--preset=tiny", "--device=cpu")
-    assert selfmark(*command, *options) == 0
+    command = ("check", photos, "--boxes", boxes, "-o", tmp_path / "out", *QUICK_OPTIONS)
+    assert selfmark(*command) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
 
 
@@ -190,12 +181,12 @@ def test_written_data_sets_do_not_replace_files_of_others(
     root = face_miniatures.make_celeba(tmp_path / "celeba")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text(content)
-    before = _read_files(tmp_path)
+    before = read_files(tmp_path)
     assert selfmark("datasets", "write", "celeba", root, "-o", tmp_path / "out") == 2
     error = capsys.readouterr().err.strip()
     assert f"{tmp_path / 'out' / name} was not written by 'selfmark datasets write'" in error
     assert "\n" not in error
-    assert _read_files(tmp_path) == before
+    assert read_files(tmp_path) == before
 
 
 def test_folders_and_patterns_and_missing_files_do_not_count_as_input_files(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from selfmark.export import onnx_export
 from selfmark.run.output_folder import require_own_output, require_same_model
 from tests.conftest import selfmark
 from tests.paper.datasets import face_miniatures
+from tests.reliability.refusals import read_refusal
+from tests.stored_results import read_files
 
 
 @pytest.fixture
@@ -38,21 +40,11 @@ def _change_weights(folder: Path) -> None:
     detector.save(folder)
 
 
-def _read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def _require_refusal(
     folder: Path, capsys: pytest.CaptureFixture[str], message: str, *command: object
 ) -> None:
-    """Assert that a command is refused in one line with exit code 2 and changes nothing in the folder."""
-    before = _read_files(folder)
-    capsys.readouterr()
-    assert selfmark(*command) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
-    assert message in error
-    assert "choose another" in error
-    assert _read_files(folder) == before
+    """Assert that a command is refused with this message and changes nothing in the folder."""
+    assert message in read_refusal(folder, capsys, *command)
 
 
 @pytest.mark.parametrize("inside", ["", "model", "new/folder"])
@@ -88,10 +80,10 @@ def test_no_command_writes_into_another_run(
 
 
 def test_the_python_function_refuses_too(quick_run: Path, other: Path, photos: Path) -> None:
-    before = _read_files(other)
+    before = read_files(other)
     with pytest.raises(InputError, match="is another run, whose files it could replace: choose another"):
         evaluate(quick_run, photos, output=other)
-    assert _read_files(other) == before
+    assert read_files(other) == before
 
 
 def test_metrics_of_another_model_are_kept(
@@ -135,7 +127,7 @@ def test_results_of_unknown_origin_are_kept(
     message = f"{tmp_path / name} would be replaced, and without a predictions.json in the folder"
     _require_refusal(tmp_path, capsys, message, *command)
     assert selfmark(*command, "--overwrite") == 0
-    assert b"made by hand" not in _read_files(tmp_path)[str(tmp_path / name)]
+    assert b"made by hand" not in read_files(tmp_path)[name]
     assert selfmark(*command) == 0
 
 

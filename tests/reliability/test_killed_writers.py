@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,8 @@ from selfmark.run.files import atomic_folder, write_bytes, write_json, write_tex
 from selfmark.run.guarded_files import create_file
 from selfmark.run.tensor_files import write_tensors
 from tests.export.fakes import CARD, STILLS, make_predictions
-from tests.reliability.runs import WRITES
+from tests.reliability.runs import kill_before_change
+from tests.stored_results import read_files
 
 MAX_KILLS = 8  # maximum number of kills of each writer
 # These formats contain a time or a random identifier, or need images or a video.
@@ -56,19 +55,7 @@ def _write_and_kill(write: Callable[[Path], Any], folder: Path, change: int) -> 
     """Write in a child process that is killed before its n-th change of a file; return its exit code."""
     child = os.fork()
     if child == 0:
-        count = 0
-
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal count
-            name = str(arguments[0]) if event in WRITES else ""
-            if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
-                return
-            if name.startswith(str(folder)) or (name and "/" not in name):
-                count += 1
-                if count == change:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
+        kill_before_change(folder, change)
         try:
             write(folder)
         finally:
@@ -76,16 +63,12 @@ def _write_and_kill(write: Callable[[Path], Any], folder: Path, change: int) -> 
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) -> None:
     write, uninterrupted = WRITERS[name], tmp_path / "uninterrupted"
     uninterrupted.mkdir()
     write(uninterrupted)
-    expected = _read_files(uninterrupted)
+    expected = read_files(uninterrupted)
     assert expected
     killed = 0
     for change in range(1, MAX_KILLS + 1):
@@ -94,11 +77,11 @@ def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) 
         if _write_and_kill(write, folder, change) == 0:
             break
         killed += 1
-        for path, content in _read_files(folder).items():
+        for path, content in read_files(folder).items():
             if name not in HDF5_FORMATS and ".part" not in path:
                 assert content == expected[path], path
         write(folder)
-        assert set(_read_files(folder)) == set(expected), "files of the killed process are left"
+        assert set(read_files(folder)) == set(expected), "files of the killed process are left"
     assert killed >= 2
 
 

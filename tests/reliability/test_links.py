@@ -31,6 +31,7 @@ from selfmark.run.locks import exclusive
 from selfmark.run.tensor_files import read_tensors, write_tensors
 from selfmark.weights_cache import compute_file_sha256
 from tests.conftest import selfmark
+from tests.stored_results import read_files
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +77,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def _read_files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_no_command_writes_or_deletes_through_a_linked_folder(
     name: str, finished: Path, tmp_path: Path
@@ -91,12 +88,12 @@ def test_no_command_writes_or_deletes_through_a_linked_folder(
     for file in ("mine.txt", "index.html", "frames/0.jpg", "landmarks.safetensors", "weights.safetensors"):
         if not (victim / file).exists():
             (victim / file).write_text("mine")
-    before = _read_files(victim)
+    before = read_files(victim)
     linked.parent.mkdir(exist_ok=True)
     linked.symlink_to(victim)
     with pytest.raises(UnsafeFile, match="is a link"):
         WRITERS[name](finished)
-    assert _read_files(victim) == before
+    assert read_files(victim) == before
 
 
 @pytest.mark.parametrize("command", ["refine", "undo", "map", "name", "export"])
@@ -108,7 +105,7 @@ def test_a_linked_model_is_refused_even_without_a_run_file(
     victim = tmp_path / "victim"
     shutil.move(finished / "model", victim)
     (finished / "model").symlink_to(victim)
-    before = _read_files(victim)
+    before = read_files(victim)
     arguments = {
         "refine": ["refine", finished, "--force", "--labels", tmp_path / "labels.json"],
         "undo": ["refine", finished, "--undo"],
@@ -119,7 +116,7 @@ def test_a_linked_model_is_refused_even_without_a_run_file(
     (tmp_path / "labels.json").write_text("{}")
     assert selfmark(*arguments[command]) == 2
     assert f"{finished / 'model'} is a link" in capsys.readouterr().err.replace("\n", " ")
-    assert _read_files(victim) == before
+    assert read_files(victim) == before
 
 
 def test_a_named_pipe_in_the_place_of_a_folder_does_not_block(tmp_path: Path) -> None:
@@ -161,14 +158,14 @@ def test_links_in_any_component_of_a_path_in_a_run_folder_are_refused(
         (folder / "run.json").write_text("{}")  # A run.json behind the link does not make the link trusted.
         (folder / "a.txt").write_text("{}")
     (root / "inner" / "link").symlink_to(victim)
-    before = _read_files(victim)
+    before = read_files(victim)
     folders = [root / "inner" / "link", root / "inner" / "link" / "deep"]
     if operation == "remove linked folder":
         folders = folders[:1]
     for folder in folders:
         with pytest.raises(UnsafeFile, match="link is a link"):
             OPERATIONS[operation](folder)
-    assert _read_files(victim) == before
+    assert read_files(victim) == before
     assert (victim / "deep" / "sub").is_dir()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -138,20 +138,16 @@ def test_without_a_cycle_only_drops_change_the_learning_rate() -> None:
     )
 
 
+def _run_with_loss(state: TrainState, loss: Callable[[], torch.Tensor]) -> None:
+    """Train four iterations with a loss that needs no batches."""
+    task = TrainingTask(lambda: {"total": loss()}, lambda start, stop: (() for _ in range(start, stop)))
+    run_phase(state, Phase("test", 1, 0, 4, ()), task, RUNTIME, lambda *arguments: None, lambda: None)
+
+
 def test_a_loss_that_is_not_finite_raises_with_an_explanation() -> None:
     state = _build_state()
     with pytest.raises(TrainingError, match="total loss is no longer a finite number at iteration 2 of test"):
-        run_phase(
-            state,
-            Phase("test", 1, 0, 4, ()),
-            TrainingTask(
-                lambda: {"total": state.network(torch.randn(2, 4)).sum() * float("nan")},
-                lambda start, stop: (() for _ in range(start, stop)),
-            ),
-            RUNTIME,
-            lambda *arguments: None,
-            lambda: None,
-        )
+        _run_with_loss(state, lambda: state.network(torch.randn(2, 4)).sum() * float("nan"))
 
 
 @pytest.mark.parametrize("is_student", [False, True])
@@ -159,17 +155,7 @@ def test_the_advice_names_a_setting_that_this_training_uses(is_student: bool) ->
     state = _build_student_state(is_frozen=True) if is_student else _build_state()
     inputs = IMAGES if is_student else torch.zeros(2, 4)
     with pytest.raises(TrainingError) as error:
-        run_phase(
-            state,
-            Phase("test", 1, 0, 4, ()),
-            TrainingTask(
-                lambda: {"total": state.network(inputs).sum() * float("inf")},
-                lambda start, stop: (() for _ in range(start, stop)),
-            ),
-            RUNTIME,
-            lambda *arguments: None,
-            lambda: None,
-        )
+        _run_with_loss(state, lambda: state.network(inputs).sum() * float("inf"))
     assert ("student.lr" in str(error.value)) == is_student
     assert ("optimizer.clip_norm" in str(error.value)) != is_student
 
@@ -313,17 +299,7 @@ def test_weight_decay_shrinks_weights_that_have_no_gradient() -> None:
     student = Student(lr=0.01, weight_decay=0.5, width=8, depth=2)
     state = _build_student_state(is_frozen=True, student=student)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
-    run_phase(
-        state,
-        Phase("round", 1, 0, 4, ()),
-        TrainingTask(
-            lambda: {"total": 0 * state.network(IMAGES).sum()},
-            lambda start, stop: (() for _ in range(start, stop)),
-        ),
-        RUNTIME,
-        lambda *arguments: None,
-        lambda: None,
-    )
+    _run_with_loss(state, lambda: 0 * state.network(IMAGES).sum())
     for name, value in state.network.state_dict().items():
         factor = (1 - 0.01 * 0.5) ** 4 if name.startswith("head.") else 1
         torch.testing.assert_close(value, before[name] * factor)

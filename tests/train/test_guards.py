@@ -27,7 +27,7 @@ from selfmark.train.guards import (
     measure_descriptor_spread,
     measure_point_spread,
 )
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK, QUICK_OPTIONS, selfmark
 
 GUARDS = Guards()
 
@@ -122,8 +122,7 @@ def test_collapsed_landmarks_raise() -> None:
 
 
 def run_discover(photos: Path, output: Path) -> tuple[int, list[Event]]:
-    options = [f"--set={name}={value}" for name, value in QUICK.items()]
-    code = selfmark("discover", photos, "-o", output, "--preset=tiny", "--device=cpu", *options)
+    code = selfmark("discover", photos, "-o", output, *QUICK_OPTIONS)
     return code, Run.open(output).events()
 
 

@@ -26,7 +26,7 @@ from selfmark.run.locks import exclusive, is_locked
 from selfmark.watch_page.run_state import RunState
 from selfmark.watch_page.watch_server import build_watch_server
 from tests.browser import visit
-from tests.conftest import QUICK, selfmark
+from tests.conftest import QUICK_OPTIONS, selfmark
 
 INJECTION = '<img src=x onerror="window.attacked=1">'
 START = {"event": "start", "images": 60, "K": 10, "preset": "tiny", "device": "cpu", "output": "runs/a"}
@@ -312,10 +312,9 @@ def test_discover_serves_the_page_and_writes_previews_and_tensorboard(
         threads[0].start()
 
     monkeypatch.setattr("webbrowser.open", open_browser)
-    settings = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()]
     run = tmp_path / "run"
-    options = ["--preset=tiny", "--device=cpu", "--watch", "--logger=tensorboard", *settings]
-    assert selfmark("discover", photos, "-o", run, *options) == 0
+    options = ["--watch", "--logger=tensorboard"]
+    assert selfmark("discover", photos, "-o", run, *QUICK_OPTIONS, *options) == 0
     threads[0].join(20)
     assert states[-1]["status"] == "done"
     assert {state["status"] for state in states} <= {"running", "done"}

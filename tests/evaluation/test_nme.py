@@ -13,9 +13,9 @@ from selfmark.config import Evaluation
 from selfmark.errors import InputError
 from selfmark.evaluation.nme import (
     DrawStatistics,
-    backward_prediction,
+    backward_predictions,
     box_normalizer,
-    forward_prediction,
+    forward_predictions,
     group_errors,
     image_errors,
     mean_error,
@@ -33,7 +33,7 @@ from selfmark.evaluation.protocol import (
     mean_shape_errors,
     stage1_errors,
 )
-from selfmark.evaluation.regression import Regressor, fit_ridge, fit_without_bias
+from selfmark.evaluation.regression import Regressor, RegressorFitter, fit_ridge, fit_without_bias
 
 K, L = 5, 7  # landmarks and annotated points
 TRAIN, TEST = 50, 20  # images
@@ -323,7 +323,7 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
         fits.append(targets.shape[1])
         return fit_without_bias(inputs, targets)
 
-    joint = forward_prediction(landmarks, truth, visible, test, fit)
+    (joint,) = forward_predictions(landmarks, truth, visible, test, RegressorFitter.of_one(fit))
     assert sorted(fits) == [2, 2, 2, 6]  # x and y of points 1, 2 and 4 alone, and of 0, 3 and 5 together
     assert np.isnan(joint[:, 6]).all()
     for point in range(6):
@@ -337,11 +337,11 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
 def test_a_joint_fit_equals_separate_fits(scene: dict[str, np.ndarray]) -> None:
     landmarks, truth, visible, test = select_prediction_arguments(scene)
     truth, visible = np.nan_to_num(truth, nan=50.0), np.ones_like(visible)
-    fit = partial(fit_ridge, ridge=0.01)
-    joint = forward_prediction(landmarks, truth, visible, test, fit)
+    fitter = RegressorFitter.of_one(partial(fit_ridge, ridge=0.01))
+    (joint,) = forward_predictions(landmarks, truth, visible, test, fitter)
     for point in range(L):
         column = slice(point, point + 1)
-        separate = forward_prediction(landmarks, truth[:, column], visible[:, column], test, fit)
+        (separate,) = forward_predictions(landmarks, truth[:, column], visible[:, column], test, fitter)
         np.testing.assert_allclose(joint[:, column], separate, atol=1e-9)
 
 
@@ -353,8 +353,9 @@ def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarra
         return np.where(np.isnan(points), mean, points).reshape(len(points), -1)
 
     model = LinearRegression(fit_intercept=False).fit(fill(truth), landmarks.reshape(TRAIN, -1))
-    predicted = backward_prediction(
-        landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fit_without_bias
+    fitter = RegressorFitter.of_one(fit_without_bias)
+    (predicted,) = backward_predictions(
+        landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fitter
     )
     np.testing.assert_allclose(
         predicted.reshape(TEST, -1), model.predict(fill(scene["test_truth"])), atol=1e-8
@@ -398,8 +399,12 @@ def test_draws_without_a_measurable_point_are_left_out() -> None:
     error_by_row = {}
 
     def measure(rows: np.ndarray) -> float:
-        predicted = forward_prediction(
-            landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_without_bias
+        (predicted,) = forward_predictions(
+            landmarks[rows],
+            truth[rows],
+            visible[rows],
+            landmarks[:1],
+            RegressorFitter.of_one(fit_without_bias),
         )
         error_by_row[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], test_visible, normalizer))
         return error_by_row[int(rows[0])]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluation.regression import Fit, RegressorFitter
+from selfmark.evaluation.regression import RegressorFitter
 from selfmark.points import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -89,14 +89,14 @@ def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer
     return mean_error(errors)
 
 
-def forward_prediction(
+def forward_predictions(
     train_landmarks: FloatArray,
     train_truth: FloatArray,
     train_visible: BoolArray,
     test_landmarks: FloatArray,
-    fit: Fit,
+    fitter: RegressorFitter,
 ) -> FloatArray:
-    """Predict annotated points [T, L, 2] from landmarks.
+    """Predict annotated points from landmarks, with each of R regressors.
 
     Each annotated point has its own regressor, fitted on the training images in which the point is visible.
     The prediction of a point that is never visible is NaN.
@@ -106,29 +106,7 @@ def forward_prediction(
         train_truth: [N, L, 2] annotated points of the training images.
         train_visible: [N, L] bool, whether each point is visible in the training images.
         test_landmarks: [T, K, 2] landmarks of the test images.
-        fit: Function that fits a regressor, see `regression`.
-    """
-    predicted: FloatArray = forward_predictions(
-        train_landmarks, train_truth, train_visible, test_landmarks, _wrap_single_fit(fit)
-    )[0]
-    return predicted
-
-
-def forward_predictions(
-    train_landmarks: FloatArray,
-    train_truth: FloatArray,
-    train_visible: BoolArray,
-    test_landmarks: FloatArray,
-    fitter: RegressorFitter,
-) -> FloatArray:
-    """Predict annotated points in the same way as `forward_prediction`, but with several regressors.
-
-    Args:
-        train_landmarks: [N, K, 2] landmarks of the training images.
-        train_truth: [N, L, 2] annotated points of the training images.
-        train_visible: [N, L] bool, whether each point is visible in the training images.
-        test_landmarks: [T, K, 2] landmarks of the test images.
-        fitter: Function that fits R regressors, with their number.
+        fitter: Function that fits the regressors.
 
     Returns:
         [R, T, L, 2] predicted points.
@@ -153,15 +131,15 @@ def forward_predictions(
     return predicted
 
 
-def backward_prediction(
+def backward_predictions(
     train_landmarks: FloatArray,
     train_truth: FloatArray,
     train_visible: BoolArray,
     test_truth: FloatArray,
     test_visible: BoolArray,
-    fit: Fit,
+    fitter: RegressorFitter,
 ) -> FloatArray:
-    """Predict landmarks [T, K, 2] from annotated points.
+    """Predict landmarks from annotated points, with each of R regressors.
 
     Annotated points that are not visible are replaced by their training mean. Each landmark has its own
     regressor, fitted on the training images in which the landmark was found. The prediction of a landmark
@@ -173,23 +151,11 @@ def backward_prediction(
         train_visible: [N, L] bool, whether each point is visible in the training images.
         test_truth: [T, L, 2] annotated points of the test images.
         test_visible: [T, L] bool, whether each point is visible in the test images.
-        fit: Function that fits a regressor, see `regression`.
+        fitter: Function that fits the regressors.
+
+    Returns:
+        [R, T, K, 2] predicted landmarks.
     """
-    predicted: FloatArray = backward_predictions(
-        train_landmarks, train_truth, train_visible, test_truth, test_visible, _wrap_single_fit(fit)
-    )[0]
-    return predicted
-
-
-def backward_predictions(
-    train_landmarks: FloatArray,
-    train_truth: FloatArray,
-    train_visible: BoolArray,
-    test_truth: FloatArray,
-    test_visible: BoolArray,
-    fitter: RegressorFitter,
-) -> FloatArray:
-    """Predict landmarks [R, T, K, 2] in the same way as `backward_prediction`, but with R regressors."""
     known_train, known_test = train_truth, test_truth
     if not (train_visible.all() and test_visible.all()):
         mean = mean_shape(train_truth, train_visible)
@@ -329,11 +295,6 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
         if not math.isnan(error):
             members.setdefault(group, []).append(error)
     return {group: (float(np.mean(values)), len(values)) for group, values in members.items()}
-
-
-def _wrap_single_fit(fit: Fit) -> RegressorFitter:
-    """Turn a function that fits a single regressor into a `RegressorFitter`."""
-    return RegressorFitter(lambda inputs, targets: [fit(inputs, targets)], 1)
 
 
 def _flatten(points: FloatArray) -> FloatArray:

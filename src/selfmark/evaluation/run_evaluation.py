@@ -40,7 +40,7 @@ from selfmark.evaluation.labeled_run import (
     read_labeled_inputs,
     split_in_half,
 )
-from selfmark.evaluation.nme import box_normalizer, forward_prediction
+from selfmark.evaluation.nme import box_normalizer, forward_predictions
 from selfmark.evaluation.normalizers import (
     choose_normalizer,
     group_by_part,
@@ -56,7 +56,7 @@ from selfmark.evaluation.raw_landmarks import (
     match_annotated_points,
     oks_metrics,
 )
-from selfmark.evaluation.regression import fit_ridge
+from selfmark.evaluation.regression import RegressorFitter, fit_ridge
 from selfmark.evaluation.run_models import RunModels
 from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.evaluation.stage_errors import StageExamples, measure_inter_ocular
@@ -316,12 +316,12 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         completed=complete_landmarks(train.predictions.stage1, settings.completion_iterations),
     )
     matched = match_annotated_points(train_examples)
-    regressed = forward_prediction(
+    (regressed,) = forward_predictions(
         train_examples.landmarks,
         train_examples.truth,
         train_examples.visible,
         test_examples.landmarks,
-        partial(fit_ridge, ridge=settings.ridge),
+        RegressorFitter.of_one(partial(fit_ridge, ridge=settings.ridge)),
     )
     names = test.truth.names
     limits, groups = _compute_hit_limits(test, config), group_by_part(names)

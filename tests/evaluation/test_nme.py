@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -15,14 +16,15 @@ from selfmark.evaluation.nme import (
     DrawStatistics,
     backward_predictions,
     box_normalizer,
+    draw_subsets,
     forward_predictions,
     group_errors,
     image_errors,
     mean_error,
     mean_shape,
-    measure_over_draws,
     nme,
     point_errors,
+    summarize_draws,
 )
 from selfmark.evaluation.protocol import (
     Examples,
@@ -362,6 +364,14 @@ def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarra
     )
 
 
+def measure_over_draws(
+    measure: Callable[[np.ndarray], float], num_images: int, images_per_draw: int, draws: int
+) -> DrawStatistics:
+    """Measure the errors of regressors that are fitted on random subsets of the training images."""
+    subsets = draw_subsets(num_images, images_per_draw, draws, np.random.default_rng(0))
+    return summarize_draws([measure(rows) for rows in subsets], len(subsets[0]))
+
+
 def test_draws_are_subsets_without_repetition() -> None:
     draws = []
 
@@ -369,7 +379,7 @@ def test_draws_are_subsets_without_repetition() -> None:
         draws.append(tuple(rows.tolist()))
         return float(rows.sum())
 
-    statistics = measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0))
+    statistics = measure_over_draws(measure, 9, 4, 6)
     assert len(draws) == 6
     assert len(set(draws)) > 1
     assert all(len(set(rows)) == 4 and set(rows) <= set(range(9)) for rows in draws)
@@ -377,15 +387,13 @@ def test_draws_are_subsets_without_repetition() -> None:
     mean = sum(totals) / 6
     deviation = math.sqrt(sum((total - mean) ** 2 for total in totals) / 6)
     assert (statistics.mean, statistics.spread, statistics.draws) == pytest.approx((mean, deviation, 6))
-    assert measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == statistics
+    assert measure_over_draws(measure, 9, 4, 6) == statistics
 
 
 @pytest.mark.parametrize("images_per_draw", [9, 50])
 def test_a_draw_of_all_images_is_made_only_once(images_per_draw: int) -> None:
     draws = []
-    statistics = measure_over_draws(
-        lambda rows: draws.append(rows.tolist()) or 2.5, 9, images_per_draw, 6, np.random.default_rng(0)
-    )
+    statistics = measure_over_draws(lambda rows: draws.append(rows.tolist()) or 2.5, 9, images_per_draw, 6)
     assert draws == [list(range(9))]
     assert statistics == DrawStatistics(2.5, 0.0, 1)
 
@@ -409,15 +417,15 @@ def test_draws_without_a_measurable_point_are_left_out() -> None:
         error_by_row[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], test_visible, normalizer))
         return error_by_row[int(rows[0])]
 
-    statistics = measure_over_draws(measure, 5, 1, 40, np.random.default_rng(0))
+    statistics = measure_over_draws(measure, 5, 1, 40)
     assert set(error_by_row) == set(range(5))
     assert np.isnan(error_by_row.pop(0))
     assert statistics.draws < 40
     assert min(error_by_row.values()) < statistics.mean < max(error_by_row.values())
     with pytest.raises(InputError, match="3 drawn training images"):
-        measure_over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
+        measure_over_draws(lambda rows: math.nan, 9, 3, 4)
     with pytest.raises(ValueError, match="at least 1"):
-        measure_over_draws(measure, 5, 0, 1, np.random.default_rng(0))
+        measure_over_draws(measure, 5, 0, 1)
 
 
 def test_group_errors_average_the_known_errors_of_each_group() -> None:

@@ -8,7 +8,7 @@ that are not `visible` do not count: their coordinates are ignored, and their er
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -214,37 +214,6 @@ class DrawStatistics:
     draws: int
 
 
-def measure_over_draws(
-    measure: Callable[[IntArray], float],
-    num_images: int,
-    images_per_draw: int,
-    draws: int,
-    rng: np.random.Generator,
-) -> DrawStatistics:
-    """Measure the error of regressors that are fitted on random subsets of the training images.
-
-    This follows the paper (Evaluation). Annotated points that are visible in none of the drawn images cannot
-    be predicted, so `measure` must leave them out. A draw for which `measure` returns NaN does not count.
-
-    >>> measure_over_draws(lambda rows: float(len(rows)), 8, 5, 10, np.random.default_rng(0))
-    DrawStatistics(mean=5.0, spread=0.0, draws=10)
-
-    Args:
-        measure: Function of ascending rows of training images that returns the error of a regressor fitted on
-            these images.
-        num_images: Number of training images to draw from.
-        images_per_draw: Number of images per draw, without replacement. If this number is at least
-            `num_images`, a single draw of all images is made.
-        draws: Number of draws.
-        rng: Random number generator.
-
-    Raises:
-        InputError: If no draw counts.
-    """
-    subsets = draw_subsets(num_images, images_per_draw, draws, rng)
-    return summarize_draws([measure(rows) for rows in subsets], len(subsets[0]))
-
-
 def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStatistics:
     """Return the statistics of the errors of several draws; a draw whose error is NaN does not count.
 
@@ -267,7 +236,18 @@ def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStat
 def draw_subsets(
     num_images: int, images_per_draw: int, draws: int, rng: np.random.Generator
 ) -> list[IntArray]:
-    """Draw random subsets of ascending rows; see `measure_over_draws` for the arguments."""
+    """Draw random subsets of training images to fit regressors on, as in the paper (Evaluation).
+
+    Args:
+        num_images: Number of training images to draw from.
+        images_per_draw: Number of images per draw, without replacement. If this number is at least
+            `num_images`, a single draw of all images is made.
+        draws: Number of draws.
+        rng: Random number generator.
+
+    Returns:
+        Ascending rows of the images of each draw.
+    """
     if images_per_draw < 1 or draws < 1:
         raise ValueError(f"images_per_draw and draws must be at least 1, not {images_per_draw} and {draws}")
     if images_per_draw >= num_images:

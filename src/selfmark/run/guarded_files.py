@@ -104,10 +104,15 @@ def open_subfolder(name: str, folder: int, path: Path) -> int:
 def _require_no_link(name: str, folder: int, path: Path) -> None:
     with suppress(FileNotFoundError):
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise UnsafeFile(
-                f"{path} is a link, and selfmark does not follow links inside a run folder: replace it with "
-                "what it points to"
-            )
+            raise build_link_error(path)
+
+
+def build_link_error(path: Path) -> UnsafeFile:
+    """Return the error for a link inside a run folder."""
+    return UnsafeFile(
+        f"{path} is a link, and selfmark does not follow links inside a run folder: replace it with what it "
+        "points to"
+    )
 
 
 def make_folder(folder: Path) -> None:

@@ -9,6 +9,7 @@ links. Folders are opened one component at a time, each relative to its parent.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import stat
@@ -215,6 +216,12 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Read a regular file of limited size; see `open_to_read` for the errors."""
     with open_to_read(path, max_bytes) as handle:
         return handle.read(os.fstat(handle.fileno()).st_size)
+
+
+def compute_sha256(path: Path) -> str:
+    """Return the SHA-256 of a regular file, as hexadecimal digits; see `open_to_read` for the errors."""
+    with open_to_read(path, physical_memory()) as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def physical_memory() -> int:

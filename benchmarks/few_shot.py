@@ -27,9 +27,9 @@ import torch
 from selfmark.annotations import AnnotatedObjects
 from selfmark.detector import Detector
 from selfmark.evaluation.label_files import read_ground_truth
-from selfmark.evaluation.nme import forward_prediction, image_errors, mean_error, point_errors
+from selfmark.evaluation.nme import forward_predictions, image_errors, mean_error, point_errors
 from selfmark.evaluation.normalizers import choose_normalizer, measure_lengths
-from selfmark.evaluation.regression import fit_ridge
+from selfmark.evaluation.regression import RegressorFitter, fit_ridge
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.mapping import point_map
@@ -210,9 +210,9 @@ def _exclude_rows(part: Part, rows: IntArray) -> Part:
 
 def _predict_with_ridge(sample: MappingExamples, landmarks: FloatArray, score: FloatArray) -> FloatArray:
     """Predict points with the ridge regression of `selfmark evaluate`, fitted on the sample."""
-    return forward_prediction(
-        sample.landmarks, sample.points, sample.visible, landmarks, partial(fit_ridge, ridge=0.01)
-    )
+    fitter = RegressorFitter.of_one(partial(fit_ridge, ridge=0.01))
+    (predicted,) = forward_predictions(sample.landmarks, sample.points, sample.visible, landmarks, fitter)
+    return predicted
 
 
 def _measure_error(part: Part, predict: Callable[[FloatArray, FloatArray], FloatArray]) -> float:

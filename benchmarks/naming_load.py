@@ -35,7 +35,7 @@ from safetensors.numpy import save_file
 from selfmark.config import Images, Network
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, read_card, write_card
-from selfmark.naming.shown_images import CACHE_FOLDER, LANDMARKS_FILE, compute_images_fingerprint
+from selfmark.naming.shown_images import CACHE_FOLDER, LANDMARKS_FILE, compute_landmarks_fingerprint
 from selfmark.run.files import FORMAT, write_json
 from selfmark.run.image_list import refs_to_json
 
@@ -109,7 +109,7 @@ def make_run(folder: Path, photos: Path, images: int) -> None:
         "xy": (rng.random((images, K, 2)) * SIZE).astype(np.float32),
         "score": rng.random((images, K)).astype(np.float32),
     }
-    fingerprint = compute_images_fingerprint(folder / "model", read_card(folder / "model"), refs)
+    fingerprint = compute_landmarks_fingerprint(folder / "model", read_card(folder / "model"), refs)
     save_file(arrays, folder / CACHE_FOLDER / LANDMARKS_FILE, {"fingerprint": fingerprint})
 
 

@@ -41,9 +41,9 @@ from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.evaluation.labeled_run import build_examples
-from selfmark.evaluation.nme import forward_prediction, mean_shape, nme
+from selfmark.evaluation.nme import forward_predictions, mean_shape, nme
 from selfmark.evaluation.normalizers import choose_normalizer
-from selfmark.evaluation.regression import fit_ridge
+from selfmark.evaluation.regression import RegressorFitter, fit_ridge
 from selfmark.images.crop import to_network
 from selfmark.images.sources import list_images
 from selfmark.refinement.refine_run import refine_run
@@ -225,8 +225,8 @@ def measure_forward_error(
         xy, spec = predicted.xy.astype(np.float64), choose_normalizer(part)
         examples.append(build_examples(part, xy, predicted.regions, spec, detector.card.images.size))
     fitted, tested = examples
-    regress = partial(fit_ridge, ridge=Config().evaluation.ridge)
-    points = forward_prediction(fitted.landmarks, fitted.truth, fitted.visible, tested.landmarks, regress)
+    fitter = RegressorFitter.of_one(partial(fit_ridge, ridge=Config().evaluation.ridge))
+    (points,) = forward_predictions(fitted.landmarks, fitted.truth, fitted.visible, tested.landmarks, fitter)
     guessed = np.broadcast_to(mean_shape(fitted.truth, fitted.visible), tested.truth.shape)
     error, guessing = (
         nme(prediction, tested.truth, tested.visible, tested.normalizer) for prediction in (points, guessed)

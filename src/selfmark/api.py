@@ -12,6 +12,7 @@ from selfmark.detector import Detector
 from selfmark.errors import InputError, escape_control_characters, report_path_errors
 from selfmark.evaluation.run_evaluation import EvaluationInputs, EvaluationOptions, evaluate_run
 from selfmark.export.onnx_detector import load_detector
+from selfmark.images.sources import to_input_list
 from selfmark.mapping.learning import learn_map
 from selfmark.mapping.mapped_detector import MappedDetector, load_mapping
 from selfmark.multiview.view_detector import load_view_detector
@@ -115,8 +116,7 @@ def map_points(
     Warns:
         UserWarning: for each note about the labels or the map, e.g. about images that could not be used.
     """
-    inputs = [images] if isinstance(images, (str, Path)) else list(images)
-    learned = learn_map(run, labels, inputs, normalizer, device)
+    learned = learn_map(run, labels, to_input_list(images), normalizer, device)
     for note in learned.notes:
         warnings.warn(escape_control_characters(note), stacklevel=2)
     return MappedDetector(Detector.load(run, select_device(device)), learned.mapping)

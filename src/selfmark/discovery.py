@@ -25,6 +25,7 @@ from selfmark.feature_discovery.feature_pipeline import train_feature_detector
 from selfmark.features.loading import resolve_features
 from selfmark.image_ref import ImageRef
 from selfmark.images.picture_files import encode_image
+from selfmark.images.sources import to_input_list
 from selfmark.images.store import ImageStore
 from selfmark.inspection.run_estimate import describe_estimate, estimate_run
 from selfmark.methods.mallis2020 import train_with_merging
@@ -125,7 +126,7 @@ def discover(
         recipe,
         start_from,
     )
-    run_inputs = RunInputs(_as_list(inputs), every, regions)
+    run_inputs = RunInputs(to_input_list(inputs), every, regions)
     with open_run(run_inputs, options, listener) as opened, ExitStack() as stack:
         run = opened.run
 
@@ -214,7 +215,7 @@ def train_stage1(
     with Stage 2.
     """
     options = RunOptions(None, output, preset, settings or {}, resume, device, features="none")
-    with open_run(RunInputs(_as_list(inputs)), options, listener) as opened:
+    with open_run(RunInputs(to_input_list(inputs)), options, listener) as opened:
         train_phi(opened.run, opened.device, opened.is_new)
 
 
@@ -391,19 +392,14 @@ def _describe_option(value: Any) -> str:
     return ",".join(f"{item:g}" for item in value) if isinstance(value, list) else str(value)
 
 
-def _as_list(inputs: str | Path | Sequence[str | Path]) -> list[str | Path]:
-    return [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-
-
 def _choose_run_folder(inputs: RunInputs, options: RunOptions) -> Path:
     """Return the given output folder, or else runs/NAME, named after the first input."""
     if options.output is not None:
         return Path(options.output)
     if options.resume:
         raise InputError("--resume needs --output, the run folder to resume")
-    if not inputs.inputs:
-        raise InputError("no images given: give a folder, image files or a video")
-    return Path("runs") / (Path(inputs.inputs[0]).stem or "discovery")
+    first = next(iter(inputs.inputs), "")  # `check_request` refuses a request without inputs
+    return Path("runs") / (Path(first).stem or "discovery")
 
 
 def _find_start(name: str, config: Config) -> StartingPoint:

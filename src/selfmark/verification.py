@@ -31,11 +31,10 @@ from selfmark.model_library import copy_model
 from selfmark.points import FloatArray
 from selfmark.run.event_log import Event
 from selfmark.run.files import write_json
-from selfmark.run.folder import Run, StartingPoint
+from selfmark.run.folder import START_FOLDER, Run, StartingPoint
 from selfmark.run.guarded_files import remove_folder
 from selfmark.run.time_left import SECOND_TRAINING
 from selfmark.sampling import evenly_spaced
-from selfmark.train.starting_weights import START_FOLDER
 
 _FIT_IMAGES = 800  # images for the regressions that predict each detector's landmarks from the other's
 

@@ -26,9 +26,9 @@ from safetensors.torch import load as parse_safetensors
 from selfmark.errors import DamagedFile, InputError, report_write_errors, suggest
 from selfmark.run.files import atomic_open
 from selfmark.run.guarded_files import (
+    compute_sha256,
     create_file,
     make_folders,
-    open_to_read,
     physical_memory,
     read_bytes,
 )
@@ -185,8 +185,7 @@ def compute_file_sha256(path: Path) -> str:
         InputError: if the file cannot be read.
     """
     try:
-        with open_to_read(path, physical_memory()) as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return compute_sha256(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,16 +14,17 @@ from selfmark.config import Evaluation
 from selfmark.errors import InputError
 from selfmark.evaluation.nme import (
     DrawStatistics,
-    backward_prediction,
+    backward_predictions,
     box_normalizer,
-    forward_prediction,
+    draw_subsets,
+    forward_predictions,
     group_errors,
     image_errors,
     mean_error,
     mean_shape,
-    measure_over_draws,
     nme,
     point_errors,
+    summarize_draws,
 )
 from selfmark.evaluation.protocol import (
     Examples,
@@ -33,7 +35,7 @@ from selfmark.evaluation.protocol import (
     mean_shape_errors,
     stage1_errors,
 )
-from selfmark.evaluation.regression import Regressor, fit_ridge, fit_without_bias
+from selfmark.evaluation.regression import Regressor, RegressorFitter, fit_ridge, fit_without_bias
 
 K, L = 5, 7  # landmarks and annotated points
 TRAIN, TEST = 50, 20  # images
@@ -323,7 +325,7 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
         fits.append(targets.shape[1])
         return fit_without_bias(inputs, targets)
 
-    joint = forward_prediction(landmarks, truth, visible, test, fit)
+    (joint,) = forward_predictions(landmarks, truth, visible, test, RegressorFitter.of_one(fit))
     assert sorted(fits) == [2, 2, 2, 6]  # x and y of points 1, 2 and 4 alone, and of 0, 3 and 5 together
     assert np.isnan(joint[:, 6]).all()
     for point in range(6):
@@ -337,11 +339,11 @@ def test_points_visible_in_the_same_images_share_a_fit(scene: dict[str, np.ndarr
 def test_a_joint_fit_equals_separate_fits(scene: dict[str, np.ndarray]) -> None:
     landmarks, truth, visible, test = select_prediction_arguments(scene)
     truth, visible = np.nan_to_num(truth, nan=50.0), np.ones_like(visible)
-    fit = partial(fit_ridge, ridge=0.01)
-    joint = forward_prediction(landmarks, truth, visible, test, fit)
+    fitter = RegressorFitter.of_one(partial(fit_ridge, ridge=0.01))
+    (joint,) = forward_predictions(landmarks, truth, visible, test, fitter)
     for point in range(L):
         column = slice(point, point + 1)
-        separate = forward_prediction(landmarks, truth[:, column], visible[:, column], test, fit)
+        (separate,) = forward_predictions(landmarks, truth[:, column], visible[:, column], test, fitter)
         np.testing.assert_allclose(joint[:, column], separate, atol=1e-9)
 
 
@@ -353,12 +355,21 @@ def test_backward_without_bias_is_plain_least_squares(scene: dict[str, np.ndarra
         return np.where(np.isnan(points), mean, points).reshape(len(points), -1)
 
     model = LinearRegression(fit_intercept=False).fit(fill(truth), landmarks.reshape(TRAIN, -1))
-    predicted = backward_prediction(
-        landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fit_without_bias
+    fitter = RegressorFitter.of_one(fit_without_bias)
+    (predicted,) = backward_predictions(
+        landmarks, truth, visible, scene["test_truth"], scene["test_visible"], fitter
     )
     np.testing.assert_allclose(
         predicted.reshape(TEST, -1), model.predict(fill(scene["test_truth"])), atol=1e-8
     )
+
+
+def measure_over_draws(
+    measure: Callable[[np.ndarray], float], num_images: int, images_per_draw: int, draws: int
+) -> DrawStatistics:
+    """Measure the errors of regressors that are fitted on random subsets of the training images."""
+    subsets = draw_subsets(num_images, images_per_draw, draws, np.random.default_rng(0))
+    return summarize_draws([measure(rows) for rows in subsets], len(subsets[0]))
 
 
 def test_draws_are_subsets_without_repetition() -> None:
@@ -368,7 +379,7 @@ def test_draws_are_subsets_without_repetition() -> None:
         draws.append(tuple(rows.tolist()))
         return float(rows.sum())
 
-    statistics = measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0))
+    statistics = measure_over_draws(measure, 9, 4, 6)
     assert len(draws) == 6
     assert len(set(draws)) > 1
     assert all(len(set(rows)) == 4 and set(rows) <= set(range(9)) for rows in draws)
@@ -376,15 +387,13 @@ def test_draws_are_subsets_without_repetition() -> None:
     mean = sum(totals) / 6
     deviation = math.sqrt(sum((total - mean) ** 2 for total in totals) / 6)
     assert (statistics.mean, statistics.spread, statistics.draws) == pytest.approx((mean, deviation, 6))
-    assert measure_over_draws(measure, 9, 4, 6, np.random.default_rng(0)) == statistics
+    assert measure_over_draws(measure, 9, 4, 6) == statistics
 
 
 @pytest.mark.parametrize("images_per_draw", [9, 50])
 def test_a_draw_of_all_images_is_made_only_once(images_per_draw: int) -> None:
     draws = []
-    statistics = measure_over_draws(
-        lambda rows: draws.append(rows.tolist()) or 2.5, 9, images_per_draw, 6, np.random.default_rng(0)
-    )
+    statistics = measure_over_draws(lambda rows: draws.append(rows.tolist()) or 2.5, 9, images_per_draw, 6)
     assert draws == [list(range(9))]
     assert statistics == DrawStatistics(2.5, 0.0, 1)
 
@@ -398,21 +407,25 @@ def test_draws_without_a_measurable_point_are_left_out() -> None:
     error_by_row = {}
 
     def measure(rows: np.ndarray) -> float:
-        predicted = forward_prediction(
-            landmarks[rows], truth[rows], visible[rows], landmarks[:1], fit_without_bias
+        (predicted,) = forward_predictions(
+            landmarks[rows],
+            truth[rows],
+            visible[rows],
+            landmarks[:1],
+            RegressorFitter.of_one(fit_without_bias),
         )
         error_by_row[int(rows[0])] = mean_error(point_errors(predicted, truth[:1], test_visible, normalizer))
         return error_by_row[int(rows[0])]
 
-    statistics = measure_over_draws(measure, 5, 1, 40, np.random.default_rng(0))
+    statistics = measure_over_draws(measure, 5, 1, 40)
     assert set(error_by_row) == set(range(5))
     assert np.isnan(error_by_row.pop(0))
     assert statistics.draws < 40
     assert min(error_by_row.values()) < statistics.mean < max(error_by_row.values())
     with pytest.raises(InputError, match="3 drawn training images"):
-        measure_over_draws(lambda rows: math.nan, 9, 3, 4, np.random.default_rng(0))
+        measure_over_draws(lambda rows: math.nan, 9, 3, 4)
     with pytest.raises(ValueError, match="at least 1"):
-        measure_over_draws(measure, 5, 0, 1, np.random.default_rng(0))
+        measure_over_draws(measure, 5, 0, 1)
 
 
 def test_group_errors_average_the_known_errors_of_each_group() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from selfmark.evaluation.oks import (
     TargetObjects,
     average_precision,
     choose_sigmas,
-    object_keypoint_similarity,
 )
 
 THRESHOLDS = np.array([0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95])
@@ -244,41 +242,6 @@ def test_no_detection_scores_zero_and_no_visible_object_is_an_error() -> None:
     hidden = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
     with pytest.raises(InputError, match="every object is a crowd or has no visible point"):
         measure(hidden)
-
-
-def test_similarity_agrees_with_a_naive_loop() -> None:
-    rng = np.random.default_rng(0)
-    truth, predicted = rng.uniform(0, 100, (2, 30, L, 2))
-    predicted = truth + (predicted - truth) * 0.05
-    visible = rng.random((30, L)) < 0.6
-    visible[0] = False
-    area = rng.uniform(500, 2000, 30)
-    ours = object_keypoint_similarity(
-        predicted, np.where(visible[..., None], truth, np.nan), visible, area, SIGMAS
-    )
-    assert np.isnan(ours[0])
-    for image in range(1, 30):
-        terms = [
-            math.exp(
-                -(math.dist(predicted[image, i], truth[image, i]) ** 2)
-                / (2 * (2 * SIGMAS[i]) ** 2 * area[image])
-            )
-            for i in range(L)
-            if visible[image, i]
-        ]
-        if terms:
-            assert ours[image] == pytest.approx(sum(terms) / len(terms), rel=1e-12)
-        else:
-            assert np.isnan(ours[image])
-
-
-def test_similarity_matches_a_hand_computed_case() -> None:
-    # The first point is exact. The squared error of the second point is 8 area sigma^2, so its term is 1/e.
-    predicted = np.array([[[0.0, 0.0], [np.sqrt(8 * 100) * 0.1, 0.0]]])
-    ours = object_keypoint_similarity(
-        predicted, np.zeros((1, 2, 2)), np.ones((1, 2), bool), np.array([100.0]), np.array([0.1, 0.1])
-    )
-    assert ours[0] == pytest.approx((1 + math.exp(-1)) / 2)
 
 
 def test_sigmas_are_known_for_parts_in_any_spelling() -> None:

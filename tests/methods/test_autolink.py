@@ -215,7 +215,7 @@ def test_gradients_reach_all_parts_and_the_perceptual_network_is_not_stored() ->
         assert float(part.grad.abs().max()) > 0
     prefixes = {name.split(".")[0] for name in method.state_dict()}
     assert prefixes == {"psi", "edges", "image_scale", "decoder"}
-    assert all(not name.startswith("_features") for name, _ in method.named_modules())
+    assert all(not name.startswith("_perceptual") for name, _ in method.named_modules())
 
 
 def test_images_of_any_size_have_a_finite_loss() -> None:

@@ -19,7 +19,7 @@ from selfmark.model.card import ModelCard, read_card
 from selfmark.model.colors import landmark_colors, to_rgb
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import (
-    compute_images_fingerprint,
+    compute_landmarks_fingerprint,
     load_cached_landmarks,
     select_shown_images,
 )
@@ -88,7 +88,7 @@ def trained(quick_run: Path, tmp_path: Path) -> Iterator[ToyServer]:
     shutil.copytree(quick_run, folder)
     card = read_card(folder / "model")
     refs = select_shown_images(folder, [], 10)
-    fingerprint = compute_images_fingerprint(folder / "model", card, refs)
+    fingerprint = compute_landmarks_fingerprint(folder / "model", card, refs)
     predict_landmarks(folder, refs, fingerprint, "cpu")
     shown = load_cached_landmarks(folder, refs, fingerprint, 4)
     assert shown is not None

@@ -21,7 +21,7 @@ import pytest
 from selfmark.local_page.page_server import open_socket
 from selfmark.model.card import read_card
 from selfmark.naming.landmark_prediction import predict_landmarks
-from selfmark.naming.shown_images import compute_images_fingerprint, select_shown_images
+from selfmark.naming.shown_images import compute_landmarks_fingerprint, select_shown_images
 from tests.conftest import read_error_line, selfmark
 from tests.naming.toy_server import WRITE_HEADERS
 
@@ -33,7 +33,10 @@ def ready_run(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     shutil.copytree(quick_run, folder)
     refs = select_shown_images(folder, [], 400)
     predict_landmarks(
-        folder, refs, compute_images_fingerprint(folder / "model", read_card(folder / "model"), refs), "cpu"
+        folder,
+        refs,
+        compute_landmarks_fingerprint(folder / "model", read_card(folder / "model"), refs),
+        "cpu",
     )
     return folder
 

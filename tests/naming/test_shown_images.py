@@ -25,7 +25,7 @@ from selfmark.naming import server
 from selfmark.naming.landmark_prediction import predict_landmarks
 from selfmark.naming.shown_images import (
     CACHE_FOLDER,
-    compute_images_fingerprint,
+    compute_landmarks_fingerprint,
     get_frames_folder,
     load_cached_landmarks,
     select_shown_images,
@@ -151,32 +151,32 @@ def test_video_frames_are_stored_as_jpegs(run: Path, photos: Path, tmp_path: Pat
 def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, photos: Path) -> None:
     model, refs = run / "model", list_images([photos])[:3]
     card = read_card(model)
-    first = compute_images_fingerprint(model, card, refs)
+    first = compute_landmarks_fingerprint(model, card, refs)
     renamed = replace(
         card, names=("a", "b", "c", "d"), hidden=(1,), colors=("#112233", "", "", ""), skeleton=((0, 1),)
     )
-    assert compute_images_fingerprint(model, renamed, refs) == first
+    assert compute_landmarks_fingerprint(model, renamed, refs) == first
     paired = replace(card, mirror=(1, 0, 2, 3) if card.mirror[0] == 0 else (0, 1, 2, 3), flip_test=True)
-    assert compute_images_fingerprint(model, paired, refs) != compute_images_fingerprint(
+    assert compute_landmarks_fingerprint(model, paired, refs) != compute_landmarks_fingerprint(
         model, replace(card, flip_test=True), refs
     )
     without_flip = replace(card, flip_test=False)
-    assert compute_images_fingerprint(
+    assert compute_landmarks_fingerprint(
         model, replace(paired, flip_test=False), refs
-    ) == compute_images_fingerprint(model, without_flip, refs)
-    assert compute_images_fingerprint(model, card, refs[:2]) != first
+    ) == compute_landmarks_fingerprint(model, without_flip, refs)
+    assert compute_landmarks_fingerprint(model, card, refs[:2]) != first
     assert (
-        compute_images_fingerprint(model, card, [refs[0], refs[1], replace(refs[2], box=(0, 0, 5, 5))])
+        compute_landmarks_fingerprint(model, card, [refs[0], refs[1], replace(refs[2], box=(0, 0, 5, 5))])
         != first
     )
     copy = run / "copy.png"
     shutil.copy(photos / "000.png", copy)
-    before = compute_images_fingerprint(model, card, [ImageRef(copy)])
+    before = compute_landmarks_fingerprint(model, card, [ImageRef(copy)])
     os.utime(copy, (1, 1))
-    assert compute_images_fingerprint(model, card, [ImageRef(copy)]) != before
+    assert compute_landmarks_fingerprint(model, card, [ImageRef(copy)]) != before
     with open(model / "weights.safetensors", "ab") as handle:
         handle.write(b" ")
-    assert compute_images_fingerprint(model, card, refs) != first
+    assert compute_landmarks_fingerprint(model, card, refs) != first
 
 
 def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photos: Path) -> None:
@@ -190,7 +190,7 @@ def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photo
     settings = [mirror, card.refine, images, dataclasses.asdict(card.network)]
     image = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
     expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image).encode())
-    assert compute_images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
+    assert compute_landmarks_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
 
 
 def test_the_fingerprint_of_a_detector_with_an_encoder_depends_on_all_its_settings(run: Path) -> None:
@@ -203,10 +203,10 @@ def test_the_fingerprint_of_a_detector_with_an_encoder_depends_on_all_its_settin
         replace(card, features=Features(name="efficientnet-lite0")),
         replace(card, student=Student(feature_scale=3.0)),
     ]
-    fingerprints = [compute_images_fingerprint(model, card, []) for card in cards]
+    fingerprints = [compute_landmarks_fingerprint(model, card, []) for card in cards]
     for content in (b"one model", b"another model"):
         (model / "features.safetensors").write_bytes(content)
-        fingerprints.append(compute_images_fingerprint(model, card, []))
+        fingerprints.append(compute_landmarks_fingerprint(model, card, []))
     assert len(set(fingerprints)) == 7
 
 

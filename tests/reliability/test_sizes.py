@@ -26,7 +26,7 @@ from selfmark.config import Images
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_label_file
-from selfmark.images import video_av, video_opencv
+from selfmark.images import input_files, video_av, video_opencv
 from selfmark.images.coco import read_coco
 from selfmark.images.decode import UnreadableImage, read_image
 from selfmark.images.mp4_header import check_mp4_header
@@ -236,6 +236,13 @@ def test_a_video_that_claims_more_frames_than_bytes_is_refused(
             read(path)
     with pytest.raises(InputError, match=f"claims {frames:,} frames"):
         list_images([_write_lying_video(tmp_path / "times.mp4", frames, b"stts")])
+
+
+def test_a_video_with_too_many_frames_is_to_be_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode_video(tmp_path / "long.mp4", "mpeg4", frames=9)
+    monkeypatch.setattr(input_files, "MAX_FRAMES", 8)
+    with pytest.raises(InputError, match="has 9 frames; split it into files of at most 8"):
+        check_mp4_header(tmp_path / "long.mp4")
 
 
 def test_the_rest_of_a_folder_is_read_if_the_header_of_a_video_is_false(tmp_path: Path) -> None:

@@ -83,7 +83,6 @@ def make_evaluated_data(**changes: Any) -> ReportData:
         ),
         cluster_xy=rng.normal(size=(200, 2)) + 5.0 * label[:, None],
         cluster_label=label,
-        cluster_crops=rng.integers(0, 255, (200, 24, 24, 3), dtype=np.uint8),
         trust=np.array([0.3, 0.9, 0.1, np.nan]),
         facts=tuple((("deformation error", f"{index}.5 %"), ("mark", "<b>")) for index in range(K)),
     )

@@ -133,8 +133,8 @@ def test_charts_and_scatter_plots_are_not_blank(browser: Any, report: Path, sche
         background = picture[2, 2]
         assert background.max() < 60 if scheme == "dark" else background.min() > 240
         figures = visited.page.query_selector_all("svg[role=img]")
-        # The page has one chart of curves, two scatter plots, three charts of losses and one of rounds.
-        assert len(figures) == 1 + 2 + 3 + 1
+        # The page has one chart of curves, one scatter plot, three charts of losses and one of rounds.
+        assert len(figures) == 1 + 1 + 3 + 1
         for svg in figures:
             inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
             assert _measure_ink(inside) > 0.01

@@ -224,7 +224,6 @@ def test_values_that_are_not_finite_are_handled(tmp_path: Path) -> None:
         curves=(curve,),
         cluster_xy=not_finite,
         cluster_label=np.zeros(3, int),
-        cluster_crops=None,
     )
     source = write_report(data, tmp_path).read_text(encoding="utf-8")
     assert Page(source).find_facts("found in") == ["not measured"] * K
@@ -239,7 +238,6 @@ def test_a_run_without_example_images_still_has_a_report(tmp_path: Path) -> None
         example_xy=np.zeros((0, K, 2)),
         example_score=np.zeros((0, K)),
         example_names=(),
-        cluster_crops=None,
     )
     page = Page(write_report(data, tmp_path).read_text(encoding="utf-8"))
     assert "There are no example images." in page.text
@@ -295,11 +293,6 @@ def test_an_unwritable_folder_is_a_disk_error(tmp_path: Path) -> None:
         {"cluster_xy": np.zeros((5, 2))},
         {"cluster_label": np.zeros(5, int)},
         {"cluster_xy": np.zeros((5, 3)), "cluster_label": np.zeros(5, int)},
-        {
-            "cluster_xy": np.zeros((5, 2)),
-            "cluster_label": np.zeros(5, int),
-            "cluster_crops": np.zeros((4, 8, 8, 3), np.uint8),
-        },
     ],
 )
 def test_arrays_of_wrong_shape_are_value_errors(change: dict[str, Any]) -> None:

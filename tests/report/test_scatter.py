@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from selfmark.model.colors import palette
-from selfmark.report.scatter import CROP_SIDE, HEIGHT, WIDTH, Scatter, build_scatter
+from selfmark.report.scatter import HEIGHT, WIDTH, Scatter, build_scatter
 
 
 def _read_dots(scatter: Scatter) -> dict[int, np.ndarray]:
@@ -21,7 +21,7 @@ def _read_dots(scatter: Scatter) -> dict[int, np.ndarray]:
 
 def test_dots_fill_the_plot_without_distortion() -> None:
     xy = np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]])
-    positions = _read_dots(build_scatter(xy, np.zeros(4, int), palette(1), None))[0]
+    positions = _read_dots(build_scatter(xy, np.zeros(4, int), palette(1)))[0]
     assert positions[1, 0] - positions[0, 0] == pytest.approx(2 * (positions[2, 1] - positions[3, 1]))
     assert positions.mean(axis=0) == pytest.approx([WIDTH / 2, HEIGHT / 2])
     assert positions.min() > 0
@@ -31,7 +31,7 @@ def test_dots_fill_the_plot_without_distortion() -> None:
 def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
     rng = np.random.default_rng(0)
     xy, label = rng.normal(size=(300, 2)), rng.integers(-1, 4, 300)
-    scatter = build_scatter(xy, label, palette(5), None)
+    scatter = build_scatter(xy, label, palette(5))
     # No point has label 4; points without a landmark come first.
     assert [group.index for group in scatter.groups] == [-1, 0, 1, 2, 3]
     for group in scatter.groups[1:]:
@@ -45,24 +45,9 @@ def test_each_landmark_has_its_color_and_its_number_at_the_median() -> None:
 def test_the_plot_has_at_most_a_thousand_dots_all_finite() -> None:
     xy = np.random.default_rng(0).normal(size=(2500, 2))
     label = np.zeros(2500, int)
-    assert len(_read_dots(build_scatter(xy, label, palette(1), None))[0]) == 1000
+    assert len(_read_dots(build_scatter(xy, label, palette(1)))[0]) == 1000
     xy[3:] = np.nan
-    assert len(_read_dots(build_scatter(xy, label, palette(1), None))[0]) == 3
-    assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1), None).groups == ()
-    all_equal = build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1), None)
+    assert len(_read_dots(build_scatter(xy, label, palette(1)))[0]) == 3
+    assert build_scatter(np.full((4, 2), np.inf), np.zeros(4, int), palette(1)).groups == ()
+    all_equal = build_scatter(np.ones((4, 2)), np.zeros(4, int), palette(1))
     assert len(_read_dots(all_equal)[0]) == 4
-
-
-def test_crops_do_not_overlap_and_are_centered_on_their_points() -> None:
-    rng = np.random.default_rng(0)
-    xy = rng.normal(size=(400, 2))
-    scatter = build_scatter(
-        xy, np.zeros(400, int), palette(2), rng.integers(0, 255, (400, 16, 16, 3), dtype=np.uint8)
-    )
-    corners = np.array([crop[:2] for crop in scatter.crops])
-    distances = np.abs(corners[:, None] - corners[None]).max(axis=2) + 1e6 * np.eye(len(corners))
-    assert 10 < len(corners) <= 120
-    assert distances.min() >= CROP_SIDE
-    nearest = np.abs(corners[:, None] + CROP_SIDE / 2 - _read_dots(scatter)[0][None]).max(axis=2).min(axis=1)
-    assert nearest.max() < 0.2
-    assert all(crop[2] == palette(2)[0] and crop[3].startswith("data:image/jpeg") for crop in scatter.crops)

@@ -11,7 +11,7 @@ from selfmark.comparison.comparison_plan import Comparison
 from selfmark.errors import InputError
 from selfmark.images.input_files import path_is
 from selfmark.images.sources import list_images
-from selfmark.run.guarded_files import open_to_read, physical_memory
+from selfmark.run.guarded_files import compute_sha256
 
 DIGESTS_KEY = "digests"
 """Key of the digests in comparison.json; missing in comparisons of earlier versions."""
@@ -25,12 +25,12 @@ def digest_inputs(comparison: Comparison) -> dict[str, str]:
     """
     digests = {
         "images": _digest_images(list(comparison.images)),
-        "labels": _digest_file(comparison.labels),
+        "labels": compute_sha256(comparison.labels),
     }
     if comparison.label_images:
         digests["label images"] = _digest_images(list(comparison.label_images))
     if comparison.train_labels is not None:
-        digests["train labels"] = _digest_file(comparison.train_labels)
+        digests["train labels"] = compute_sha256(comparison.train_labels)
     return digests
 
 
@@ -57,8 +57,3 @@ def _digest_images(inputs: list[str]) -> str:
     paths = dict.fromkeys(ref.path for ref in list_images(inputs))
     sizes = [(str(path), path.stat().st_size if path_is(path, Path.is_file) else -1) for path in paths]
     return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
-
-
-def _digest_file(path: Path) -> str:
-    with open_to_read(path, physical_memory()) as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -54,9 +54,14 @@ def _fit_and_test(
     """Return the mean test error of a ridge regression and of guessing the mean position, in pixels."""
     center, mean = inputs.mean(axis=0), points.mean(axis=0)
     centered = inputs - center
-    gram = centered.T @ centered
-    gram += max(RIDGE * float(np.abs(gram).max()), 1e-9) * np.eye(len(gram))
-    weights = np.linalg.solve(gram, centered.T @ (points - mean))
+    weights = solve_ridge(centered.T @ centered, centered.T @ (points - mean))
     predicted = (test_inputs - center) @ weights + mean
     error = np.linalg.norm(predicted - test_points, axis=1).mean()
     return float(error), float(np.linalg.norm(test_points - mean, axis=1).mean())
+
+
+def solve_ridge(gram: FloatArray, cross: FloatArray) -> FloatArray:
+    """Return the weights [A, B] of a ridge regression from X'X [A, A] and X'Y [A, B]."""
+    penalty = max(RIDGE * float(np.abs(gram).max()), 1e-9)
+    weights: FloatArray = np.linalg.solve(gram + penalty * np.eye(len(gram)), cross)
+    return weights

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from selfmark.correspondence.agreement import RIDGE
+from selfmark.correspondence.agreement import solve_ridge
 from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.points import FloatArray
 
@@ -121,9 +121,7 @@ def _prediction_error(splits: list[_Split], chosen: list[int], scale: float) -> 
     for split in splits:
         residual = split.truth
         if chosen:
-            gram = split.gram[np.ix_(columns, columns)]
-            penalty = max(RIDGE * float(np.abs(gram).max()), 1e-9)
-            weights = np.linalg.solve(gram + penalty * np.eye(len(gram)), split.cross[columns])
+            weights = solve_ridge(split.gram[np.ix_(columns, columns)], split.cross[columns])
             residual = split.truth - split.inputs[:, columns] @ weights
         squared = residual[:, 0::2] ** 2 + residual[:, 1::2] ** 2
         error += float((split.weight * squared / (squared + scale**2)).sum())

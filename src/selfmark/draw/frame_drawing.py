@@ -126,6 +126,11 @@ def smooth_trail(history: deque[FloatArray] | Sequence[FloatArray], size: float)
     return trail
 
 
+def compute_confidence(score: FloatArray, typical_score: FloatArray) -> FloatArray:
+    """Return the scores [K] divided by their typical values, at most 1."""
+    return np.clip(score / np.maximum(typical_score, 1e-6), 0.0, 1.0)
+
+
 def compute_opacity(score: FloatArray, typical_score: FloatArray) -> FloatArray:
     """Return the opacity [K] of landmarks: 1 if the score is at least half the typical score, else less.
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from selfmark.detector import Prediction
-from selfmark.draw.frame_drawing import DrawnObject, compute_opacity
+from selfmark.draw.frame_drawing import DrawnObject, compute_confidence, compute_opacity
 from selfmark.draw.layout import Layout, PictureStyle, build_style, compose_picture
 from selfmark.errors import report_write_errors
 from selfmark.export.output_files import choose_unique_paths, find_relative_paths
@@ -117,7 +117,7 @@ def _build_drawn_object(item: _PhotoObject, zoom: float, typical_score: FloatArr
     drawn_xy = (xy.astype(np.float64) + 0.5) * zoom - 0.5
     size = zoom * max(ref.box[2:]) if ref.box else float(np.ptp(drawn_xy, axis=0).max())
     tag = "" if ref.track is None else str(ref.track)
-    confidence = np.clip(score / np.maximum(typical_score, 1e-6), 0.0, 1.0)
+    confidence = compute_confidence(score, typical_score)
     opacity = compute_opacity(score, typical_score)
     return DrawnObject(drawn_xy, opacity, size, tag, drawn_xy[None], confidence)
 

@@ -7,7 +7,7 @@ immediately, so that the memory needed does not grow with the length of the vide
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 
 from selfmark.detector import Prediction
-from selfmark.draw.frame_drawing import DrawnObject, compute_opacity, smooth_trail
+from selfmark.draw.frame_drawing import DrawnObject, compute_confidence, compute_opacity, smooth_trail
 from selfmark.draw.layout import Layout, PictureStyle, build_style, compose_picture
 from selfmark.draw.video_writer import VideoWriter, open_video_writer
 from selfmark.errors import DiskError, InputError, report_write_errors
@@ -72,7 +72,7 @@ def draw_videos(
     paths = list_labeled_video_paths(refs, folder)
     kept, card = visible_landmarks(card), visible_card(card)
     style = build_style(card, kept, get_smoothing_method(card), layout)
-    multi_track_videos = {path for path in paths if len({ref.track for ref in refs if ref.path == path}) > 1}
+    num_tracks = Counter(path for path, _ in {(ref.path, ref.track) for ref in refs})
     frames = _list_frames(refs)
     with ExitStack() as files:
         videos: dict[Path, _LabeledVideo] = {}
@@ -81,7 +81,7 @@ def draw_videos(
                 if ref.frame is None:
                     continue
                 if ref.path not in videos:
-                    show_tracks = ref.path in multi_track_videos
+                    show_tracks = num_tracks[ref.path] > 1
                     options = _choose_options(frames[ref.path], style, every, trail, show_tracks)
                     videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
                 landmarks = prediction.landmarks
@@ -287,7 +287,7 @@ class _LabeledVideo:
             trail = smooth_trail(track.history, track.typical_size)
             tag = str(ref.track) if self._options.show_tracks and ref.track is not None else ""
             opacity = compute_opacity(score, track.typical_score)
-            confidence = np.clip(score / np.maximum(track.typical_score, 1e-6), 0.0, 1.0)
+            confidence = compute_confidence(score, track.typical_score)
             objects.append(DrawnObject(enlarged, opacity, track.typical_size, tag, trail, confidence))
         return objects
 

@@ -27,7 +27,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
-from selfmark.run.guarded_files import make_folder, open_to_read, physical_memory
+from selfmark.run.guarded_files import compute_sha256, make_folder
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
 Progress = Callable[[int, int], None]
@@ -197,8 +197,7 @@ def _file_state_digest(path: Path, size: int, modified: int) -> str:
     """Return the SHA-256 of a file, from the cache unless its size or time of modification has changed."""
     try:
         # An untrusted run may contain a sparse file of terabytes. Files larger than the memory are refused.
-        with open_to_read(path, physical_memory()) as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return compute_sha256(path)
     except OSError:
         return "absent"
 

@@ -8,7 +8,7 @@ that are not `visible` do not count: their coordinates are ignored, and their er
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-from selfmark.evaluation.regression import Fit, RegressorFitter
+from selfmark.evaluation.regression import RegressorFitter
 from selfmark.points import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -89,14 +89,14 @@ def nme(predicted: FloatArray, truth: FloatArray, visible: BoolArray, normalizer
     return mean_error(errors)
 
 
-def forward_prediction(
+def forward_predictions(
     train_landmarks: FloatArray,
     train_truth: FloatArray,
     train_visible: BoolArray,
     test_landmarks: FloatArray,
-    fit: Fit,
+    fitter: RegressorFitter,
 ) -> FloatArray:
-    """Predict annotated points [T, L, 2] from landmarks.
+    """Predict annotated points from landmarks, with each of R regressors.
 
     Each annotated point has its own regressor, fitted on the training images in which the point is visible.
     The prediction of a point that is never visible is NaN.
@@ -106,29 +106,7 @@ def forward_prediction(
         train_truth: [N, L, 2] annotated points of the training images.
         train_visible: [N, L] bool, whether each point is visible in the training images.
         test_landmarks: [T, K, 2] landmarks of the test images.
-        fit: Function that fits a regressor, see `regression`.
-    """
-    predicted: FloatArray = forward_predictions(
-        train_landmarks, train_truth, train_visible, test_landmarks, _wrap_single_fit(fit)
-    )[0]
-    return predicted
-
-
-def forward_predictions(
-    train_landmarks: FloatArray,
-    train_truth: FloatArray,
-    train_visible: BoolArray,
-    test_landmarks: FloatArray,
-    fitter: RegressorFitter,
-) -> FloatArray:
-    """Predict annotated points in the same way as `forward_prediction`, but with several regressors.
-
-    Args:
-        train_landmarks: [N, K, 2] landmarks of the training images.
-        train_truth: [N, L, 2] annotated points of the training images.
-        train_visible: [N, L] bool, whether each point is visible in the training images.
-        test_landmarks: [T, K, 2] landmarks of the test images.
-        fitter: Function that fits R regressors, with their number.
+        fitter: Function that fits the regressors.
 
     Returns:
         [R, T, L, 2] predicted points.
@@ -153,15 +131,15 @@ def forward_predictions(
     return predicted
 
 
-def backward_prediction(
+def backward_predictions(
     train_landmarks: FloatArray,
     train_truth: FloatArray,
     train_visible: BoolArray,
     test_truth: FloatArray,
     test_visible: BoolArray,
-    fit: Fit,
+    fitter: RegressorFitter,
 ) -> FloatArray:
-    """Predict landmarks [T, K, 2] from annotated points.
+    """Predict landmarks from annotated points, with each of R regressors.
 
     Annotated points that are not visible are replaced by their training mean. Each landmark has its own
     regressor, fitted on the training images in which the landmark was found. The prediction of a landmark
@@ -173,23 +151,11 @@ def backward_prediction(
         train_visible: [N, L] bool, whether each point is visible in the training images.
         test_truth: [T, L, 2] annotated points of the test images.
         test_visible: [T, L] bool, whether each point is visible in the test images.
-        fit: Function that fits a regressor, see `regression`.
+        fitter: Function that fits the regressors.
+
+    Returns:
+        [R, T, K, 2] predicted landmarks.
     """
-    predicted: FloatArray = backward_predictions(
-        train_landmarks, train_truth, train_visible, test_truth, test_visible, _wrap_single_fit(fit)
-    )[0]
-    return predicted
-
-
-def backward_predictions(
-    train_landmarks: FloatArray,
-    train_truth: FloatArray,
-    train_visible: BoolArray,
-    test_truth: FloatArray,
-    test_visible: BoolArray,
-    fitter: RegressorFitter,
-) -> FloatArray:
-    """Predict landmarks [R, T, K, 2] in the same way as `backward_prediction`, but with R regressors."""
     known_train, known_test = train_truth, test_truth
     if not (train_visible.all() and test_visible.all()):
         mean = mean_shape(train_truth, train_visible)
@@ -248,37 +214,6 @@ class DrawStatistics:
     draws: int
 
 
-def measure_over_draws(
-    measure: Callable[[IntArray], float],
-    num_images: int,
-    images_per_draw: int,
-    draws: int,
-    rng: np.random.Generator,
-) -> DrawStatistics:
-    """Measure the error of regressors that are fitted on random subsets of the training images.
-
-    This follows the paper (Evaluation). Annotated points that are visible in none of the drawn images cannot
-    be predicted, so `measure` must leave them out. A draw for which `measure` returns NaN does not count.
-
-    >>> measure_over_draws(lambda rows: float(len(rows)), 8, 5, 10, np.random.default_rng(0))
-    DrawStatistics(mean=5.0, spread=0.0, draws=10)
-
-    Args:
-        measure: Function of ascending rows of training images that returns the error of a regressor fitted on
-            these images.
-        num_images: Number of training images to draw from.
-        images_per_draw: Number of images per draw, without replacement. If this number is at least
-            `num_images`, a single draw of all images is made.
-        draws: Number of draws.
-        rng: Random number generator.
-
-    Raises:
-        InputError: If no draw counts.
-    """
-    subsets = draw_subsets(num_images, images_per_draw, draws, rng)
-    return summarize_draws([measure(rows) for rows in subsets], len(subsets[0]))
-
-
 def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStatistics:
     """Return the statistics of the errors of several draws; a draw whose error is NaN does not count.
 
@@ -301,7 +236,18 @@ def summarize_draws(measured: Sequence[float], images_per_draw: int) -> DrawStat
 def draw_subsets(
     num_images: int, images_per_draw: int, draws: int, rng: np.random.Generator
 ) -> list[IntArray]:
-    """Draw random subsets of ascending rows; see `measure_over_draws` for the arguments."""
+    """Draw random subsets of training images to fit regressors on, as in the paper (Evaluation).
+
+    Args:
+        num_images: Number of training images to draw from.
+        images_per_draw: Number of images per draw, without replacement. If this number is at least
+            `num_images`, a single draw of all images is made.
+        draws: Number of draws.
+        rng: Random number generator.
+
+    Returns:
+        Ascending rows of the images of each draw.
+    """
     if images_per_draw < 1 or draws < 1:
         raise ValueError(f"images_per_draw and draws must be at least 1, not {images_per_draw} and {draws}")
     if images_per_draw >= num_images:
@@ -329,11 +275,6 @@ def group_errors(errors: FloatArray, groups: Sequence[Group]) -> dict[Group, tup
         if not math.isnan(error):
             members.setdefault(group, []).append(error)
     return {group: (float(np.mean(values)), len(values)) for group, values in members.items()}
-
-
-def _wrap_single_fit(fit: Fit) -> RegressorFitter:
-    """Turn a function that fits a single regressor into a `RegressorFitter`."""
-    return RegressorFitter(lambda inputs, targets: [fit(inputs, targets)], 1)
 
 
 def _flatten(points: FloatArray) -> FloatArray:

@@ -95,28 +95,6 @@ def choose_sigmas(names: Sequence[str], default: float) -> FloatArray:
     return sigmas
 
 
-def object_keypoint_similarity(
-    predicted: FloatArray, truth: FloatArray, visible: BoolArray, area: FloatArray, sigmas: FloatArray
-) -> FloatArray:
-    """Compute the OKS [N]: the mean of exp(-d^2 / (8 area sigma^2)) over the visible points.
-
-    Args:
-        predicted: [N, L, 2] predicted points.
-        truth: [N, L, 2] annotated points.
-        visible: [N, L] bool, whether each annotated point is visible.
-        area: [N] square pixels of the object.
-        sigmas: [L] sigma of each point, see `choose_sigmas`.
-
-    Returns:
-        [N], between 0 and 1; NaN if no point is visible.
-    """
-    offset = np.where(visible[..., None], predicted - truth, 0.0)
-    similarity = np.where(visible, _compute_point_similarity(offset, area[:, None], sigmas), 0.0)
-    count = visible.sum(axis=1)
-    mean: FloatArray = np.where(count > 0, similarity.sum(axis=1) / np.maximum(count, 1), np.nan)
-    return mean
-
-
 def average_precision(
     detections: Detections, targets: TargetObjects, sigmas: FloatArray, thresholds: FloatArray
 ) -> PrecisionRecall:

@@ -30,10 +30,8 @@ from selfmark.evaluation.curves import (
 )
 from selfmark.evaluation.nme import (
     BoolArray,
-    backward_prediction,
     backward_predictions,
     draw_subsets,
-    forward_prediction,
     forward_predictions,
     group_errors,
     image_errors,
@@ -120,10 +118,8 @@ def forward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
 
     An error is NaN if the point is not visible in the test image, or if it is visible in no training image.
     """
-    predicted = forward_prediction(train.landmarks, train.truth, train.visible, test.landmarks, fit)
-    # Points that are visible in no training image cannot be predicted.
-    is_counted = test.visible & train.visible.any(axis=0)
-    return point_errors(predicted, test.truth, is_counted, test.normalizer)
+    errors: FloatArray = _forward_table(train, test, RegressorFitter.of_one(fit))[0]
+    return errors
 
 
 def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
@@ -131,10 +127,8 @@ def backward_errors(train: Examples, test: Examples, fit: Fit) -> FloatArray:
 
     Errors are NaN for landmarks that were missed in the test image, and for those found in no training image.
     """
-    predicted = backward_prediction(
-        train.landmarks, train.truth, train.visible, test.truth, test.visible, fit
-    )
-    return point_errors(predicted, test.landmarks, _predictable_landmarks(train, test), test.normalizer)
+    errors: FloatArray = _backward_table(train, test, RegressorFitter.of_one(fit))[0]
+    return errors
 
 
 def guessing_errors(train: Examples, test: Examples) -> dict[str, FloatArray]:
@@ -186,6 +180,7 @@ def error_tables(train: Examples, test: Examples, fitter: RegressorFitter) -> Er
 
 def _forward_table(train: Examples, test: Examples, fitter: RegressorFitter) -> FloatArray:
     predicted = forward_predictions(train.landmarks, train.truth, train.visible, test.landmarks, fitter)
+    # Points that are visible in no training image cannot be predicted.
     is_counted = test.visible & train.visible.any(axis=0)
     return np.stack([point_errors(points, test.truth, is_counted, test.normalizer) for points in predicted])
 

@@ -52,6 +52,11 @@ class RegressorFitter:
     fit: Callable[[FloatArray, FloatArray], list[Regressor]]
     count: int
 
+    @classmethod
+    def of_one(cls, fit: Fit) -> RegressorFitter:
+        """Return a fitter of a single regressor."""
+        return cls(lambda inputs, targets: [fit(inputs, targets)], 1)
+
 
 def fit_ridge(inputs: FloatArray, targets: FloatArray, ridge: float) -> Regressor:
     """Fit least squares with a penalty of lambda |weights|^2 on centered inputs and targets.

@@ -40,7 +40,7 @@ from selfmark.evaluation.labeled_run import (
     read_labeled_inputs,
     split_in_half,
 )
-from selfmark.evaluation.nme import box_normalizer, forward_prediction
+from selfmark.evaluation.nme import box_normalizer, forward_predictions
 from selfmark.evaluation.normalizers import (
     choose_normalizer,
     group_by_part,
@@ -56,13 +56,14 @@ from selfmark.evaluation.raw_landmarks import (
     match_annotated_points,
     oks_metrics,
 )
-from selfmark.evaluation.regression import fit_ridge
+from selfmark.evaluation.regression import RegressorFitter, fit_ridge
 from selfmark.evaluation.run_models import RunModels
 from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.evaluation.stage_errors import StageExamples, measure_inter_ocular
 from selfmark.image_ref import ImageRef
 from selfmark.images.crop import region_sides
 from selfmark.images.input_files import require_inputs_kept
+from selfmark.images.sources import to_input_list
 from selfmark.images.store import ImageStore
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
@@ -149,7 +150,7 @@ def evaluate_run(
     run = Run.open(Path(folder))
     config = override(run.config, {f"evaluation.{name}": value for name, value in options.settings.items()})
     models = RunModels.open(run, select_device(device), config.evaluation.flip != "never")
-    images = _as_list(inputs.images)
+    images = to_input_list(inputs.images)
     target = Path(output) if output is not None else run.path
     require_inputs_kept([target / "metrics.json"], _list_named_inputs(inputs))
     _require_free_output(target, models)
@@ -214,7 +215,7 @@ def _require_free_output(folder: Path, models: RunModels) -> None:
 def _list_named_inputs(inputs: EvaluationInputs) -> list[str | Path | None]:
     """Return all files and folders that are given by name."""
     boxes = None if inputs.regions is None else inputs.regions.boxes
-    images = [*_as_list(inputs.images), *_as_list(inputs.train_images or ())]
+    images = [*to_input_list(inputs.images), *to_input_list(inputs.train_images or ())]
     return [*images, inputs.labels, inputs.train_labels, boxes]
 
 
@@ -227,13 +228,13 @@ def _read_label_files(
         The objects to fit regressors on, the objects to test on, and the normalizer. The first is None if the
         objects to test on are to be split in half.
     """
-    images = _as_list(inputs.images)
+    images = to_input_list(inputs.images)
     assert inputs.labels is not None
     every, regions = inputs.every, inputs.regions
     test = read_labeled_inputs(LabeledInputs(images, Path(inputs.labels), every, regions), config)
     train = None
     if inputs.train_labels is not None:
-        train_images = images if inputs.train_images is None else _as_list(inputs.train_images)
+        train_images = images if inputs.train_images is None else to_input_list(inputs.train_images)
         train_inputs = LabeledInputs(train_images, Path(inputs.train_labels), every, regions)
         train = read_labeled_inputs(train_inputs, config)
         train, test = keep_common_points(train, test)
@@ -316,12 +317,12 @@ def _measure(train: LabeledRun, test: LabeledRun, spec: str, by: Sequence[str], 
         completed=complete_landmarks(train.predictions.stage1, settings.completion_iterations),
     )
     matched = match_annotated_points(train_examples)
-    regressed = forward_prediction(
+    (regressed,) = forward_predictions(
         train_examples.landmarks,
         train_examples.truth,
         train_examples.visible,
         test_examples.landmarks,
-        partial(fit_ridge, ridge=settings.ridge),
+        RegressorFitter.of_one(partial(fit_ridge, ridge=settings.ridge)),
     )
     names = test.truth.names
     limits, groups = _compute_hit_limits(test, config), group_by_part(names)
@@ -446,7 +447,3 @@ def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[
             "Neighboring video frames in both halves make errors look small."
         )
     return notes
-
-
-def _as_list(inputs: ImageInputs) -> list[str | Path]:
-    return [inputs] if isinstance(inputs, (str, Path)) else list(inputs)

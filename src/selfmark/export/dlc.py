@@ -29,13 +29,12 @@ from selfmark.export.output_files import (
     spool_folder,
 )
 from selfmark.export.pose_tables import InstanceNumbers
-from selfmark.export.trust_entries import get_smoothing_method
+from selfmark.export.trust_entries import name_scorer
 from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 from selfmark.run.guarded_files import make_folders
 
-# Name of the scorer. As in DeepLabCut, it is also part of the file name: VIDEO + SCORER. For smoothed
-# landmarks the name of the smoothing method is appended.
+# Name of the scorer. As in DeepLabCut, it is also part of the file name: VIDEO + SCORER.
 SCORER = "DLC_selfmark"
 COORDS = ("x", "y", "likelihood")
 KEY = "df_with_missing"  # key of the table in an HDF5 file
@@ -86,7 +85,7 @@ def _write(
             raise InputError("there is nothing to write: none of the images could be read")
         paths = []
         for source, name in choose_output_paths(list(tables)).items():
-            path = folder / name.with_name(f"{name.name}{_get_scorer(card)}{suffix}")
+            path = folder / name.with_name(f"{name.name}{name_scorer(SCORER, card)}{suffix}")
             make_folders(path.parent)
             header = _build_header(tables[source].individuals, card)
             save(tables[source], header, files.enter_context(output_file(path)))
@@ -173,11 +172,6 @@ def _gather_tables(predictions: Iterable[Prediction], spool: Path) -> dict[Path 
 # --- Files -----------------------------------------------------------------------------------------
 
 
-def _get_scorer(card: ModelCard) -> str:
-    method = get_smoothing_method(card)
-    return f"{SCORER}_{method}" if method else SCORER
-
-
 def _build_header(individuals: Sequence[str], card: ModelCard) -> _Header:
     """Return the names of the header levels and the header of each column.
 
@@ -185,10 +179,10 @@ def _build_header(individuals: Sequence[str], card: ModelCard) -> _Header:
     """
     if len(individuals) == 1:
         return ["scorer", "bodyparts", "coords"], [
-            (_get_scorer(card), name, coordinate) for name in card.names for coordinate in COORDS
+            (name_scorer(SCORER, card), name, coordinate) for name in card.names for coordinate in COORDS
         ]
     return ["scorer", "individuals", "bodyparts", "coords"], [
-        (_get_scorer(card), individual, name, coordinate)
+        (name_scorer(SCORER, card), individual, name, coordinate)
         for individual in individuals
         for name in card.names
         for coordinate in COORDS

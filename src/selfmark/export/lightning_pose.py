@@ -26,7 +26,7 @@ from selfmark.export.output_files import (
     spool_folder,
 )
 from selfmark.export.pose_tables import InstanceNumbers
-from selfmark.export.trust_entries import get_smoothing_method
+from selfmark.export.trust_entries import name_scorer
 from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard
 from selfmark.run.files import atomic_folder
@@ -77,8 +77,7 @@ def write_lightning_pose(predictions: Iterable[Prediction], card: ModelCard, fol
 
 
 def _build_header(card: ModelCard) -> list[list[str]]:
-    method = get_smoothing_method(card)
-    scorer = f"{SCORER}_{method}" if method else SCORER
+    scorer = name_scorer(SCORER, card)
     return [
         ["scorer", *[scorer] * (2 * len(card.names))],
         ["bodyparts", *[name for name in card.names for _ in "xy"]],

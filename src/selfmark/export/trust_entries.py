@@ -27,6 +27,12 @@ def get_smoothing_method(card: ModelCard) -> str:
     return str(card.provenance.get(SMOOTHING, ""))
 
 
+def name_scorer(name: str, card: ModelCard) -> str:
+    """Return the name of a scorer; the smoothing method is appended if the landmarks are smoothed."""
+    method = get_smoothing_method(card)
+    return f"{name}_{method}" if method else name
+
+
 def describe_smoothing(card: ModelCard) -> str:
     """Return the smoothing method as text to append to a description; empty if there is none."""
     method = get_smoothing_method(card)

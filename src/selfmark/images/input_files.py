@@ -28,6 +28,10 @@ MIN_PIXELS_TO_CHECK = 4_000_000
 MAX_PIXELS_PER_BYTE = 10_000
 """An image with more pixels per byte of its file counts as damaged if it has more pixels than
 `MIN_PIXELS_TO_CHECK`. Even a bilevel PNG of one color has only 8,256 pixels per byte."""
+MIN_FRAME_BYTES = 8
+"""Lower bound on the size of a video frame; a frame without any change takes about 16 bytes."""
+MAX_FRAMES = 20_000_000
+"""A video with more frames is refused; this is more than two days at 100 frames per second."""
 # JSON escapes a character beyond 16 bits as two halves (surrogates). A half alone is not valid Unicode.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 MAX_COORDINATE = 1e9  # pixels; far larger than any image, but small enough that its square does not overflow
@@ -61,6 +65,21 @@ def require_readable(path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def check_frame_count(path: Path, frames: int) -> None:
+    """Raise if a video has more than `MAX_FRAMES` frames, or claims more frames than its file can contain.
+
+    This is called before arrays are allocated.
+    """
+    size = path.stat().st_size
+    if frames > size // MIN_FRAME_BYTES:
+        raise InputError(
+            f"the header of {path} claims {frames:,} frames, but the file has {size:,} bytes; convert it, "
+            "for example to MP4 (H.264)"
+        )
+    if frames > MAX_FRAMES:
+        raise InputError(f"{path} has {frames:,} frames; split it into files of at most {MAX_FRAMES:,}")
 
 
 def require_inputs_kept(

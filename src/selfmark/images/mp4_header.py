@@ -3,7 +3,7 @@
 A file consists of nested boxes: 4 bytes of length, 4 bytes of type, then the content. A few bytes in a table
 can claim any number of samples (frames or pieces of sound), and ffmpeg allocates memory for each of them when
 it opens the file. A real sample takes at least one byte of the file, and a real frame at least
-`MIN_FRAME_BYTES`.
+`input_files.MIN_FRAME_BYTES`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selfmark.errors import InputError
-
-MIN_FRAME_BYTES = 8
-"""Lower bound on the size of a video frame; a frame without any change takes about 16 bytes."""
-
-MAX_FRAMES = 20_000_000
-"""A video with more frames is refused; this is more than two days at 100 frames per second."""
+from selfmark.images.input_files import check_frame_count
 
 # Types of boxes that a file may start with, and of boxes that contain other boxes.
 _FIRST_BOXES = (b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid")
@@ -98,16 +93,11 @@ def _check_samples(handle: BinaryIO, size: int, path: Path) -> None:
             is_video = is_video or _read(handle, box.start + 8, 4) == b"vide"
         elif box.kind == b"cmov":
             raise InputError(f"{path} has a compressed header; convert it, for example to MP4 (H.264)")
-        limit = min(size // MIN_FRAME_BYTES, MAX_FRAMES) if is_video else size
         count = _count_samples(handle, box, size)
         if box.kind == b"trun":
             count = num_fragment_samples = num_fragment_samples + count
-            limit = size
-        if count > limit:
-            raise InputError(
-                f"the header of {path} claims {count:,} frames, but the file has {size:,} bytes; convert it, "
-                "for example to MP4 (H.264)"
-            )
+        if count > size or (is_video and box.kind != b"trun"):
+            check_frame_count(path, count)
 
 
 def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:

@@ -24,6 +24,11 @@ from selfmark.images.input_files import (
 )
 
 
+def to_input_list(inputs: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    """Return the inputs as a list; a single input may be given without a list."""
+    return [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+
+
 def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     """List the images of folders, glob patterns, image files, videos, text lists and COCO files.
 

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
+from selfmark.images.input_files import check_frame_count
 from selfmark.images.video_container import (
-    check_frame_count,
     ffmpeg_path,
     require_plausible_frame_size,
     require_video,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
-from selfmark.images.mp4_header import MAX_FRAMES, MIN_FRAME_BYTES, check_mp4_header
+from selfmark.images.mp4_header import check_mp4_header
 from selfmark.run.guarded_files import open_to_read
 
 _HEAD = 4_096  # bytes at the start of a file that are checked
@@ -42,21 +42,6 @@ def ffmpeg_path(path: Path) -> str:
     '/videos/cache:b.mp4'
     """
     return os.path.abspath(path)
-
-
-def check_frame_count(path: Path, frames: int) -> None:
-    """Raise if a video has more than `MAX_FRAMES` frames, or claims more frames than its file can contain.
-
-    This is called before arrays are allocated.
-    """
-    size = path.stat().st_size
-    if frames > size // MIN_FRAME_BYTES:
-        raise InputError(
-            f"the header of {path} claims {frames:,} frames, but the file has {size:,} bytes; convert it, "
-            "for example to MP4 (H.264)"
-        )
-    if frames > MAX_FRAMES:
-        raise InputError(f"{path} has {frames:,} frames; split it into files of at most {MAX_FRAMES:,}")
 
 
 def require_plausible_frame_size(path: Path, width: int, height: int) -> None:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from selfmark.errors import InputError
 from selfmark.images.decode import Pixels
+from selfmark.images.input_files import check_frame_count
 from selfmark.images.mp4_header import is_mirrored
 from selfmark.images.video_container import (
-    check_frame_count,
     ffmpeg_path,
     require_plausible_frame_size,
     require_video,

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from selfmark.config import Config
 from selfmark.errors import InputError
 from selfmark.methods.autolink_decoder import UNetDecoder, init_like_authors
-from selfmark.methods.contract import RandomChanges, TrainedMethod
-from selfmark.methods.perceptual import PerceptualFeatures, load_perceptual_features
+from selfmark.methods.contract import RandomChanges
+from selfmark.methods.perceptual import PerceptualMethod
 from selfmark.methods.warps import cell_positions
 from selfmark.model.soft_argmax import mean_positions
 from selfmark.run.devices import uses_bf16
@@ -28,7 +28,7 @@ _CPU_CHUNK = 2**20  # the same on a CPU, whose cache is small
 _MIN_SQUARED_LENGTH = 1e-8  # minimum for an edge; avoids a division by 0 if two landmarks are equal
 
 
-class AutoLink(TrainedMethod):
+class AutoLink(PerceptualMethod):
     """K landmarks, one weight per pair of landmarks, and a decoder that completes masked images."""
 
     pairs: Tensor
@@ -53,7 +53,6 @@ class AutoLink(TrainedMethod):
         self.decoder = UNetDecoder(3 + 1, 3, width, groups)
         # These weights are larger than torch's default, so that landmarks start farther apart.
         init_like_authors(self.psi.head.last)
-        self._features: PerceptualFeatures | None = None
 
     @property
     def lr(self) -> float:
@@ -75,7 +74,7 @@ class AutoLink(TrainedMethod):
         edge_map = draw_edges(landmarks, self.pairs, self.edge_weights, settings.thickness, side)
         visible = random_patches(settings.mask_grid, settings.masked, changes.part, changes.generator)
         completed = self._complete(targets, F.interpolate(visible, size=(side, side)), edge_map)
-        terms = self._load_features(images.device).compare(
+        terms = self.load_features(images.device).compare(
             _resize(completed, settings.perceptual_size),
             _resize(targets, settings.perceptual_size),
             squared=False,
@@ -97,12 +96,6 @@ class AutoLink(TrainedMethod):
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=is_bf16):
             completed: Tensor = self.decoder(torch.cat([masked, edge_map], dim=1))
         return (completed.float() + 1) / 2
-
-    def _load_features(self, device: torch.device) -> PerceptualFeatures:
-        """Return the perceptual features; the first call loads them."""
-        if self._features is None:
-            self._features = load_perceptual_features(self.settings.vgg16_weights, device)
-        return self._features
 
 
 def squared_distance_to_segment(points: Tensor, start: Tensor, end: Tensor) -> Tensor:

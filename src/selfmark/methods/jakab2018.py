@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfmark.config import Config
-from selfmark.methods.contract import RandomChanges, TrainedMethod
+from selfmark.methods.contract import RandomChanges
 from selfmark.methods.decoder import Decoder, conv_norm_relu
-from selfmark.methods.perceptual import PerceptualFeatures, load_perceptual_features
+from selfmark.methods.perceptual import PerceptualMethod
 from selfmark.methods.warps import cell_positions
 from selfmark.model.soft_argmax import mean_positions
 from selfmark.train.engine import Losses
@@ -25,7 +25,7 @@ from selfmark.train.engine import Losses
 _LAYERS = ("pixels", "features 1", "features 2", "features 3", "features 4")
 
 
-class Jakab2018(TrainedMethod):
+class Jakab2018(PerceptualMethod):
     """Generate a target image from the appearance of a source image and the target's landmarks.
 
     The error of each layer is divided by its running mean, so that all layers count equally.
@@ -53,7 +53,6 @@ class Jakab2018(TrainedMethod):
         self.decoder = Decoder(channels[-1] + config.K, channels[::-1], settings.norm_groups)
         self.register_buffer("error_sums", torch.zeros(len(_LAYERS)))
         self.register_buffer("error_weight", torch.zeros(()))
-        self._perceptual: PerceptualFeatures | None = None
 
     @property
     def lr(self) -> float:
@@ -89,9 +88,7 @@ class Jakab2018(TrainedMethod):
 
     def _compare(self, generated: Tensor, target: Tensor) -> Tensor:
         """Return the mean squared differences of the pixels and of each layer of features, [5]."""
-        if self._perceptual is None:
-            self._perceptual = load_perceptual_features(self.settings.vgg16_weights, target.device)
-        errors = self._perceptual.compare(generated, target, squared=True)
+        errors = self.load_features(target.device).compare(generated, target, squared=True)
         return torch.stack([F.mse_loss(generated, target), *errors])
 
 

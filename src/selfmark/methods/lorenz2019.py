@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from selfmark.config import Config, Softmax
-from selfmark.methods.contract import RandomChanges, TrainedMethod
+from selfmark.methods.contract import RandomChanges
 from selfmark.methods.lorenz2019_decoder import DECODER_STRIDES, AppearanceNetwork, PartDecoder
-from selfmark.methods.perceptual import PerceptualFeatures, load_perceptual_features
+from selfmark.methods.perceptual import PerceptualMethod
 from selfmark.methods.warps import Warps, cell_positions
 from selfmark.train.engine import Losses
 
 _SMALL = 1e-12  # avoids a division by 0, also in the gradient of a norm that is 0
 
 
-class Lorenz2019(TrainedMethod):
+class Lorenz2019(PerceptualMethod):
     """Reconstruct an image from the part shapes of a recolored copy and the appearances of a warped copy."""
 
     softmax: ClassVar[Softmax] = "space"
 
     def __init__(self, config: Config) -> None:
-        """Create the networks; the perceptual network is loaded with the first batch."""
+        """Create the networks."""
         super().__init__(config)
         settings = config.lorenz2019
         # If the maps were almost uniform at first, the equivariance losses would pull all parts to one place.
@@ -36,7 +36,6 @@ class Lorenz2019(TrainedMethod):
         self.appearance = AppearanceNetwork(config.network, config.K, settings.appearance_features)
         width, groups = settings.decoder_width * config.network.channels, config.network.norm_groups
         self.decoder = PartDecoder(config.K, settings.appearance_features, width, groups)
-        self._perceptual: PerceptualFeatures | None = None
 
     @property
     def lr(self) -> float:
@@ -93,11 +92,10 @@ class Lorenz2019(TrainedMethod):
 
     def _compare_features(self, reconstruction: Tensor, images: Tensor) -> Tensor:
         """Return the relative difference of the perceptual features, averaged over the resolutions."""
-        if self._perceptual is None:
-            self._perceptual = load_perceptual_features(self.settings.vgg16_weights, images.device)
+        compute_features = self.load_features(images.device)
         with torch.no_grad():
-            expected = self._perceptual(images)
-        maps = zip(self._perceptual(reconstruction), expected, strict=True)
+            expected = compute_features(images)
+        maps = zip(compute_features(reconstruction), expected, strict=True)
         return torch.stack([relative_difference(predicted, target) for predicted, target in maps]).mean()
 
 

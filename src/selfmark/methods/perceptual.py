@@ -18,6 +18,7 @@ from selfmark.errors import InputError
 from selfmark.features.efficientnet_lite import EfficientNetLiteEncoder
 from selfmark.features.imagenet_colors import IMAGENET_MEAN, IMAGENET_STD
 from selfmark.features.loading import load_encoder
+from selfmark.methods.contract import TrainedMethod
 from selfmark.weights_cache import load_weights
 
 _VGG_BLOCKS = (2, 2, 3, 3)  # convolutions per block; 2x2 max pooling between blocks
@@ -73,6 +74,18 @@ def load_perceptual_features(vgg16_weights: str, device: torch.device) -> Percep
     network = encoder.network.requires_grad_(False)
     blocks = tuple(network.last_blocks[stage] for stage in (0, 1, 2, 4))  # cells of 2, 4, 8 and 16 pixels
     return PerceptualFeatures(DEFAULT_FEATURES, lambda images: network(images, blocks))
+
+
+class PerceptualMethod(TrainedMethod):
+    """A method that compares images by their perceptual features."""
+
+    _perceptual: PerceptualFeatures | None = None
+
+    def load_features(self, device: torch.device) -> PerceptualFeatures:
+        """Return the perceptual features; the first call loads them."""
+        if self._perceptual is None:
+            self._perceptual = load_perceptual_features(self.settings.vgg16_weights, device)
+        return self._perceptual
 
 
 class Vgg16(nn.Module):

@@ -30,7 +30,7 @@ from selfmark.config import (
 )
 from selfmark.config.limits import check_limits
 from selfmark.config.memory import ENCODER_CHANNELS, check_image_memory
-from selfmark.errors import InputError, UnsafeFile
+from selfmark.errors import InputError
 from selfmark.model.colors import landmark_colors
 from selfmark.run.files import (
     FORMAT,
@@ -42,6 +42,7 @@ from selfmark.run.files import (
     view_folders,
     write_text,
 )
+from selfmark.run.guarded_files import build_link_error
 
 _MAX_LANDMARKS = 10_000  # a model.json with more landmarks is rejected
 MAX_NAME_LENGTH = 1_000  # characters in the name of a landmark
@@ -138,10 +139,7 @@ def model_folder(folder: Path) -> Path:
         return Path(str(resources.files("selfmark") / "demo" / "model"))
     model = folder / "model"
     if model.is_symlink():  # Without a run.json, `guarded_files` would not recognize the run folder.
-        raise UnsafeFile(
-            f"{model} is a link, and selfmark does not follow links inside a run folder: replace it with "
-            "what it points to"
-        )
+        raise build_link_error(model)
     return model if model.is_dir() else folder
 
 

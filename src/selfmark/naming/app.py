@@ -155,8 +155,10 @@ def _add_card_routes(
     async def post_edits(edits: Annotated[Any, Body(embed=True)]) -> AsciiJSONResponse:
         try:
             json.dumps(edits, ensure_ascii=False).encode()
-        except (UnicodeEncodeError, RecursionError) as error:
+        except UnicodeEncodeError as error:
             raise HTTPException(400, "the edits contain text that is not valid Unicode") from error
+        except RecursionError as error:
+            raise HTTPException(400, "the edits are nested too deeply") from error
         parsed = edits_from_json(edits)
         card, undo = await asyncio.get_running_loop().run_in_executor(writer, editor.edit, parsed)
         return AsciiJSONResponse(card_to_json(card) | {"undo": edits_to_json(undo)}, headers=NO_STORE)

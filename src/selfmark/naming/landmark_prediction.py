@@ -37,7 +37,8 @@ def predict_landmarks(folder: Path, refs: Sequence[ImageRef], fingerprint: str, 
     Args:
         folder: Run folder or model folder.
         refs: Images.
-        fingerprint: Fingerprint to store with the landmarks, from `shown_images.compute_images_fingerprint`.
+        fingerprint: Fingerprint to store with the landmarks, from
+            `shown_images.compute_landmarks_fingerprint`.
         device: `auto`, `cpu`, `cuda`, ...
     """
     detector = Detector.load(folder, select_device(device))

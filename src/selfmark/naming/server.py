@@ -28,7 +28,7 @@ from selfmark.naming.corrections import CorrectedObject, CorrectionFile, get_obj
 from selfmark.naming.shown_images import (
     CACHE_FOLDER,
     ShownImages,
-    compute_images_fingerprint,
+    compute_landmarks_fingerprint,
     load_cached_landmarks,
     select_shown_images,
 )
@@ -176,7 +176,7 @@ def prepare_shown_images(folder: Path, refs: Sequence[ImageRef], device: str) ->
     """Return the readable images with their landmarks, which are predicted first if they are not stored."""
     editor = CardEditor(model_folder(folder))
     card = editor.read()
-    fingerprint = compute_images_fingerprint(editor.folder, card, refs)
+    fingerprint = compute_landmarks_fingerprint(editor.folder, card, refs)
     cache = folder / CACHE_FOLDER
     with report_write_errors(f"to {cache}"):
         make_folder(cache)

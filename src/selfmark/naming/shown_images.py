@@ -22,7 +22,7 @@ from selfmark.images.sources import list_images
 from selfmark.model.card import ONNX_FEATURES, ModelCard, landmarks_without_partner
 from selfmark.run.array_files import read_arrays
 from selfmark.run.files import read_json, require_format
-from selfmark.run.guarded_files import open_to_read, physical_memory
+from selfmark.run.guarded_files import compute_sha256
 from selfmark.run.image_list import refs_from_json
 from selfmark.sampling import evenly_spaced
 
@@ -217,14 +217,14 @@ def _is_usable(arrays: Mapping[str, npt.NDArray[Any]], num_refs: int, num_landma
     )
 
 
-def compute_images_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
+def compute_landmarks_fingerprint(model: Path, card: ModelCard, refs: Sequence[ImageRef]) -> str:
     """Return a digest of everything that the predicted landmarks depend on.
 
     It covers the network with its weights, the settings that affect predictions, and the images with their
     file sizes and modification times.
     """
     digest = hashlib.sha256()
-    digest.update(_compute_file_digest(model / "weights.safetensors"))
+    digest.update(bytes.fromhex(compute_sha256(model / "weights.safetensors")))
     sections = used_image_settings(card.images), dataclasses.asdict(card.network)
     digest.update(json.dumps([card.mirror if card.flip_test else None, card.refine, *sections]).encode())
     if card.flip_test and (unpaired := landmarks_without_partner(card)):
@@ -233,7 +233,7 @@ def compute_images_fingerprint(model: Path, card: ModelCard, refs: Sequence[Imag
         sections = dataclasses.asdict(card.features), dataclasses.asdict(card.student)
         digest.update(json.dumps([card.architecture, *sections]).encode())
         if (model / ONNX_FEATURES).exists():
-            digest.update(_compute_file_digest(model / ONNX_FEATURES))
+            digest.update(bytes.fromhex(compute_sha256(model / ONNX_FEATURES)))
     # Digest one file at a time, so that memory use does not grow with the number of images.
     for path, group in groupby(refs, key=lambda ref: os.fspath(ref.path)):
         try:
@@ -244,8 +244,3 @@ def compute_images_fingerprint(model: Path, card: ModelCard, refs: Sequence[Imag
         boxes = [(ref.frame, ref.box) for ref in group]
         digest.update(json.dumps([os.path.abspath(path), state, boxes]).encode())
     return digest.hexdigest()
-
-
-def _compute_file_digest(path: Path) -> bytes:
-    with open_to_read(path, physical_memory()) as handle:
-        return hashlib.file_digest(handle, "sha256").digest()

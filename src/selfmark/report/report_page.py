@@ -60,7 +60,6 @@ class ReportData:
         cluster_xy: [P, 2] positions of points on the map of the landmarks. An even sample of at most 1,000
             points is drawn.
         cluster_label: [P] landmark of each point; -1 for points without a landmark.
-        cluster_crops: [P, c, c, 3] uint8, the image around each point.
         cluster_note: Sentences below the map on how it was made.
         trust: [K] from 0 to 1; not finite where it was not measured.
         trust_limits: Lowest trust for "use with care" and for "trustworthy".
@@ -89,7 +88,6 @@ class ReportData:
     curves: tuple[ReportCurves, ...] = ()
     cluster_xy: FloatArray | None = None
     cluster_label: IntArray | None = None
-    cluster_crops: Picture | None = None
     cluster_note: str = ""
     trust: FloatArray | None = None
     trust_limits: tuple[float, float] = (MIN_TRUST, GOOD_TRUST)
@@ -122,7 +120,7 @@ class ReportData:
 
     def _check_clusters(self) -> None:
         if self.cluster_xy is None or self.cluster_label is None:
-            if any(part is not None for part in (self.cluster_xy, self.cluster_label, self.cluster_crops)):
+            if self.cluster_xy is not None or self.cluster_label is not None:
                 raise ValueError("the map of the landmarks needs both cluster_xy and cluster_label")
             return
         P = len(self.cluster_label)
@@ -130,9 +128,6 @@ class ReportData:
             raise ValueError(
                 f"cluster_xy must be [{P}, 2] to match cluster_label, not {self.cluster_xy.shape}"
             )
-        crops = self.cluster_crops
-        if crops is not None and (crops.ndim != 4 or crops.shape[0] != P or crops.shape[3] != 3):
-            raise ValueError(f"cluster_crops must be [{P}, c, c, 3], not {crops.shape}")
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
@@ -257,9 +252,8 @@ def _build_clusters(data: ReportData) -> scatter.Scatter | None:
     if data.cluster_xy is None or data.cluster_label is None:
         return None
     visible = ~np.isin(data.cluster_label, data.hidden)
-    crops = None if data.cluster_crops is None else data.cluster_crops[visible]
     clusters = scatter.build_scatter(
-        data.cluster_xy[visible], data.cluster_label[visible], data.landmark_colors, crops
+        data.cluster_xy[visible], data.cluster_label[visible], data.landmark_colors
     )
     return clusters if clusters.groups else None
 

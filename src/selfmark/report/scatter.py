@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfmark.points import FloatArray
-from selfmark.report.landmark_pictures import Picture, to_data_uri
 from selfmark.report.sections import IntArray
 from selfmark.sampling import evenly_spaced
 
 WIDTH, HEIGHT = 580, 440  # size of the map, SVG units
-CROP_SIDE = 30  # side of a crop on the map, SVG units
 _MARGIN = 18  # distance of the dots from the edge of the map, SVG units
 _MAX_DOTS = 1000
-_MAX_CROPS = 120
 _GRAY = "#8a929b"  # color of points without a landmark
 
 
@@ -43,49 +40,33 @@ class Scatter:
 
     Attributes:
         groups: Dots of each landmark.
-        crops: Crops around some points, as (left, top, color, data URI). The crops do not overlap.
         num_points: Number of dots.
     """
 
     groups: tuple[DotGroup, ...]
-    crops: tuple[tuple[float, float, str, str], ...]
     num_points: int
 
 
-def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str], crops: Picture | None) -> Scatter:
+def build_scatter(xy: FloatArray, label: IntArray, colors: Sequence[str]) -> Scatter:
     """Lay out a map; points that are not finite are left out.
 
     Args:
         xy: [P, 2] positions in any unit; both axes are scaled by the same factor.
         label: [P] landmark of each point; a value outside 0..K-1 means that the point has none.
         colors: "#rrggbb" of each of the K landmarks.
-        crops: [P, c, c, 3] the image around each point; None for a map without crops.
     """
     kept = np.flatnonzero(np.isfinite(xy).all(axis=1))
     if len(kept) > _MAX_DOTS:
         kept = kept[evenly_spaced(len(kept), _MAX_DOTS)]
     if not len(kept):
-        return Scatter((), (), 0)
+        return Scatter((), 0)
     positions = _fit_to_map(xy[kept])
     label = np.where((label[kept] >= 0) & (label[kept] < len(colors)), label[kept], -1)
     fills = [*colors, _GRAY]  # index -1 selects the gray
     groups = tuple(
         _build_group(index, fills[index], positions[label == index]) for index in np.unique(label).tolist()
     )
-    shown = _select_apart(positions) if crops is not None else []
-    pictures = () if crops is None else tuple(to_data_uri(crops[kept[row]]) for row in shown)
-    corners = tuple(
-        (round(x - CROP_SIDE / 2, 1), round(y - CROP_SIDE / 2, 1))
-        for x, y in (positions[row].tolist() for row in shown)
-    )
-    return Scatter(
-        groups=groups,
-        crops=tuple(
-            (*corner, fills[label[row]], picture)
-            for corner, row, picture in zip(corners, shown, pictures, strict=True)
-        ),
-        num_points=len(kept),
-    )
+    return Scatter(groups, len(kept))
 
 
 def _build_group(index: int, color: str, positions: FloatArray) -> DotGroup:
@@ -103,15 +84,3 @@ def _fit_to_map(xy: FloatArray) -> FloatArray:
     scale = float((available / span).min())
     positions: FloatArray = np.array([WIDTH, HEIGHT]) / 2 + (xy - (low + high) / 2) * scale
     return positions
-
-
-def _select_apart(positions: FloatArray) -> list[int]:
-    """Return the rows of points whose crops do not overlap; earlier rows are preferred."""
-    selected: list[int] = []
-    for row in range(len(positions)):
-        gaps = np.abs(positions[selected] - positions[row]).max(axis=1) if selected else np.array([np.inf])
-        if gaps.min() >= CROP_SIDE + 2:
-            selected.append(row)
-        if len(selected) == _MAX_CROPS:
-            break
-    return selected

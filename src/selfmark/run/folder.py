@@ -79,6 +79,9 @@ from selfmark.run.tensor_files import read_tensors, write_tensors
 
 Listener = Callable[[Event], None]
 
+START_FOLDER = "start"
+"""Name of the folder in a run folder that contains the detector from which training starts."""
+
 # Numbers in verification.json and their checks; see `evaluation.second_run`.
 _VERIFICATION_NUMBERS = dict.fromkeys(
     ("images", "forward", "guessing_forward", "backward", "guessing_backward", "second_run_images"),
@@ -91,7 +94,7 @@ _SUBFOLDERS = ("points", "checkpoints")
 # run.json are refused before these names are checked.
 _UNFINISHED_NAMES = {
     *_SUBFOLDERS,
-    "start",
+    START_FOLDER,
     "config.yaml",
     "images.json",
     "held_out.json",
@@ -186,7 +189,7 @@ class Run:
                     write_json(refs_to_json(held_out), path / "held_out.json")
                 values = {"format": FORMAT, "selfmark": __version__, "inputs": list(inputs)}
                 if start is not None:
-                    start.copy(path / "start")
+                    start.copy(path / START_FOLDER)
                     values["start_from"] = {"model": start.model, "sha256": start.sha256}
                 write_json(values | {"options": dict(options or {})}, path / "run.json")
 

@@ -9,6 +9,7 @@ links. Folders are opened one component at a time, each relative to its parent.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import stat
@@ -104,10 +105,15 @@ def open_subfolder(name: str, folder: int, path: Path) -> int:
 def _require_no_link(name: str, folder: int, path: Path) -> None:
     with suppress(FileNotFoundError):
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise UnsafeFile(
-                f"{path} is a link, and selfmark does not follow links inside a run folder: replace it with "
-                "what it points to"
-            )
+            raise build_link_error(path)
+
+
+def build_link_error(path: Path) -> UnsafeFile:
+    """Return the error for a link inside a run folder."""
+    return UnsafeFile(
+        f"{path} is a link, and selfmark does not follow links inside a run folder: replace it with what it "
+        "points to"
+    )
 
 
 def make_folder(folder: Path) -> None:
@@ -210,6 +216,12 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Read a regular file of limited size; see `open_to_read` for the errors."""
     with open_to_read(path, max_bytes) as handle:
         return handle.read(os.fstat(handle.fileno()).st_size)
+
+
+def compute_sha256(path: Path) -> str:
+    """Return the SHA-256 of a regular file, as hexadecimal digits; see `open_to_read` for the errors."""
+    with open_to_read(path, physical_memory()) as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def physical_memory() -> int:

@@ -17,10 +17,8 @@ from selfmark.errors import InputError
 from selfmark.model.card import ModelCard
 from selfmark.model.feature_network import FeaturePsi
 from selfmark.model.network import Phi
+from selfmark.run.folder import START_FOLDER
 from selfmark.run.tensor_files import read_tensors, require_finite
-
-START_FOLDER = "start"
-"""Name of the folder in a run folder that contains the detector from which training starts."""
 
 
 def check_start(card: ModelCard, config: Config, name: str) -> None:

@@ -25,9 +25,8 @@ from selfmark.paper.datasets.body_annotations import (
     pair_points_by_side,
 )
 from selfmark.paper.datasets.dataset import Dataset, find_path, list_files
+from selfmark.paper.datasets.numpy_files import MAX_COMPRESSION
 from selfmark.points import FloatArray
-
-_MAX_COMPRESSION = 1_100  # largest number of array bytes per byte of the file; DEFLATE reaches at most 1,032
 
 TITLE = "Human3.6M"
 INSTALL = "'selfmark[datasets]'"
@@ -176,6 +175,6 @@ def _read_boxes(path: Path, frames: list[int]) -> FloatArray:
 
 def _read_plausible(data: Any, size: int) -> npt.NDArray[Any]:
     """Read an HDF5 array; raise if it claims more bytes than a compressed file of `size` bytes can hold."""
-    if data.nbytes > size * _MAX_COMPRESSION:
+    if data.nbytes > size * MAX_COMPRESSION:
         raise ValueError(f"an array of shape {data.shape} in {size} bytes")
     return np.asarray(data)

@@ -12,7 +12,8 @@ from numpy.lib import format as npy_format
 
 from selfmark.errors import InputError
 
-_MAX_COMPRESSION = 1_100  # largest number of array bytes per byte of the file; DEFLATE reaches at most 1,032
+MAX_COMPRESSION = 1_100
+"""Largest number of array bytes per byte of the file; DEFLATE reaches at most 1,032."""
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
@@ -32,7 +33,7 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
                 return {"": np.asarray(np.load(handle, allow_pickle=False))}
         with np.load(path, allow_pickle=False) as archive:
             for entry in archive.zip.infolist():
-                if entry.file_size > size * _MAX_COMPRESSION:
+                if entry.file_size > size * MAX_COMPRESSION:
                     raise ValueError("an entry is longer than the file can hold")
                 with archive.zip.open(entry) as content:
                     _check_header(content, entry.file_size)

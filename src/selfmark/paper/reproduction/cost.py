@@ -12,6 +12,7 @@ from typing import Any
 
 from selfmark.config import Config, override
 from selfmark.config.schedule import fit_schedule, schedule_settings
+from selfmark.paper.datasets.dataset_registry import DATASETS
 from selfmark.paper.reproduction.experiment import StartPoints
 from selfmark.paper.reproduction.experiment_plan import ExperimentPlan, Measurement, Training
 
@@ -33,19 +34,12 @@ DECODE = 950.0  # images per second when images are decoded
 MEASURING = 45.0  # seconds of one measurement without prediction: reading, fitting and drawing
 
 # Mapping from data sets to three numbers of images: for discovery, for fitting regressors and for testing.
-# The numbers are from the paper (Sec. 4.1), or from the official files if the paper gives none.
 IMAGES: dict[str, tuple[int, int, int]] = {
-    "celeba": (201_599, 19_000, 1_000),
-    "aflw": (10_112, 10_112, 2_991),
-    "ls3d": (61_225, 61_225, 7_200),
-    "bbcpose": (60_885, 60_885, 1_000),
-    "human36m": (48_240, 48_240, 2_760),
-    "human36m32": (48_240, 48_240, 2_760),
-    "pennaction": (51_661, 51_661, 1_776),
-    "cats": (7_747, 7_747, 1_257),
-    "cub": (4_765, 4_765, 4_660),
-    "mtfl": (10_000, 10_000, 2_995),
+    name: (info.counts["train"], info.counts.get("fit", info.counts["train"]), info.counts["test"])
+    for name, info in DATASETS.items()
+    if info.counts
 }
+IMAGES["cub"] = (4_765, 4_765, 4_660)  # without seabirds, for which there are no published numbers
 
 
 class DatasetNames:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from selfmark import evaluate
 from selfmark.detector import Detector
 from selfmark.errors import InputError
 from selfmark.export import onnx_export
+from selfmark.model.card import read_card, write_card
 from selfmark.run.output_folder import require_own_output, require_same_model
+from selfmark.run.tensor_files import write_tensors
 from tests.conftest import selfmark
 from tests.paper.datasets import face_miniatures
+
+TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 
 
 @pytest.fixture
@@ -266,3 +271,22 @@ def test_metrics_of_versions_that_did_not_record_the_model_may_be_replaced(tmp_p
     (tmp_path / "metrics.json").write_text(json.dumps({"selfmark": "0.1"}))
     require_same_model(tmp_path / "metrics.json", "a", tmp_path)
     require_same_model(tmp_path / "missing.json", "a", tmp_path)
+
+
+def test_a_packed_detector_replaces_only_a_file_of_the_same_detector(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A .safetensors file may be the weights of a model folder, or a detector of somebody else."""
+    model, colleague = (Path(shutil.copytree(TOY_DETECTOR, tmp_path / name)) for name in ("a", "b"))
+    _change_weights(model)
+    assert selfmark("models", "save", colleague, tmp_path / "packed.safetensors") == 0
+    write_tensors({"mine": torch.ones(2)}, {}, tmp_path / "mine.safetensors")
+    (tmp_path / "dangling.safetensors").symlink_to(tmp_path / "missing.safetensors")
+    files = ("b/weights.safetensors", "packed.safetensors", "mine.safetensors", "dangling.safetensors")
+    for file in (tmp_path / name for name in files):
+        message = f"{file} exists already and was not made from this detector"
+        _require_refusal(tmp_path, capsys, message, "models", "save", model, file)
+    card = read_card(colleague)
+    write_card(replace(card, names=("nose", *card.names[1:])), colleague)
+    assert selfmark("models", "save", colleague, tmp_path / "packed.safetensors") == 0
+    assert b"nose" in (tmp_path / "packed.safetensors").read_bytes()

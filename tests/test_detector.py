@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -369,6 +371,81 @@ def test_lists_that_mix_arrays_with_other_objects_are_refused(other: object) -> 
             InputError, match=r"give either only image arrays or only names of files.*not both"
         ):
             _build_detector()(images)
+
+
+def _save_pictures(folder: Path) -> list[Path]:
+    """Write three pictures with dots at different places."""
+    for number in range(3):
+        dots = _draw_picture(64, 64, (10 + 20 * number, 15), (40, 12 + 15 * number), 3.0)
+        cv2.imwrite(str(folder / f"{number}.png"), dots[..., ::-1])
+    return sorted(folder.iterdir())
+
+
+def test_every_file_that_is_named_gives_one_row_in_the_order_of_the_inputs(tmp_path: Path) -> None:
+    detector, paths = _build_detector(), _save_pictures(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = [detector(path).xy[0] for path in paths]
+        for order in ([2, 0, 1], [1, 1], [0, 2, 0, 2]):
+            np.testing.assert_array_equal(
+                detector([paths[index] for index in order]).xy, [rows[i] for i in order]
+            )
+        mixed = detector([str(paths[2]), tmp_path, f"{tmp_path}/[01].png"])
+    np.testing.assert_array_equal(mixed.xy, [rows[index] for index in (2, 0, 1, 2, 0, 1)])
+
+
+def test_a_named_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    paths = _save_pictures(tmp_path)
+    paths[1].write_bytes(b"no image")
+    for inputs in (paths, [tmp_path, paths[1]], [paths[1]]):
+        with pytest.raises(InputError, match=r"1\.png cannot be read \(not an image, .*\): leave it out$"):
+            _build_detector()(inputs)
+
+
+def test_a_folder_with_unreadable_images_gives_the_others_and_a_warning(tmp_path: Path) -> None:
+    paths = _save_pictures(tmp_path)
+    paths[1].write_bytes(b"no image")
+    message = r"^1 image could not be read and is left out; the first is .*1\.png$"
+    with pytest.warns(UserWarning, match=message) as caught:
+        points = _build_detector()(tmp_path)
+    assert [warning.filename for warning in caught] == [__file__]
+    np.testing.assert_array_equal(points.xy, _build_detector()([paths[0], paths[2]]).xy)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda toy, ref: Detector.load(None), "load: 'folder' must be str or Path, not None"),
+        (lambda toy, ref: Detector.load("demo", "bogus"), "unknown device 'bogus': use auto"),
+        (lambda toy, ref: toy.save(None), "save: 'folder' must be str or Path, not None"),
+        (lambda toy, ref: toy.predict("imgs"), "predict: 'refs' must be sequence of ImageRef"),
+        (lambda toy, ref: toy.predict(["a.png"]), "predict: 'refs' must be sequence of ImageRef"),
+        (lambda toy, ref: toy.predict([ref], 0), "predict: 'batch' must be at least 1, not 0"),
+        (lambda toy, ref: toy.predict([replace(ref, box=(0, 0, np.inf, 5))]), "the box .*finite"),
+        (lambda toy, ref: toy.predict([replace(ref, box=(0, np.nan, 5, 5))]), "the box .*finite"),
+        (lambda toy, ref: toy.predict([replace(ref, box=(0, 5))]), "the box .*finite"),
+        (lambda toy, ref: toy.predict([replace(ref, box="box")]), "the box .*finite"),
+        (lambda toy, ref: toy.predict_network_pixels([]), "no images were given"),
+        (lambda toy, ref: toy.predict_network_pixels("imgs"), "pixels: 'refs' must be sequence"),
+        (lambda toy, ref: toy([]), "no images were given"),
+    ],
+)  # fmt: skip
+def test_unusable_arguments_of_methods_give_one_sentence(
+    call: Callable[[Detector, ImageRef], object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        call(_build_detector(), ImageRef(Path("a.png")))
+
+
+def test_methods_take_texts_as_paths_and_generators_of_images(tmp_path: Path) -> None:
+    detector, paths = _build_detector(), _save_pictures(tmp_path)
+    detector.save(str(tmp_path / "model"))
+    assert Detector.load(str(tmp_path / "model"), "auto").names == detector.names
+    box = (np.float32(1), np.int64(2), 50, 40.0)  # NumPy's numbers are fine.
+    refs = [ImageRef(path, box=box) for path in paths]  # type: ignore[arg-type]
+    (prediction,) = detector.predict(ref for ref in refs)  # type: ignore[arg-type]
+    assert prediction.refs == tuple(refs)
+    assert detector.predict_network_pixels(iter(refs)).rows.tolist() == [0, 1, 2]  # type: ignore[arg-type]
 
 
 def test_objects_other_than_images_are_refused() -> None:

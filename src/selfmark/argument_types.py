@@ -64,6 +64,8 @@ def is_instance(value: Any, hint: Any) -> bool:
 
     >>> [is_instance(value, Sequence[str]) for value in (["a"], [1], "a")]
     [True, False, False]
+    >>> is_instance(2, int), is_instance(True, int)  # Python counts True and False as integers.
+    (True, False)
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -75,7 +77,7 @@ def is_instance(value: Any, hint: Any) -> bool:
     if origin is typing.Literal:
         return isinstance(value, tuple({type(argument) for argument in arguments}))
     kind: Any = origin or hint
-    if not isinstance(value, _ACCEPTED.get(kind, kind)):
+    if not isinstance(value, _ACCEPTED.get(kind, kind)) or (isinstance(value, bool) and kind in (int, float)):
         return False
     if kind is Sequence:
         items = value if isinstance(value, Collection) else ()  # A generator can be read only once.

@@ -13,7 +13,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +24,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from selfmark.argument_types import check_argument_types
 from selfmark.config import Runtime, used_image_settings
 from selfmark.errors import (
     DamagedFile,
     InputError,
     TrainingError,
+    escape_control_characters,
     report_path_errors,
     report_write_errors,
 )
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.crop import compute_crop_regions, extract_crop, to_original
+from selfmark.images.decode import UnreadableImage, read_image
+from selfmark.images.input_files import parse_box
 from selfmark.images.sources import list_images
 from selfmark.images.store import iterate_crops
 from selfmark.model.card import (
@@ -54,9 +60,10 @@ from selfmark.model.landmark_network import (
 )
 from selfmark.points import Landmarks
 from selfmark.run.config_file import read_config
-from selfmark.run.devices import images_per_pass, pad_batch
+from selfmark.run.devices import images_per_pass, pad_batch, select_device
 from selfmark.run.guarded_files import make_folders
 from selfmark.run.tensor_files import read_tensors, write_tensors
+from selfmark.wording import choose_form, describe_count
 
 _BATCH = 64  # images decoded and held in memory at a time
 _DEFAULT_RUNTIME = Runtime()
@@ -195,6 +202,7 @@ class Detector:
         peaks = read_heatmaps(maps[: len(pixels)], self.card.refine)
         return NetworkLandmarks(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 
+    @check_argument_types
     def predict_network_pixels(
         self,
         refs: Sequence[ImageRef],
@@ -211,8 +219,11 @@ class Detector:
             on_crops: called with the network images [B, 3, S, S] uint8 of each batch.
 
         Raises:
-            InputError: if none of the images can be read.
+            InputError: if none of the images can be read, or if a box is not four finite numbers.
         """
+        refs = _require_usable(refs)
+        if not refs:
+            raise InputError("no images were given")
         parts: list[tuple[npt.NDArray[Any], ...]] = []
         used: set[ImageRef] = set()
         skipped: list[str] = []
@@ -240,11 +251,24 @@ class Detector:
 
     # --- pixels of the original images --------------------------------------------------------------
 
+    @check_argument_types
     def predict(self, refs: Sequence[ImageRef], batch: int = _BATCH) -> Iterator[Prediction]:
         """Yield landmarks batch by batch, so that memory does not grow with the length of a video.
 
-        Images that cannot be read are left out.
+        Images that cannot be read are left out; `Prediction.refs` lists the others.
+
+        Args:
+            refs: the images.
+            batch: number of images to decode and hold in memory at a time.
+
+        Raises:
+            InputError: if a box is not four finite numbers, or `batch` is less than 1.
         """
+        if batch < 1:
+            raise InputError(f"predict: 'batch' must be at least 1, not {batch}")
+        return self._iterate_predictions(_require_usable(refs), batch)
+
+    def _iterate_predictions(self, refs: Sequence[ImageRef], batch: int) -> Iterator[Prediction]:
         for crops in iterate_crops(refs, self.card.images, batch):
             if crops.refs:
                 landmarks = self._to_landmarks(self.locate(crops.pixels), crops.regions)
@@ -257,8 +281,16 @@ class Detector:
             images: RGB arrays [H, W, 3] uint8, or anything `selfmark discover` accepts: image files, folders,
                 glob patterns, videos.
 
+        Returns:
+            The landmarks, in the order of the inputs. An array or image file gives one row each time that it
+            is given; a folder, pattern, list or video gives one row for each of its images.
+
         Raises:
-            InputError: if none of the images can be read, or if arrays are mixed with files.
+            InputError: if an image file that is given by its name cannot be read, if none of the images of
+                folders, patterns, lists and videos can be read, or if arrays are mixed with files.
+
+        Warns:
+            UserWarning: if images of folders, patterns, lists and videos cannot be read and are left out.
         """
         items: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
         arrays = [item for item in items if isinstance(item, np.ndarray)]
@@ -271,14 +303,40 @@ class Detector:
                     "give either only image arrays or only names of files, folders and patterns, not "
                     f"{'both' if arrays else f'an object of type {type(item).__name__}'}"
                 )
-        parts = [prediction.landmarks for prediction in self.predict(list_images(items))]
-        if not parts:
+        return self._predict_files(items)
+
+    def _predict_files(self, items: Sequence[str | Path]) -> Landmarks:
+        """Find the landmarks of image files, folders, patterns, lists and videos, one after the other."""
+        lists = [list_images([item]) for item in items] or [list_images([])]
+        refs = [ref for part in lists for ref in part]
+        predictions = list(self.predict(refs))
+        missing = Counter(refs) - Counter(ref for prediction in predictions for ref in prediction.refs)
+        for item, part in zip(items, lists, strict=True):
+            if part == [ImageRef(Path(item).expanduser())] and part[0] in missing:
+                raise InputError(f"{item} {self._describe_problem(part[0].path)}: leave it out")
+        if not predictions:
             raise InputError(f"none of the images could be read: {', '.join(map(str, items[:3]))}")
+        if missing:
+            count, name = missing.total(), escape_control_characters(next(iter(missing)).name)
+            warnings.warn(
+                f"{describe_count(count, 'image')} could not be read and {choose_form(count, 'is', 'are')} "
+                f"left out; the first is {name}",
+                stacklevel=3,
+            )
+        parts = [prediction.landmarks for prediction in predictions]
         return Landmarks(
             np.concatenate([part.xy for part in parts]),
             np.concatenate([part.score for part in parts]),
             self.names,
         )
+
+    def _describe_problem(self, path: Path) -> str:
+        """Say why an image file has no landmarks."""
+        try:
+            read_image(path, self.card.images.max_megapixels)
+        except UnreadableImage as error:
+            return f"cannot be read ({error})"
+        return "cannot be used"
 
     def _predict_arrays(self, arrays: Sequence[npt.NDArray[np.uint8]], box: Box | None = None) -> Landmarks:
         """Find the landmarks of RGB arrays [H, W, 3], or of the same box in all of them."""
@@ -302,11 +360,13 @@ class Detector:
         onnx_model = find_onnx_model(self.psi)
         return dict(self.psi.state_dict()) | ({} if onnx_model is None else {"onnx": onnx_model})
 
-    def save(self, folder: Path) -> None:
+    @check_argument_types
+    def save(self, folder: str | Path) -> None:
         """Write the weights, then model.json, so that a model.json never lacks its weights.
 
         For features `onnx:FILE`, the ONNX model is written first, to a file of its own.
         """
+        folder = Path(folder)
         with report_write_errors(f"to {folder}"):
             make_folders(folder)
             onnx_model = find_onnx_model(self.psi)
@@ -317,16 +377,18 @@ class Detector:
 
     @classmethod
     @report_path_errors()
+    @check_argument_types
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Detector:
         """Load the detector of a run.
 
         Args:
             folder: a run folder, its model folder, or `demo` for the detector that ships with selfmark.
-            device: device to compute on.
+            device: `auto`, `cpu`, `cuda`, ..., or a torch device.
 
         Returns:
             The detector, with the run's runtime settings if the model is in a run folder.
         """
+        device = select_device(device)
         folder = model_folder(Path(folder))
         card = read_card(folder)
         network = _build_network(card, folder)
@@ -338,6 +400,19 @@ class Detector:
         except InputError as error:
             raise InputError(f"{path} does not match {folder / 'model.json'}: {error}") from error
         return cls(psi, card, device, _read_runtime(folder.parent))
+
+
+def _require_usable(refs: Iterable[ImageRef]) -> list[ImageRef]:
+    """Return a list of the images; raise if a box is not four finite numbers."""
+    usable = list(refs)
+    for ref in usable:
+        if ref.box is not None:
+            try:
+                numbers = [float(number) for number in ref.box]
+            except (TypeError, ValueError):
+                numbers = []
+            parse_box(numbers, f"the box {ref.box} of {ref.name}")
+    return usable
 
 
 def require_network_images(pixels: Tensor, size: int) -> None:

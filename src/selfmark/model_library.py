@@ -11,8 +11,12 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from selfmark.errors import InputError, report_write_errors, suggest
 from selfmark.images.input_files import require_inputs_kept
@@ -96,7 +100,11 @@ def find_model(name: str) -> Path:
 
 
 def pack_model(folder: Path, path: Path) -> str:
-    """Write the detector of a run folder or model folder to one file, and return the sha256 of the file."""
+    """Write the detector of a run folder or model folder to one file, and return the sha256 of the file.
+
+    Raises:
+        InputError: if the folder has no detector, or if the file exists and was not made from this detector.
+    """
     source = model_folder(folder)
     read_card(source)
     if path.suffix != ".safetensors":
@@ -107,10 +115,26 @@ def pack_model(folder: Path, path: Path) -> str:
     tensors, _ = read_tensors(source / "weights.safetensors")
     if (source / ONNX_FEATURES).exists():
         tensors[_ONNX] = read_tensors(source / ONNX_FEATURES)[0]["onnx"]
+    if os.path.lexists(path) and not _has_packed(path, tensors):
+        raise InputError(
+            f"{path} exists already and was not made from this detector: choose another name, or delete it"
+        )
     with report_write_errors(path):
         card = read_text(source / "model.json")
         write_tensors(tensors, {_CARD: card}, path)
     return compute_file_sha256(path)
+
+
+def _has_packed(path: Path, tensors: Mapping[str, Tensor]) -> bool:
+    """Return True if `pack_model` wrote a file with these tensors; renamed landmarks do not matter."""
+    try:
+        packed, metadata = read_tensors(path)
+    except InputError:
+        return False
+    is_same = packed.keys() == tensors.keys() and all(
+        torch.equal(packed[name], tensors[name]) for name in packed
+    )
+    return is_same and _CARD in metadata
 
 
 def install_model(origin: str, name: str, sha256: str = "") -> Path:

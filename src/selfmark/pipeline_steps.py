@@ -19,7 +19,7 @@ from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
 from selfmark.images.feed import PixelFeed
 from selfmark.images.flow import has_nearby_frames
-from selfmark.images.run_images import describe_size_change
+from selfmark.images.run_images import compute_content_digests, describe_size_change
 from selfmark.images.shared_reading import load_shared_store
 from selfmark.images.store import ImageStore
 from selfmark.images.survey import describe_survey, survey_images
@@ -97,29 +97,42 @@ def load_training_images(run: Run, is_canceled: Callable[[], bool] = lambda: Fal
 def require_same_images(run: Run, store: ImageStore) -> None:
     """Raise if a resumed run reads other images than before.
 
-    Stored points refer to images by their row in the store, so the rows must not change. When a run starts,
-    points/images.safetensors records the size of each image, and which images are skipped.
+    Stored points refer to images by their row in the store, and to places in these images. When a run starts,
+    points/images.safetensors records which images are skipped, and the size and a digest of all others.
 
     Args:
         run: the run.
         store: the images that can be read now.
 
     Raises:
-        InputError: if an image has another size than before, can no longer be read, or can be read only now.
+        InputError: if an image has another size or content than before, can no longer be read, or can be
+            read only now.
     """
     refs = run.refs()
+    rows = _find_rows(refs, store.refs)
     sizes = torch.zeros(len(refs), 2, dtype=torch.int64)  # zeros for images that cannot be read
-    sizes[_find_rows(refs, store.refs)] = torch.from_numpy(store.sizes)
-    before = run.load_or_compute_tensors("images", torch.device("cpu"), lambda: {"size": sizes})["size"]
-    if before.shape != sizes.shape:
+    sizes[rows] = torch.from_numpy(store.sizes)
+    content = torch.zeros(len(refs), dtype=torch.int64)
+    content[rows] = compute_content_digests(store.refs)
+    now = {"size": sizes, "content": content}
+    before = run.load_or_compute_tensors("images", torch.device("cpu"), lambda: now)
+    size_before, content_before = before["size"], before.get("content", content)  # early runs have no digests
+    if size_before.shape != sizes.shape or content_before.shape != content.shape:
         raise InputError(
             f"{run.path / 'points' / 'images.safetensors'} does not belong to this run: delete it"
         )
-    changed = (before != sizes).any(dim=1).nonzero()
+    changed = (size_before != sizes).any(dim=1).nonzero()
     if len(changed):
         row = int(changed[0])
-        change = describe_size_change(before[row].tolist(), sizes[row].tolist())
+        change = describe_size_change(size_before[row].tolist(), sizes[row].tolist())
         raise InputError(f"{refs[row].name} {change}: restore the images of the run, or start a new run")
+    is_known = (content_before != 0) & (content != 0)
+    replaced = (is_known & (content_before != content)).nonzero()
+    if len(replaced):
+        raise InputError(
+            f"the content of {refs[int(replaced[0])].path} has changed since the run started: restore the "
+            "images of the run, or start a new run"
+        )
 
 
 def _find_rows(refs: Sequence[ImageRef], used: Sequence[ImageRef]) -> list[int]:

@@ -381,6 +381,30 @@ def test_a_truncated_file_is_unreadable(tmp_path: Path, name: str) -> None:
         read_image(path, LIMIT)
 
 
+@pytest.mark.parametrize("height", [8, 120])
+def test_a_png_with_a_flipped_bit_is_unreadable_or_keeps_its_pixels(tmp_path: Path, height: int) -> None:
+    """Pillow alone does not notice most changes of the pixels. The larger image has several IDAT chunks."""
+    pixels = make_colors(height, 200)
+    path = save(Image.fromarray(pixels), tmp_path / "a.png")
+    content = path.read_bytes()
+    assert (content.count(b"IDAT") > 1) == (height > 8)
+    damaged = 0
+    for position in range(0, len(content), max(1, len(content) // 400)):
+        path.write_bytes(flip_bit(content, position))
+        try:
+            np.testing.assert_array_equal(read_image(path, LIMIT), pixels)
+        except UnreadableImage:
+            damaged += 1
+    assert damaged > 300
+    path.write_bytes(flip_bit(content, len(content) // 2))
+    with pytest.raises(UnreadableImage, match=r"^damaged: the checksum of its pixels is wrong$"):
+        read_image(path, LIMIT)
+
+
+def flip_bit(content: bytes, position: int) -> bytes:
+    return content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :]
+
+
 def test_a_truncated_webp_file_is_unreadable(tmp_path: Path) -> None:
     path = save(Image.fromarray(make_colors(60, 80)), tmp_path / "a.webp")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

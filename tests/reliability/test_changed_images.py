@@ -12,11 +12,13 @@ from selfmark.detector import Detector
 from selfmark.discovery import discover
 from selfmark.errors import InputError
 from selfmark.export import onnx_export
-from selfmark.images.run_images import load_run_images
+from selfmark.image_ref import ImageRef
+from selfmark.images.run_images import compute_content_digests, load_run_images
 from selfmark.model.card import read_card
 from selfmark.refinement import refine_run
 from selfmark.report import run_report
 from selfmark.run.folder import Event, Run
+from selfmark.run.tensor_files import read_tensors, write_tensors
 from tests.conftest import QUICK, selfmark
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -66,6 +68,43 @@ def test_a_run_is_not_resumed_with_other_images(
     shutil.copy(photos / READABLE, images)
     discover(output=interrupted, resume=True, device="cpu")
     assert Run.open(interrupted).model_folder.exists()
+
+
+def test_a_run_is_not_resumed_with_images_of_other_content(
+    interrupted: Path, images: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The images have the same sizes as before, but show something else."""
+    path = images / READABLE
+    with Image.open(path) as image:
+        image.transpose(Image.Transpose.ROTATE_180).save(path)
+    assert selfmark("discover", "-o", interrupted, "--resume", "--device", "cpu") == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert error.startswith(f"selfmark: the content of {path} has changed since the run started: restore")
+
+    shutil.copy(photos / READABLE, images)  # A copy has another time of modification, which does not matter.
+    (images / READABLE).touch()
+    discover(output=interrupted, resume=True, device="cpu")
+
+
+def test_runs_of_earlier_versions_are_resumed_without_digests(interrupted: Path, images: Path) -> None:
+    path = interrupted / "points" / "images.safetensors"
+    tensors, metadata = read_tensors(path)
+    assert tensors.pop("content").count_nonzero() == len(list(images.iterdir())) - 1
+    write_tensors(tensors, metadata, path)
+    with Image.open(images / READABLE) as image:
+        image.transpose(Image.Transpose.ROTATE_180).save(images / READABLE)
+    discover(output=interrupted, resume=True, device="cpu")
+
+
+def test_a_digest_depends_on_the_size_the_start_and_the_end_of_a_file(tmp_path: Path) -> None:
+    content = bytes(300_000)
+    changed = (content, b"1" + content[1:], content[:-1] + b"1", content + b"0", b"", content[:1])
+    refs = [ImageRef(tmp_path / f"{number}.mp4", number) for number in range(len(changed))]
+    for ref, value in zip(refs, changed, strict=True):
+        ref.path.write_bytes(value)
+    digests = compute_content_digests([*refs, ImageRef(refs[0].path, 7), ImageRef(tmp_path / "missing.png")])
+    assert len(digests.unique()) == len(changed) + 1
+    assert digests[-2:].tolist() == [digests[0], 0]
 
 
 def test_a_foreign_list_of_images_is_refused(interrupted: Path) -> None:

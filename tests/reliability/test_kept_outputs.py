@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,19 @@ import pytest
 import torch
 
 from selfmark import evaluate
-from selfmark.detector import Detector
+from selfmark.detector import Detector, Prediction
 from selfmark.errors import InputError
+from selfmark.evaluation import run_evaluation
 from selfmark.export import onnx_export
+from selfmark.model.card import read_card, write_card
 from selfmark.run.output_folder import require_own_output, require_same_model
+from selfmark.run.tensor_files import write_tensors
 from tests.conftest import selfmark
 from tests.paper.datasets import face_miniatures
 from tests.reliability.refusals import read_refusal
 from tests.stored_results import read_files
+
+TOY_DETECTOR = Path(__file__).parents[1] / "fixtures" / "toy-detector"
 
 
 @pytest.fixture
@@ -258,3 +264,148 @@ def test_metrics_of_versions_that_did_not_record_the_model_may_be_replaced(tmp_p
     (tmp_path / "metrics.json").write_text(json.dumps({"selfmark": "0.1"}))
     require_same_model(tmp_path / "metrics.json", "a", tmp_path)
     require_same_model(tmp_path / "missing.json", "a", tmp_path)
+
+
+def test_a_packed_detector_replaces_only_a_file_of_the_same_detector(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A .safetensors file may be the weights of a model folder, or a detector of somebody else."""
+    model, colleague = (Path(shutil.copytree(TOY_DETECTOR, tmp_path / name)) for name in ("a", "b"))
+    _change_weights(model)
+    assert selfmark("models", "save", colleague, tmp_path / "packed.safetensors") == 0
+    write_tensors({"mine": torch.ones(2)}, {}, tmp_path / "mine.safetensors")
+    (tmp_path / "dangling.safetensors").symlink_to(tmp_path / "missing.safetensors")
+    files = ("b/weights.safetensors", "packed.safetensors", "mine.safetensors", "dangling.safetensors")
+    for file in (tmp_path / name for name in files):
+        message = f"{file} exists already and was not made from this detector"
+        _require_refusal(tmp_path, capsys, message, "models", "save", model, file)
+    card = read_card(colleague)
+    write_card(replace(card, names=("nose", *card.names[1:])), colleague)
+    assert selfmark("models", "save", colleague, tmp_path / "packed.safetensors") == 0
+    assert b"nose" in (tmp_path / "packed.safetensors").read_bytes()
+
+
+@pytest.fixture
+def run_meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Return a function that makes the next prediction do something else before its second batch."""
+
+    def plan(action: Callable[[], object]) -> None:
+        def interrupt(detector: Detector, refs: Any, batch: int) -> Iterator[Prediction]:
+            monkeypatch.setattr(Detector, "predict", original)
+            for number, prediction in enumerate(original(detector, refs, batch)):
+                if number == 1:
+                    action()
+                yield prediction
+
+        original = Detector.predict
+        monkeypatch.setattr(Detector, "predict", interrupt)
+
+    return plan
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """Return a copy of the toy detector with other weights."""
+    folder = Path(shutil.copytree(TOY_DETECTOR, tmp_path / "changed"))
+    _change_weights(folder)
+    return folder
+
+
+def test_predictions_of_another_model_that_finish_meanwhile_are_kept(
+    changed: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, image = tmp_path / "out", photos / "000.png"
+    locate = Detector.locate
+
+    def finish_other_command(detector: Detector, pixels: torch.Tensor) -> object:
+        monkeypatch.setattr(Detector, "locate", locate)
+        assert selfmark("predict", TOY_DETECTOR, image, "-o", out, "--device=cpu") == 0
+        written.update(_read_files(out))
+        return detector.locate(pixels)
+
+    written: dict[str, bytes] = {}
+    monkeypatch.setattr(Detector, "locate", finish_other_command)
+    assert selfmark("predict", changed, image, "-o", out, "--device=cpu") == 2
+    assert f"{out} has results of another model ({TOY_DETECTOR})" in capsys.readouterr().err
+    assert written
+    assert _read_files(out) == written
+
+
+def test_only_one_command_at_a_time_writes_predictions_to_a_folder(
+    changed: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    run_meanwhile: Callable[[Callable[[], object]], None],
+) -> None:
+    out = tmp_path / "out"
+    command = (*sorted(photos.iterdir())[:2], "-o", out, "--device=cpu", "--batch=1")
+    run_meanwhile(lambda: codes.append(selfmark("predict", changed, *command)))
+    codes: list[int] = []
+    assert selfmark("predict", TOY_DETECTOR, *command) == 0
+    assert codes == [2]
+    assert f"another process is working on {out}: wait until it is done, or" in capsys.readouterr().err
+    assert json.loads((out / "predictions.json").read_text())["run"] == str(TOY_DETECTOR)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_folder_that_is_moved_while_predictions_are_written_is_reported(
+    is_replaced: bool,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    run_meanwhile: Callable[[Callable[[], object]], None],
+) -> None:
+    out = tmp_path / "out"
+
+    def move() -> None:
+        out.rename(tmp_path / "moved")
+        if is_replaced:
+            out.mkdir()
+
+    run_meanwhile(move)
+    command = ("predict", TOY_DETECTOR, *sorted(photos.iterdir())[:2], "-o", out, "--device=cpu", "--batch=1")
+    assert selfmark(*command) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert str(out) in error
+    assert ("was moved or replaced" in error) == is_replaced
+
+
+@pytest.mark.usefixtures("no_graph")
+def test_an_export_of_another_model_that_finishes_meanwhile_is_kept(
+    changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, make = tmp_path / "out", onnx_export.output_folder
+
+    def finish_other_command(folder: Path) -> object:
+        monkeypatch.setattr(onnx_export, "output_folder", make)
+        assert _export(TOY_DETECTOR, out) == 0
+        written.update(_read_files(out))
+        return make(folder)
+
+    written: dict[str, bytes] = {}
+    monkeypatch.setattr(onnx_export, "output_folder", finish_other_command)
+    assert _export(changed, out) == 2
+    assert written
+    assert _read_files(out) == written
+
+
+def test_metrics_of_another_model_that_are_written_meanwhile_are_kept(
+    quick_run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.json"
+
+    def write_others(*_: object) -> dict[str, Any]:
+        path.write_text(others)
+        return {}
+
+    others = json.dumps({"selfmark": "0.1", "run": "other", "model": "other"})
+    monkeypatch.setattr(run_evaluation, "load_or_check", lambda *_: None)
+    monkeypatch.setattr(run_evaluation, "_build_check_entries", write_others)
+    with pytest.raises(InputError, match=r"has results of another model \(other\)"):
+        evaluate(quick_run, photos, output=tmp_path, device="cpu")
+    assert path.read_text() == others

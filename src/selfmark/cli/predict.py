@@ -204,6 +204,7 @@ def predict(
         if first is None:
             raise InputError(f"none of the images could be read (0 of {len(refs)})")
         with report_write_errors(f"to {output}"), output_folder(output):
+            check_outputs(refs)  # Another process may have written results in the meantime.
             predictions: Iterator[Prediction] = itertools.chain([first], counted)
             card = detector.card
             if smoothing is not None:

@@ -194,6 +194,7 @@ def evaluate_run(
         lambda: run_label_free_checks(models.detector, models.stage1, refs, config, second_run=second_run),
     )
     metrics |= _build_check_entries(run, checks, second_run, config)
+    _require_free_output(target, models)  # Another process may have written metrics in the meantime.
     with report_write_errors(f"to {target}"):
         make_folders(target)
         write_json(metrics, target / "metrics.json")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -44,7 +45,7 @@ from selfmark.model.soft_argmax import EmbeddingPsi, SoftArgmaxPsi
 from selfmark.model.turned_network import TurnedPsi
 from selfmark.run.files import write_bytes
 from selfmark.run.folder import Run
-from selfmark.run.output_folder import require_own_output
+from selfmark.run.output_folder import output_folder, require_own_output
 from selfmark.run.tensor_files import read_tensors
 from selfmark.sampling import evenly_spaced
 
@@ -90,8 +91,10 @@ def export_onnx(run: Path, precisions: Sequence[Precision], output: Path | None)
         "float16": partial(write_float16, detector),
         "int8": partial(write_int8, detector, sample),
     }
-    with report_write_errors(f"to {folder}"):
+    with report_write_errors(f"to {folder}"), ExitStack() as claim:
         if output is not None:
+            claim.enter_context(output_folder(output))
+            _require_same_model(detector, output)  # Another process may have exported in the meantime.
             detector.save(output)
         return [write[precision](folder / FILES[precision]) for precision in precisions]
 

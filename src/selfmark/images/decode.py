@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 
 from selfmark.config import Images
@@ -36,6 +39,7 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
 }
 
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that swap width and height
+_BLOCK_BYTES = 1 << 20  # bytes of a PNG to read at a time while its checksums are compared
 _REDUCTIONS = (8, 4, 2)  # factors by which JPEG decoders can shrink an image while they decode it
 
 # Pillow's size limit is a global variable, so changing it per call would be a race between threads. It is
@@ -114,6 +118,8 @@ def decode_image(
                 size, factor = _request_reduction(image, orientation, max_reduction)
                 image.load()
             else:
+                if isinstance(image, PngImageFile):
+                    _check_png_data(image)
                 image.load()
                 # Read EXIF after loading: Pillow rotates TIFF images while it loads them, then updates EXIF.
                 orientation = _read_orientation(image)
@@ -163,6 +169,29 @@ def _check_size(image: Image.Image, max_megapixels: float, num_bytes: int) -> No
             f"damaged: the header claims {image.width:,} x {image.height:,} pixels, but the file has "
             f"{num_bytes:,} bytes"
         )
+
+
+def _check_png_data(image: PngImageFile) -> None:
+    """Raise if the compressed pixels of a PNG do not have their checksums, which Pillow does not compare.
+
+    Other chunks are left to Pillow. The position in the file is restored.
+    """
+    file = image.fp
+    assert file is not None  # The image is not loaded yet.
+    position = file.tell()
+    file.seek(8)  # behind the signature
+    while len(header := file.read(8)) == 8:
+        length, kind = int.from_bytes(header[:4], "big"), header[4:]
+        if kind != b"IDAT":
+            file.seek(length + 4, os.SEEK_CUR)
+            continue
+        checksum = zlib.crc32(kind)
+        while length and (block := file.read(min(length, _BLOCK_BYTES))):
+            checksum = zlib.crc32(block, checksum)
+            length -= len(block)
+        if file.read(4) != checksum.to_bytes(4, "big"):
+            raise UnreadableImage("truncated" if length else "damaged: the checksum of its pixels is wrong")
+    file.seek(position)
 
 
 def _stored_size(image: Image.Image) -> tuple[int, int]:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from selfmark._version import __version__
+from selfmark.argument_types import check_argument_types
 from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
 from selfmark.errors import InputError, report_write_errors
 from selfmark.mapping.model_selection import FitOptions
@@ -309,7 +310,8 @@ class MappedDetector(Detector):
             )
         return NetworkLandmarks(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))
 
-    def save(self, folder: Path) -> None:
+    @check_argument_types
+    def save(self, folder: str | Path) -> None:
         """Write the underlying detector and the map to a model folder."""
         self.detector.save(folder)
-        save_mapping(self.mapping, folder)
+        save_mapping(self.mapping, Path(folder))

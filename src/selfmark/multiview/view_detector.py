@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from selfmark.argument_types import check_argument_types
 from selfmark.detector import Detector, Prediction
 from selfmark.errors import InputError, report_write_errors
 from selfmark.image_ref import Box, ImageRef
@@ -82,8 +83,10 @@ class ViewDetector(Detector):
             for name, tensor in detector.stored_tensors().items()
         }
 
-    def save(self, folder: Path) -> None:
+    @check_argument_types
+    def save(self, folder: str | Path) -> None:
         """Write views.json, and the model of each view in a folder of its own."""
+        folder = Path(folder)
         with report_write_errors(f"to {folder}"):
             make_folders(folder)
             write_views(self.views, folder)
@@ -112,7 +115,7 @@ class ViewDetector(Detector):
             for view, detector in zip(self.views, self._detectors, strict=True)
         ]
 
-    def predict(self, refs: Sequence[ImageRef], batch: int = 64) -> Iterator[Prediction]:
+    def _iterate_predictions(self, refs: Sequence[ImageRef], batch: int) -> Iterator[Prediction]:
         """Yield the landmarks of all views batch by batch, in pixels of the whole images.
 
         Each image is decoded once and cropped to all views. An image is left out if it cannot be read, or if

@@ -14,7 +14,7 @@ from selfmark.errors import InputError
 _DEVICE_TYPES = ("cpu", "cuda")  # `select_device` refuses other types, and uses `meta` for unknown names
 
 
-def select_device(name: str) -> torch.device:
+def select_device(name: torch.device | str) -> torch.device:
     """Return the device with this name.
 
     Args:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.run.files import read_json
 from selfmark.run.guarded_files import COMPARISON_FILE, VIEWS_FILE, make_folders, remove_empty_folder
+from selfmark.run.locks import FolderLocked, exclusive
 
 _OTHER_FOLDER = "choose another folder with -o"
 # What a folder is, by the file that marks it.
@@ -135,12 +136,44 @@ def require_same_model(
 
 @contextmanager
 def output_folder(output: Path) -> Iterator[None]:
-    """Create an output folder; if the context fails and a new folder is still empty, remove the folder."""
+    """Create an output folder and claim it, so that no other process writes results to it.
+
+    Another process may have written results since the output was checked, so repeat the checks in the
+    context. If the context fails and a new folder is still empty, the folder is removed. On file systems that
+    cannot lock folders, nothing is claimed.
+
+    Raises:
+        InputError: Another process has claimed the folder, or the folder was moved in the meantime.
+    """
     is_new = not output.exists()
     make_folders(output)
+    with ExitStack() as lock:
+        descriptor = _claim(output, lock)
+        try:
+            yield
+            if descriptor is not None and not _is_open_as(output, descriptor):
+                raise InputError(
+                    f"{output} was moved or replaced while results were written to it: look for the results "
+                    "where it is now, or repeat the command"
+                )
+        except BaseException:
+            if is_new:
+                remove_empty_folder(output)
+            raise
+
+
+def _claim(output: Path, lock: ExitStack) -> int | None:
+    """Lock a folder until `lock` is closed, and return its descriptor; None if it cannot be locked."""
+    with suppress(OSError):  # raised by file systems without locks, and by network drives for folders
+        try:
+            return lock.enter_context(exclusive(output, lock_file=False))
+        except FolderLocked as error:
+            raise InputError(f"{error}: wait until it is done, or {_OTHER_FOLDER}") from error
+    return None
+
+
+def _is_open_as(folder: Path, descriptor: int) -> bool:
     try:
-        yield
-    except BaseException:
-        if is_new:
-            remove_empty_folder(output)
-        raise
+        return os.path.samestat(folder.stat(), os.fstat(descriptor))
+    except OSError:
+        return False

@@ -324,7 +324,7 @@ def test_predictions_of_another_model_that_finish_meanwhile_are_kept(
     def finish_other_command(detector: Detector, pixels: torch.Tensor) -> object:
         monkeypatch.setattr(Detector, "locate", locate)
         assert selfmark("predict", TOY_DETECTOR, image, "-o", out, "--device=cpu") == 0
-        written.update(_read_files(out))
+        written.update(read_files(out))
         return detector.locate(pixels)
 
     written: dict[str, bytes] = {}
@@ -332,7 +332,7 @@ def test_predictions_of_another_model_that_finish_meanwhile_are_kept(
     assert selfmark("predict", changed, image, "-o", out, "--device=cpu") == 2
     assert f"{out} has results of another model ({TOY_DETECTOR})" in capsys.readouterr().err
     assert written
-    assert _read_files(out) == written
+    assert read_files(out) == written
 
 
 def test_only_one_command_at_a_time_writes_predictions_to_a_folder(
@@ -384,14 +384,14 @@ def test_an_export_of_another_model_that_finishes_meanwhile_is_kept(
     def finish_other_command(folder: Path) -> object:
         monkeypatch.setattr(onnx_export, "output_folder", make)
         assert _export(TOY_DETECTOR, out) == 0
-        written.update(_read_files(out))
+        written.update(read_files(out))
         return make(folder)
 
     written: dict[str, bytes] = {}
     monkeypatch.setattr(onnx_export, "output_folder", finish_other_command)
     assert _export(changed, out) == 2
     assert written
-    assert _read_files(out) == written
+    assert read_files(out) == written
 
 
 def test_metrics_of_another_model_that_are_written_meanwhile_are_kept(

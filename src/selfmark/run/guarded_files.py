@@ -18,7 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from selfmark.errors import InputError, UnsafeFile
+from selfmark.errors import DiskError, InputError, UnsafeFile
 
 MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
@@ -56,6 +56,17 @@ def open_folder(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def require_same_folder(path: Path, folder: int) -> None:
+    """Raise if the folder at a path is no longer the one that is open as the descriptor `folder`.
+
+    Raises:
+        DiskError: if the folder was replaced by another one.
+        OSError: if there is no folder any more.
+    """
+    if not os.path.samestat(os.stat(path), os.fstat(folder)):
+        raise DiskError(f"{path} was replaced by another folder while files were written: repeat the command")
 
 
 def _split_at_root(folder: Path) -> tuple[Path, tuple[str, ...]]:

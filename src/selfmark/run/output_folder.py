@@ -12,7 +12,14 @@ from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.run.files import read_json
-from selfmark.run.guarded_files import COMPARISON_FILE, VIEWS_FILE, make_folders, remove_empty_folder
+from selfmark.run.guarded_files import (
+    COMPARISON_FILE,
+    VIEWS_FILE,
+    make_folders,
+    open_folder,
+    remove_empty_folder,
+    require_same_folder,
+)
 
 _OTHER_FOLDER = "choose another folder with -o"
 # What a folder is, by the file that marks it.
@@ -135,11 +142,17 @@ def require_same_model(
 
 @contextmanager
 def output_folder(output: Path) -> Iterator[None]:
-    """Create an output folder; if the context fails and a new folder is still empty, remove the folder."""
+    """Create an output folder; if the context fails and a new folder is still empty, remove the folder.
+
+    Raises:
+        DiskError: The folder was replaced by another one, so not all results are in it.
+    """
     is_new = not output.exists()
     make_folders(output)
     try:
-        yield
+        with open_folder(output) as folder:
+            yield
+            require_same_folder(output, folder)
     except BaseException:
         if is_new:
             remove_empty_folder(output)

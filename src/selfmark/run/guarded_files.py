@@ -4,6 +4,9 @@ A run folder may come from a stranger. A file such as run.json or model.json mar
 model or of several runs. Two rules hold below the outermost marked folder: no component of a path may be a
 link, and only regular files are read or appended to. The folders above belong to the user, so they may be
 links. Folders are opened one component at a time, each relative to its parent.
+
+Commands also create folders below the output folder that the user names, such as `drawn`. These may not be
+links either; see `make_folders`.
 """
 
 from __future__ import annotations
@@ -116,8 +119,8 @@ def _require_no_link(name: str, folder: int, path: Path) -> None:
     with suppress(FileNotFoundError):
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise UnsafeFile(
-                f"{path} is a link, and selfmark does not follow links inside a run folder: replace it with "
-                "what it points to"
+                f"{path} is a link, and selfmark does not follow links inside a run folder or an output "
+                "folder: replace it with what it points to"
             )
 
 
@@ -127,9 +130,19 @@ def make_folder(folder: Path) -> None:
         _make_subfolder(folder.name, parent, folder)
 
 
-def make_folders(folder: Path) -> None:
-    """Create a folder and its missing parents."""
+def make_folders(folder: Path, below: Path | None = None) -> None:
+    """Create a folder and its missing parents.
+
+    Args:
+        folder: the folder.
+        below: an output folder that contains it; no component below this folder may be a link.
+
+    Raises:
+        UnsafeFile: if a component below the run folder or below `below` is a link.
+    """
     root, names = _split_at_root(folder)
+    if below is not None and not names:
+        root, names = below, folder.relative_to(below).parts
     missing = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(parents=True, exist_ok=True)
     for path in missing:

@@ -15,6 +15,7 @@ from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 from selfmark.config import Images
 from selfmark.errors import SelfmarkError
 from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
+from selfmark.run.guarded_files import MAX_UNCHECKED_BYTES, has_mostly_holes
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -72,10 +73,11 @@ def read_image_size(path: Path) -> tuple[int, int]:
         UnreadableImage: if the file is not an image, or larger than the default of `images.max_megapixels`.
     """
     try:
+        num_bytes = _check_file(path)
         with Image.open(path, formats=_FORMATS) as image:
             # Check the size first: to find the orientation, Pillow may decode a whole PNG, because the
             # orientation may be stored behind the pixels.
-            _check_size(image, Images().max_megapixels, path.stat().st_size)
+            _check_size(image, Images().max_megapixels, num_bytes)
             width, height = _stored_size(image)
             return (height, width) if _read_orientation(image) in _SIDEWAYS else (width, height)
     except UnreadableImage:
@@ -104,10 +106,9 @@ def decode_image(
             `max_megapixels`; the size is read from the header before any pixel is decoded.
     """
     try:
-        if path.stat().st_size == 0:
-            raise UnreadableImage("empty file")
+        num_bytes = _check_file(path)
         with Image.open(path, formats=_FORMATS) as image:
-            _check_size(image, max_megapixels, path.stat().st_size)
+            _check_size(image, max_megapixels, num_bytes)
             size, factor = None, 1
             if isinstance(image, JpegImageFile):
                 orientation = _read_orientation(image)
@@ -149,6 +150,21 @@ def _request_reduction(
             drafted = image.draft(None, (width // factor, height // factor))
             return upright, 1 if drafted is None else round(width / drafted[1][2])
     return upright, 1
+
+
+def _check_file(path: Path) -> int:
+    """Return the size of a file in bytes; raise if it is empty, or large and mostly holes.
+
+    Pillow reads WebP files as a whole, even if only their header is needed.
+    """
+    num_bytes = path.stat().st_size
+    if num_bytes == 0:
+        raise UnreadableImage("empty file")
+    if num_bytes > MAX_UNCHECKED_BYTES:
+        with open(path, "rb") as file:
+            if has_mostly_holes(file.fileno()):
+                raise UnreadableImage(f"damaged: most of its {num_bytes:,} bytes were never written")
+    return num_bytes
 
 
 def _check_size(image: Image.Image, max_megapixels: float, num_bytes: int) -> None:

@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from selfmark.errors import DiskError, InputError, UnsafeFile
 
+MAX_UNCHECKED_BYTES = 1 << 26  # larger files are refused if they consist mostly of holes
 MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
 VIEWS_FILE = "views.json"
@@ -214,10 +215,10 @@ def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedR
 
     Args:
         path: the file.
-        max_bytes: size limit; None for no limit.
+        max_bytes: size limit of a file that is read as a whole; None for no limit.
 
     Raises:
-        InputError: if the file is larger than `max_bytes`.
+        InputError: if the file is larger than `max_bytes`, or large and mostly holes.
     """
     if not _is_inside_run(path):
         path = Path(os.path.realpath(path))  # Outside run folders, links are followed.
@@ -227,7 +228,31 @@ def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedR
         size = os.fstat(descriptor).st_size
         if max_bytes is not None and size > max_bytes:
             raise InputError(f"{path} is too large: {size:,} bytes, at most {max_bytes:,} are read")
+        if max_bytes is not None and has_mostly_holes(handle.fileno()):
+            raise InputError(f"{path} is damaged: most of its {size:,} bytes were never written")
         yield handle
+
+
+def has_mostly_holes(descriptor: int) -> bool:
+    """Return True if an open file is large and more than half of it was never written.
+
+    Such a sparse file takes hardly any space on the disk, but as much memory as its size when it is read.
+    Reading continues at the start of the file. If the file system does not tell, there are no holes.
+    """
+    size = os.fstat(descriptor).st_size
+    if size <= MAX_UNCHECKED_BYTES:
+        return False
+    written, end = 0, 0
+    try:
+        while 2 * written < size:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            written += end - start
+    except OSError as error:
+        return error.errno == errno.ENXIO  # There is no data behind `end`.
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return False
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:

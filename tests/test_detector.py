@@ -281,6 +281,8 @@ def test_network_predictions_list_the_images_that_cannot_be_read(tmp_path: Path)
     [
         ({"K": 1_000_000_000}, "valid model description"),
         ({"names": ["x"] * 20_000, "K": 20_000}, "valid model description"),
+        ({"names": ["a\x00b", "b"]}, r"'a\\x00b' is not a valid landmark name"),
+        ({"names": ["a", "b\x1b"]}, r"'b\\x1b' is not a valid landmark name"),
         ({"mirror": [0, 0]}, "not a permutation"),
         ({"format": 99, "selfmark": "9.9"}, r"newer version of selfmark \(9.9\)"),
         ({"format": None}, "not written by selfmark"),

@@ -235,3 +235,6 @@ def test_special_files_and_numbers_that_are_not_finite_are_refused(
     write_tensors(tensors, {}, copy / "weights.safetensors")
     with pytest.raises(InputError, match="not finite"):
         copy_model(copy, tmp_path / "run" / "start")
+    assert selfmark("models", "save", copy, tmp_path / "saved.safetensors") == 2
+    assert "weights.safetensors is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "saved.safetensors").exists()

@@ -158,6 +158,7 @@ class Detector:
 
         Raises:
             ValueError: if the images have another shape or type.
+            DamagedFile: if the network returns numbers that are not finite.
             TrainingError: if the GPU has too little memory for a single image.
         """
         require_network_images(pixels, self.card.images.size)
@@ -200,6 +201,12 @@ class Detector:
         else:
             maps = self.psi(images)
         peaks = read_heatmaps(maps[: len(pixels)], self.card.refine)
+        # Finite weights can be so large that the network overflows. The highest value of a map is its score.
+        if not bool((peaks.score.isfinite() & peaks.cells.isfinite().all(dim=-1)).all()):
+            raise DamagedFile(
+                "the weights of this detector are damaged: it finds landmarks at positions or with scores "
+                "that are not finite numbers; restore the model folder from a copy, or make a new run"
+            )
         return NetworkLandmarks(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
 
     @check_argument_types

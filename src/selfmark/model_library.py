@@ -113,6 +113,7 @@ def pack_model(folder: Path, path: Path) -> str:
     require_inputs_kept([path], files, "choose another name")
     require_own_output(path, folder, "choose another name")
     tensors, _ = read_tensors(source / "weights.safetensors")
+    require_finite(tensors, source / "weights.safetensors")
     if (source / ONNX_FEATURES).exists():
         tensors[_ONNX] = read_tensors(source / ONNX_FEATURES)[0]["onnx"]
     if os.path.lexists(path) and not _has_packed(path, tensors):

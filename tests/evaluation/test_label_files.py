@@ -499,6 +499,10 @@ def set_keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
             set_value("categories", 0, "keypoints", ["a", "b", "a"]),
             r"categories\[0\]: two points are called 'a'",
         ),
+        (
+            set_value("categories", 0, "keypoints", ["a", "b\x1b", "c"]),
+            r"categories\[0\]: 'b\\x1b' cannot be the name of a point",
+        ),
         (set_value("categories", 0, "flip_idx", [1, 0, 0]), r"categories\[0\]: 'flip_idx'"),
         (set_value("categories", 0, "flip_idx", [1, 0]), r"categories\[0\]: 'flip_idx'"),
         (set_value("categories", 0, "flip_idx", ["a", 0, 1]), r"categories\[0\]: 'flip_idx'"),

@@ -193,6 +193,16 @@ def test_landmark_names_must_be_unique(tmp_path: Path) -> None:
         write_dlc(make_predictions(FRAMES), card, tmp_path)
 
 
+def test_only_folders_that_an_export_made_are_removed(tmp_path: Path) -> None:
+    own, others = tmp_path / ".rows.0123abcd.part", [tmp_path / ".rows.mine.part", tmp_path / ".rows.part"]
+    for folder in (own, *others):
+        folder.mkdir()
+        (folder / "0").touch()
+    _write_csv(make_predictions(FRAMES), tmp_path)
+    assert not own.exists()
+    assert [sorted(path.name for path in folder.iterdir()) for folder in others] == [["0"], ["0"]]
+
+
 def test_no_predictions_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of the images could be read"):
         write_dlc([], CARD, tmp_path)

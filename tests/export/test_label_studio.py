@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -17,6 +18,7 @@ from selfmark._version import __version__
 from selfmark.errors import InputError
 from selfmark.export.label_studio import write_label_studio
 from selfmark.image_ref import ImageRef
+from selfmark.run.json_schema import is_point_name
 from tests.export.fakes import (
     CARD,
     CLIP,
@@ -184,3 +186,13 @@ def test_a_missing_video_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=CLIP.name):
         write_label_studio(make_predictions(FRAMES), CARD, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_interface_is_valid_with_every_character_that_names_may_have(tmp_path: Path) -> None:
+    characters = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x11000), 0x10FFFF)]
+    allowed = "".join(filter(is_point_name, characters))
+    assert len(characters) - len(allowed) == 31  # 29 control characters, U+FFFE and U+FFFF
+    card = replace(CARD, names=(allowed, *NAMES[1:]))
+    write_label_studio(make_predictions(OBJECTS), card, tmp_path)
+    labels = ElementTree.parse(tmp_path / "label_config.xml").findall("KeyPointLabels/Label")
+    assert labels[0].get("value") == allowed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from selfmark.images import decode
 from selfmark.images.decode import Pixels, UnreadableImage, read_image, read_image_size
 
 LIMIT = 200.0  # megapixels
@@ -443,3 +446,40 @@ def test_pillows_size_limit_does_not_apply(tmp_path: Path) -> None:
         with pytest.raises(UnreadableImage, match=r"truncated|damaged") as caught:
             read_image(tmp_path / "b.png", LIMIT)
     assert "bomb" not in str(caught.value)
+
+
+def make_noise(mode: str) -> Image.Image:
+    rng = np.random.default_rng(0)
+    if mode in ("I;16", "I", "F"):
+        dtype, limit = {"I;16": (np.uint16, 1 << 16), "I": (np.int32, 1 << 20), "F": (np.float32, 9)}[mode]
+        return Image.fromarray((rng.random((31, 17)) * limit).astype(dtype))
+    colors = Image.fromarray(rng.integers(0, 256, (31, 17, 4), dtype=np.uint8))
+    return colors if mode == "RGBA" else colors.convert("RGB").convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])
+def test_images_that_are_converted_in_strips_have_the_same_pixels(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(make_noise(mode), tmp_path / "a.tif")
+    whole = read_image(path, LIMIT)
+    monkeypatch.setattr(decode, "_STRIP_PIXELS", 100)
+    np.testing.assert_array_equal(read_image(path, LIMIT), whole)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "I;16", "F"])
+def test_decoding_takes_little_more_memory_than_the_image_and_its_pixels(mode: str, tmp_path: Path) -> None:
+    side = 4000
+    path = save(Image.new(mode, (side, side), 0), tmp_path / ("a.tif" if mode == "F" else "a.png"))
+    Image.new("RGBA", (8, 8)).save(tmp_path / "small.png")
+    # Pillow needs up to 4 bytes per pixel, and the result 3.
+    code = f"""
+import resource
+from pathlib import Path
+from selfmark.images.decode import read_image
+read_image(Path({str(tmp_path / "small.png")!r}), 200)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + {10 * side**2}, resource.RLIM_INFINITY))
+read_image(Path({str(path)!r}), 200)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

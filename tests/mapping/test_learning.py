@@ -490,3 +490,13 @@ def test_edits_of_landmarks_do_not_affect_mapped_points(run: Path, tmp_path: Pat
     path = get_writer("csv")(mapped.predict(list_images([image])), mapped.card, tmp_path)
     with open(path, newline="") as handle:
         assert [row["landmark"] for row in csv.DictReader(handle)] == list(before.names)
+
+
+def test_a_map_with_a_name_that_formats_cannot_hold_is_refused(run: Path, tmp_path: Path) -> None:
+    learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
+    path = run / "model" / "map.json"
+    values = json.loads(path.read_text())
+    values["names"][0] += "\x01"
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match="is not a valid value of 'names'"):
+        _load_mapped(run)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfmark.errors import InputError
-from selfmark.model.card import MAX_NAME_LENGTH
 from selfmark.naming.edits import (
     Edit,
     SetColor,
@@ -23,6 +22,7 @@ from selfmark.naming.edits import (
     edits_from_json,
     edits_to_json,
 )
+from selfmark.run.json_schema import MAX_NAME_LENGTH
 from tests.naming.toy_server import CARD, K
 
 landmarks = st.integers(0, K - 1)

@@ -12,6 +12,7 @@ import torch
 from selfmark.discovery import discover
 from selfmark.errors import DamagedFile, InputError
 from selfmark.run.folder import Event, Run
+from selfmark.run.tensor_files import read_tensors, write_tensors
 from tests.conftest import selfmark
 from tests.reliability.runs import TINY_FEATURES, assert_same_result
 
@@ -149,3 +150,22 @@ def test_a_truncated_log_keeps_its_complete_lines(finished: Path) -> None:
     log.write_text(log.read_text() + '{"time": 1, "eve')
     events = resume(finished)
     assert len(Run.open(finished).events()) == count + len(events)
+
+
+@pytest.mark.parametrize("factor", [1e12, 3e37])
+@pytest.mark.parametrize("command", [("predict",), ("predict", "--draw"), ("evaluate",)])
+def test_weights_that_make_the_network_overflow_are_reported(
+    factor: float,
+    command: tuple[str, ...],
+    finished: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = finished / "model" / "weights.safetensors"
+    tensors, _ = read_tensors(path)
+    write_tensors({name: (value * factor).clamp(-3e38, 3e38) for name, value in tensors.items()}, {}, path)
+    assert selfmark(command[0], finished, photos, *command[1:], "--device=cpu", "-o", tmp_path / "out") == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert "weights of this detector are damaged" in error
+    assert not (tmp_path / "out").exists()

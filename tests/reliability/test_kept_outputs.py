@@ -137,6 +137,29 @@ def test_results_of_unknown_origin_are_kept(
     assert selfmark(*command) == 0
 
 
+@pytest.mark.parametrize("kind", ["drawn photos", "labeled videos", "tables"])
+def test_nothing_is_written_through_links_in_an_output_folder(
+    kind: str, clip: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = [tmp_path / name / "clip.mp4" for name in ("a", "b")]
+    for path in clips:
+        path.parent.mkdir()
+        shutil.copy(clip, path)
+    link, *arguments = {
+        "drawn photos": ("drawn", "--draw", photos / "000.png"),
+        "labeled videos": ("a", "--draw", *clips),
+        "tables": ("a", "--format=dlc", *clips),
+    }[kind]
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    victim.mkdir()
+    out.mkdir()
+    (out / str(link)).symlink_to(victim)
+    assert selfmark("predict", "demo", *arguments, "--overwrite", "--device=cpu", "-o", out) == 2
+    assert f"{out / str(link)} is a link, and selfmark does not follow links" in capsys.readouterr().err
+    assert not list(victim.iterdir())
+    assert not list(out.rglob("*.*"))
+
+
 @pytest.mark.parametrize("options", [(), ("--overwrite",)])
 def test_predictions_never_replace_files_of_their_own_run(
     options: tuple[str, ...],
@@ -372,7 +395,7 @@ def test_a_folder_that_is_moved_while_predictions_are_written_is_reported(
     assert selfmark(*command) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert str(out) in error
-    assert ("was moved or replaced" in error) == is_replaced
+    assert ("was replaced by another folder" in error) == is_replaced
 
 
 @pytest.mark.usefixtures("no_graph")

@@ -268,6 +268,11 @@ def test_special_files_never_block_or_exhaust_memory(kind: str, finished: Path) 
 def test_huge_files_are_not_hashed(finished: Path) -> None:
     path = finished / "points" / "landmarks.safetensors"
     path.unlink()
+    path.touch()
+    os.truncate(path, 500 << 20)  # would be hashed for seconds
+    with pytest.raises(InputError, match="were never written"):
+        run_fingerprint(Run.open(finished), read_card(finished / "model"))
+    path.unlink()
     SPECIAL["sparse"](path)
     with pytest.raises(InputError, match="is too large"):
         run_fingerprint(Run.open(finished), read_card(finished / "model"))

@@ -11,7 +11,7 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,12 +28,16 @@ from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_label_file
 from selfmark.images import input_files, video_av, video_opencv
 from selfmark.images.coco import read_coco
-from selfmark.images.decode import UnreadableImage, read_image
+from selfmark.images.decode import UnreadableImage, read_image, read_image_size
+from selfmark.images.input_files import read_csv_rows, read_text_lines
 from selfmark.images.mp4_header import check_mp4_header
 from selfmark.images.sources import list_images
 from selfmark.images.store import load_store
+from selfmark.keypoints import points_file
 from selfmark.paper.datasets.numpy_files import load_arrays
 from selfmark.run.config_file import read_config
+from selfmark.run.files import read_json
+from selfmark.run.guarded_files import open_to_read
 from selfmark.run.tensor_files import read_tensors
 from tests.images.videos import encode_video
 
@@ -347,6 +351,69 @@ def test_labels_that_would_need_far_more_memory_than_their_file_are_refused(tmp_
     path.write_text(json.dumps([task]))
     with pytest.raises(InputError, match=r"1,001 different labels; at most 1,000 are allowed"):
         read_label_file(path)
+
+
+def test_a_table_with_many_individuals_of_one_body_part_each_is_refused(tmp_path: Path) -> None:
+    """Every individual gets a list of all body parts, so memory grows with the square of the file's size."""
+
+    def write(individuals: int, bodyparts: int) -> Path:
+        pairs = [(f"i{n}", f"b{n % bodyparts}") for n in range(individuals)]
+        lines = [
+            ["scorer", *["s"] * (2 * individuals)],
+            ["individuals", *[individual for individual, _ in pairs for _ in "xy"]],
+            ["bodyparts", *[bodypart for _, bodypart in pairs for _ in "xy"]],
+            ["coords", *["x", "y"] * individuals],
+            ["a.png", *["1", "2"] * individuals],
+        ]
+        path = tmp_path / "labels.csv"
+        path.write_text("".join(f"{','.join(line)}\n" for line in lines))
+        return path
+
+    with pytest.raises(InputError, match="a few of the 4,000 body parts of each of its 4,000 individuals"):
+        read_label_file(write(4_000, 4_000))
+    assert len(read_label_file(write(4_000, 20)).annotations) == 4_000
+    assert len(read_label_file(write(30, 30)).annotations) == 30
+
+
+def _read_points_file(path: Path) -> None:
+    list(points_file._read_rows(path))
+
+
+SPARSE: dict[str, tuple[Callable[[Path], object], type[Exception]]] = {
+    "labels.json": (read_label_file, InputError),
+    "labels.csv": (read_label_file, InputError),
+    "boxes.csv": (read_csv_rows, InputError),
+    "list.txt": (read_text_lines, InputError),
+    "points.csv": (_read_points_file, InputError),
+    "run.json": (read_json, InputError),
+    "points.safetensors": (read_tensors, InputError),
+    "photo.webp": (lambda path: read_image(path, 200.0), UnreadableImage),
+    "header.webp": (read_image_size, UnreadableImage),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_large_files_that_consist_of_holes_are_not_read(name: str, tmp_path: Path) -> None:
+    """They take hardly any space on the disk, but as much memory as their size."""
+    read, error = SPARSE[name]
+    path = tmp_path / name
+    if name.endswith(".webp"):
+        Image.new("RGB", (8, 8)).save(path)
+    else:
+        path.write_text("[" if name.endswith(".json") else "image,x,y\n")
+    os.truncate(path, 500 << 20)
+    with pytest.raises(error, match="damaged: most of its 524,288,000 bytes were never written"):
+        read(path)
+
+
+def test_large_files_without_holes_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    with open(path, "wb") as handle:
+        for _ in range(65):
+            handle.write(b"x" * (1 << 20))
+    with open_to_read(path, 1 << 30) as handle:
+        assert handle.tell() == 0
+        assert handle.read(1) == b"x"
 
 
 def test_an_array_that_claims_more_numbers_than_bytes_is_refused(tmp_path: Path) -> None:

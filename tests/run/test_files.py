@@ -8,15 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from selfmark.errors import InputError
+from selfmark.errors import DiskError, InputError
 from selfmark.run import files
 from selfmark.run.files import atomic_folder, atomic_open, atomic_write, write_json
+from selfmark.run.output_folder import output_folder
 
 
 def test_a_temporary_file_can_keep_the_suffix(tmp_path: Path) -> None:
@@ -266,3 +268,43 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     write_json(values, tmp_path / "a.json")
     content = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
     assert content == {"a": None, "b": [1, [None, None, 0.5]], "c": {"d": None}}
+
+
+def _replace_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+    folder.mkdir()
+
+
+def _write_opened(path: Path) -> None:
+    with atomic_open(path) as handle:
+        _replace_folder(path.parent)
+        handle.write("new")
+
+
+def _write_by_path(path: Path) -> None:
+    with atomic_write(path, keep_suffix=True) as temporary:
+        _replace_folder(path.parent)
+        temporary.write_text("new")
+
+
+@pytest.mark.parametrize("write", [_write_opened, _write_by_path])
+def test_a_write_fails_if_the_folder_was_replaced_meanwhile(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "old.txt").touch()
+    with pytest.raises(DiskError, match="out was replaced by another folder"):
+        write(folder / "landmarks.txt")
+    assert [path.name for path in tmp_path.rglob("*.*")] == ["old.txt"]
+
+
+def test_results_fail_if_their_folder_was_replaced_between_two_files(tmp_path: Path) -> None:
+    def write_results() -> None:
+        with output_folder(tmp_path / "out"):
+            write_json([], tmp_path / "out" / "landmarks.json")
+            _replace_folder(tmp_path / "out")
+            write_json({}, tmp_path / "out" / "predictions.json")
+
+    with pytest.raises(DiskError, match="out was replaced by another folder"):
+        write_results()

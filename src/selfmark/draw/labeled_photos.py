@@ -64,11 +64,11 @@ def draw_photos(
             typical_score = (1 - _NEW_WEIGHT) * typical_score + _NEW_WEIGHT * new_score
             if len(unfinished[ref.path]) == num_objects[ref.path]:
                 items = unfinished.pop(ref.path)
-                _draw_photo(ref.path, items, typical_score, style, paths[ref.path])
+                _draw_photo(ref.path, items, typical_score, style, paths[ref.path], folder)
         yield prediction
     if typical_score is not None:
         for photo, items in unfinished.items():
-            _draw_photo(photo, items, typical_score, style, paths[photo])
+            _draw_photo(photo, items, typical_score, style, paths[photo], folder)
 
 
 def list_labeled_photo_paths(refs: Iterable[ImageRef], folder: Path) -> dict[Path, Path]:
@@ -103,13 +103,18 @@ def _resize(pixels: np.ndarray, zoom: float) -> np.ndarray:
 
 
 def _draw_photo(
-    photo: Path, items: Sequence[_PhotoObject], typical_score: FloatArray, style: PictureStyle, target: Path
+    photo: Path,
+    items: Sequence[_PhotoObject],
+    typical_score: FloatArray,
+    style: PictureStyle,
+    target: Path,
+    folder: Path,
 ) -> None:
-    """Draw objects on a copy of their photo, and save the copy as `target`."""
+    """Draw objects on a copy of their photo, and save the copy as `target` in the output folder."""
     pixels = read_image(photo, float("inf"))
     zoom = _choose_zoom(pixels)
     objects = [_build_drawn_object(item, zoom, typical_score) for item in items]
-    _save(compose_picture(_resize(pixels, zoom), objects, [], style), target)
+    _save(compose_picture(_resize(pixels, zoom), objects, [], style), target, folder)
 
 
 def _build_drawn_object(item: _PhotoObject, zoom: float, typical_score: FloatArray) -> DrawnObject:
@@ -122,8 +127,8 @@ def _build_drawn_object(item: _PhotoObject, zoom: float, typical_score: FloatArr
     return DrawnObject(drawn_xy, opacity, size, tag, drawn_xy[None], confidence)
 
 
-def _save(picture: np.ndarray, path: Path) -> None:
+def _save(picture: np.ndarray, path: Path, folder: Path) -> None:
     with report_write_errors(path):
-        make_folders(path.parent)
+        make_folders(path.parent, below=folder)
         with atomic_open(path, "wb") as handle:
             handle.write(encode_image(Image.fromarray(picture), image_format(path), _QUALITY))

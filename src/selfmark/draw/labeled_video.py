@@ -83,7 +83,7 @@ def draw_videos(
                 if ref.path not in videos:
                     show_tracks = num_tracks[ref.path] > 1
                     options = _choose_options(frames[ref.path], style, every, trail, show_tracks)
-                    videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], options, files)
+                    videos[ref.path] = _LabeledVideo(ref.path, paths[ref.path], folder, options, files)
                 landmarks = prediction.landmarks
                 predicted = None if landmarks.motion is None else landmarks.motion.predicted[row, kept]
                 videos[ref.path].add(ref, landmarks.xy[row, kept], landmarks.score[row, kept], predicted)
@@ -190,12 +190,15 @@ class _LabeledVideo:
     frame is added; otherwise, all frames are written at the end.
 
     A temporary file is opened at the first frame. The exit stack `files` closes it and, if there was no
-    error, renames it to `target`.
+    error, renames it to `target`, which is in the output folder `folder`.
     """
 
-    def __init__(self, video: Path, target: Path, options: _VideoOptions, files: ExitStack) -> None:
+    def __init__(
+        self, video: Path, target: Path, folder: Path, options: _VideoOptions, files: ExitStack
+    ) -> None:
         info = probe_video(video)
         self._target = target
+        self._folder = folder
         self._options = options
         self._files = files
         self._rate = (info.rate or _DEFAULT_RATE) / options.every
@@ -321,7 +324,7 @@ class _LabeledVideo:
             height, width = compose_picture(self._enlarge(frame), [], [], self._options.style).shape[:2]
             self._size = (width + width % 2, height + height % 2)  # encoders need even sides
             with report_write_errors(self._target):
-                make_folders(self._target.parent)
+                make_folders(self._target.parent, below=self._folder)
                 file = atomic_write(self._target, keep_suffix=True, verify=self._read_back)
                 temporary = self._files.enter_context(file)
                 self._writer = open_video_writer(temporary, self._size, self._rate)

@@ -18,6 +18,10 @@ from selfmark.images.input_files import read_csv_rows
 
 # First cell of each header line, in tables of one individual and in tables of several individuals.
 LEVELS = (["scorer", "bodyparts", "coords"], ["scorer", "individuals", "bodyparts", "coords"])
+# Every individual gets a list of all body parts. In real tables, individuals share most body parts, so these
+# lists are not much longer than the rows.
+_MAX_POINTS_PER_COLUMN = 16
+_MIN_POINTS_TO_CHECK = 1_000
 VISIBLE = 2  # COCO's v of a point that is annotated and visible
 
 
@@ -128,6 +132,12 @@ def _check_columns(path: Path, table: _Table) -> list[tuple[str, str, str]]:
                 raise InputError(f"{path}: '{bodypart}' must have one column {axis}")
     if not triples:
         raise InputError(f"{path} names no body parts")
+    individuals, bodyparts = ({triple[part] for triple in triples} for part in (0, 1))
+    if len(individuals) * len(bodyparts) > max(_MIN_POINTS_TO_CHECK, _MAX_POINTS_PER_COLUMN * len(triples)):
+        raise InputError(
+            f"{path} has columns for only a few of the {len(bodyparts):,} body parts of each of its "
+            f"{len(individuals):,} individuals: give a table whose individuals share their body parts"
+        )
     return triples
 
 

@@ -86,7 +86,7 @@ def _write(
         paths = []
         for source, name in choose_output_paths(list(tables)).items():
             path = folder / name.with_name(f"{name.name}{name_scorer(SCORER, card)}{suffix}")
-            make_folders(path.parent)
+            make_folders(path.parent, below=folder)
             header = _build_header(tables[source].individuals, card)
             save(tables[source], header, files.enter_context(output_file(path)))
             paths.append(path)

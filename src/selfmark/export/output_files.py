@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from selfmark.errors import InputError, report_write_errors
-from selfmark.run.files import atomic_open, atomic_write
+from selfmark.run.files import atomic_open, atomic_write, strip_temporary
 from selfmark.run.guarded_files import make_folder, remove_folder
 from selfmark.run.locks import FolderLocked, exclusive
 
@@ -147,8 +147,8 @@ def spool_folder(folder: Path) -> Iterator[Path]:
     Several processes may export to `folder`; each gets its own folder. Each call also deletes the
     folders that processes left in `folder` when they were killed.
     """
-    for leftover in folder.glob(".rows.*part"):
-        if leftover.is_symlink():
+    for leftover in folder.glob(".rows.*.part"):
+        if leftover.is_symlink() or strip_temporary(leftover.name) != "rows":
             continue
         with suppress(FolderLocked, OSError), exclusive(leftover):
             remove_folder(leftover)

@@ -29,7 +29,7 @@ from selfmark.images.input_files import (
     path_is,
     read_json_input,
 )
-from selfmark.run.json_schema import is_int64
+from selfmark.run.json_schema import MAX_NAME_LENGTH, is_int64, is_point_name
 
 Id = int | str
 Scalar = str | int | float | bool | None
@@ -205,6 +205,12 @@ class CocoCategory:
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise InputError(
                 f"{self.where}: 'keypoints' must list the names of the points, not {reprlib.repr(names)}"
+            )
+        unusable = [name for name in names if not is_point_name(name)]
+        if unusable:
+            raise InputError(
+                f"{self.where}: {reprlib.repr(unusable[0])} cannot be the name of a point: names have "
+                f"at most {MAX_NAME_LENGTH:,} characters and no control characters"
             )
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:

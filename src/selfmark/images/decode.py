@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 from selfmark.config import Images
 from selfmark.errors import SelfmarkError
 from selfmark.images.input_files import MAX_PIXELS_PER_BYTE, MIN_PIXELS_TO_CHECK
+from selfmark.run.guarded_files import MAX_UNCHECKED_BYTES, has_mostly_holes
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -40,6 +41,7 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
 
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that swap width and height
 _BLOCK_BYTES = 1 << 20  # bytes of a PNG to read at a time while its checksums are compared
+_STRIP_PIXELS = 1 << 20  # pixels that are converted at a time
 _REDUCTIONS = (8, 4, 2)  # factors by which JPEG decoders can shrink an image while they decode it
 
 # Pillow's size limit is a global variable, so changing it per call would be a race between threads. It is
@@ -76,10 +78,11 @@ def read_image_size(path: Path) -> tuple[int, int]:
         UnreadableImage: if the file is not an image, or larger than the default of `images.max_megapixels`.
     """
     try:
+        num_bytes = _check_file(path)
         with Image.open(path, formats=_FORMATS) as image:
             # Check the size first: to find the orientation, Pillow may decode a whole PNG, because the
             # orientation may be stored behind the pixels.
-            _check_size(image, Images().max_megapixels, path.stat().st_size)
+            _check_size(image, Images().max_megapixels, num_bytes)
             width, height = _stored_size(image)
             return (height, width) if _read_orientation(image) in _SIDEWAYS else (width, height)
     except UnreadableImage:
@@ -108,10 +111,9 @@ def decode_image(
             `max_megapixels`; the size is read from the header before any pixel is decoded.
     """
     try:
-        if path.stat().st_size == 0:
-            raise UnreadableImage("empty file")
+        num_bytes = _check_file(path)
         with Image.open(path, formats=_FORMATS) as image:
-            _check_size(image, max_megapixels, path.stat().st_size)
+            _check_size(image, max_megapixels, num_bytes)
             size, factor = None, 1
             if isinstance(image, JpegImageFile):
                 orientation = _read_orientation(image)
@@ -155,6 +157,21 @@ def _request_reduction(
             drafted = image.draft(None, (width // factor, height // factor))
             return upright, 1 if drafted is None else round(width / drafted[1][2])
     return upright, 1
+
+
+def _check_file(path: Path) -> int:
+    """Return the size of a file in bytes; raise if it is empty, or large and mostly holes.
+
+    Pillow reads WebP files as a whole, even if only their header is needed.
+    """
+    num_bytes = path.stat().st_size
+    if num_bytes == 0:
+        raise UnreadableImage("empty file")
+    if num_bytes > MAX_UNCHECKED_BYTES:
+        with open(path, "rb") as file:
+            if has_mostly_holes(file.fileno()):
+                raise UnreadableImage(f"damaged: most of its {num_bytes:,} bytes were never written")
+    return num_bytes
 
 
 def _check_size(image: Image.Image, max_megapixels: float, num_bytes: int) -> None:
@@ -222,31 +239,70 @@ def _describe(error: Exception) -> str:
 
 
 def _to_rgb(image: Image.Image) -> Pixels:
+    """Convert a loaded image to RGB in strips, because conversions take a multiple of the memory."""
+    width, height = image.size
+    convert = _choose_conversion(image)
+    pixels = np.empty((height, width, 3), np.uint8)
+    for top, strip in _iterate_strips(image):
+        pixels[top : top + strip.height] = convert(strip)
+    return pixels
+
+
+def _iterate_strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield the first row and the image of each strip of full width, from top to bottom."""
+    width, height = image.size
+    rows = max(1, _STRIP_PIXELS // width)
+    for top in range(0, height, rows):
+        is_whole = rows >= height
+        yield top, image if is_whole else image.crop((0, top, width, min(top + rows, height)))
+
+
+def _choose_conversion(image: Image.Image) -> Callable[[Image.Image], Pixels]:
+    """Return a function that converts strips of an image to [h, w, 3], or to [h, w, 1] for gray."""
     if image.mode.startswith("I;16"):
-        return _gray_to_rgb(_convert_16_bits(np.asarray(image)))
-    if image.mode == "I":
-        return _gray_to_rgb(_convert_integers(np.asarray(image), image.format in _SIXTEEN_BIT_FORMATS))
-    if image.mode == "F":
-        return _gray_to_rgb(_stretch(np.asarray(image)))
+        return lambda strip: _convert_16_bits(np.asarray(strip))[..., None]
+    if image.mode in ("I", "F"):
+        limits = _find_limits(image)
+        if image.mode == "F":
+            return lambda strip: _stretch(np.asarray(strip), limits)[..., None]
+        is_16_bit = image.format in _SIXTEEN_BIT_FORMATS
+        return lambda strip: _convert_integers(np.asarray(strip), limits, is_16_bit)[..., None]
     if image.has_transparency_data:
-        colors = image.convert("RGBA")
-        white = Image.new("RGBA", colors.size, "white")
-        image = Image.alpha_composite(white, colors)
-    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        return _blend_with_white
+    return lambda strip: np.asarray(strip if strip.mode == "RGB" else strip.convert("RGB"))
 
 
-def _convert_integers(values: npt.NDArray[np.integer], is_16_bit: bool) -> Pixels:
+def _find_limits(image: Image.Image) -> tuple[float, float]:
+    """Return the smallest and the largest finite value of a gray image."""
+    smallest, largest = np.inf, -np.inf
+    for _, strip in _iterate_strips(image):
+        values = np.asarray(strip)
+        finite = values[np.isfinite(values)]
+        if finite.size:
+            smallest, largest = min(smallest, float(finite.min())), max(largest, float(finite.max()))
+    return smallest, largest
+
+
+def _blend_with_white(image: Image.Image) -> Pixels:
+    colors = image.convert("RGBA")
+    white = Image.new("RGBA", colors.size, "white")
+    return np.asarray(Image.alpha_composite(white, colors).convert("RGB"))
+
+
+def _convert_integers(
+    values: npt.NDArray[np.integer], limits: tuple[float, float], is_16_bit: bool
+) -> Pixels:
     """Convert mode "I" of Pillow, which does not tell the bit depth of the file.
 
-    Unless the format is known to have 16 bits, assume 8 or 16 bits, whichever fits the values. Values that
-    fit neither are scaled to 0..255.
+    Unless the format is known to have 16 bits, assume 8 or 16 bits, whichever fits the limits of the whole
+    image. If they fit neither, values are scaled to 0..255.
     """
-    smallest, largest = int(values.min()), int(values.max())
+    smallest, largest = limits
     if is_16_bit or (smallest >= 0 and 255 < largest <= 65535):
         return _convert_16_bits(values)
     if smallest >= 0 and largest <= 255:
         return values.astype(np.uint8)
-    return _stretch(values)
+    return _stretch(values, limits)
 
 
 def _convert_16_bits(values: npt.NDArray[np.integer]) -> Pixels:
@@ -258,22 +314,17 @@ def _convert_16_bits(values: npt.NDArray[np.integer]) -> Pixels:
     return ((values.astype(np.int64) + 128) // 257).astype(np.uint8)
 
 
-def _stretch(values: npt.NDArray[np.number]) -> Pixels:
-    """Scale the finite values to 0..255; NaN and infinity become 0.
+def _stretch(values: npt.NDArray[np.number], limits: tuple[float, float]) -> Pixels:
+    """Scale finite values from the limits of the whole image to 0..255; NaN and infinity become 0.
 
-    >>> _stretch(np.array([-1.0, 0.0, 1.0, np.nan])).tolist()
+    >>> _stretch(np.array([-1.0, 0.0, 1.0, np.nan]), (-1.0, 1.0)).tolist()
     [0, 128, 255, 0]
     """
     numbers = values.astype(np.float64)
     finite = np.isfinite(numbers)
-    smallest = numbers.min(where=finite, initial=np.inf)
-    value_range = numbers.max(where=finite, initial=-np.inf) - smallest
-    if not value_range > 0:
+    smallest, largest = limits
+    if not largest > smallest:
         return np.zeros(numbers.shape, np.uint8)
-    fractions = np.where(finite, numbers - smallest, 0.0) / value_range
+    fractions = np.where(finite, numbers - smallest, 0.0) / (largest - smallest)
     stretched: Pixels = np.rint(fractions * 255).astype(np.uint8)
     return stretched
-
-
-def _gray_to_rgb(values: Pixels) -> Pixels:
-    return np.repeat(values[:, :, None], 3, axis=2)

@@ -22,7 +22,7 @@ import torch
 
 from selfmark.errors import InputError
 from selfmark.points import FloatArray, Keypoints
-from selfmark.run.guarded_files import open_to_read
+from selfmark.run.guarded_files import open_to_read, physical_memory
 
 HEADERS = (["image", "x", "y"], ["image", "x", "y", "score"])
 
@@ -72,7 +72,10 @@ def _read_rows(path: Path) -> Iterator[tuple[int, str, float, float, float]]:
     """Yield line number, image, x, y and score of every row."""
     try:
         # utf-8-sig, because spreadsheet programs write a byte-order mark before the header.
-        with open_to_read(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as stream:
+        with (
+            open_to_read(path, physical_memory()) as file,
+            io.TextIOWrapper(file, "utf-8-sig", newline="") as stream,
+        ):
             reader = csv.reader(stream)
             header = [title.strip() for title in next(reader, [])]
             if header not in HEADERS:

@@ -42,6 +42,7 @@ from selfmark.run.json_schema import (
     is_none_or,
     is_number,
     is_object,
+    is_point_name,
     is_text,
     require_fields,
 )
@@ -59,7 +60,7 @@ _MAX_COORDINATE = 1e7  # network pixels
 _MAX_WEIGHT = 1e5
 # Checks of most fields of map.json; `_mapping_from_json` checks the others.
 _FIELDS: dict[str, Check] = {
-    "names": is_list_of(is_text),
+    "names": is_list_of(is_point_name),
     "model": is_text,
     "labels": is_text,
     "images": is_count,

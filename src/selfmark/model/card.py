@@ -43,9 +43,9 @@ from selfmark.run.files import (
     write_text,
 )
 from selfmark.run.guarded_files import build_link_error
+from selfmark.run.json_schema import is_point_name
 
 _MAX_LANDMARKS = 10_000  # a model.json with more landmarks is rejected
-MAX_NAME_LENGTH = 1_000  # characters in the name of a landmark
 _MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks need far less
 ONNX_FEATURES = "features.safetensors"
 """File in a model folder that contains a copy of the ONNX model, for features `onnx:FILE`."""
@@ -280,9 +280,8 @@ def _parse_provenance(values: Any) -> dict[str, Any]:
 def _parse_names(values: Any) -> tuple[str, ...]:
     names = tuple(values)
     for name in names:
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
+        if not is_point_name(name):
             raise ValueError(f"{reprlib.repr(name)} is not a valid landmark name")
-        name.encode()  # raises for lone surrogates: JSON allows them, but they cannot be written as UTF-8
     return names
 
 

@@ -26,7 +26,6 @@ from selfmark.images.decode import UnreadableImage
 from selfmark.local_page.page_files import NO_STORE, AsciiJSONResponse, add_error_reports, add_page
 from selfmark.model.card import (
     GOOD_TRUST,
-    MAX_NAME_LENGTH,
     MIN_TRUST,
     ModelCard,
     landmarks_without_partner,
@@ -43,6 +42,7 @@ from selfmark.naming.corrections import (
 from selfmark.naming.edits import edits_from_json, edits_to_json
 from selfmark.naming.image_renderer import ImageRenderer
 from selfmark.naming.shown_images import ShownImages
+from selfmark.run.json_schema import MAX_NAME_LENGTH
 
 _PAGE = Path(__file__).parent / "page"
 _MAX_LIMIT = 200  # largest number of images or crops in one response

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, cast
 
 from selfmark.errors import InputError
-from selfmark.model.card import MAX_NAME_LENGTH, ModelCard
+from selfmark.model.card import ModelCard
+from selfmark.run.json_schema import MAX_NAME_LENGTH
 
 MAX_EDITS = 200  # largest number of edits in one request
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")

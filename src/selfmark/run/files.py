@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from selfmark._version import __version__
-from selfmark.errors import InputError
+from selfmark.errors import InputError, UnsafeFile
 from selfmark.run.guarded_files import (
     MAX_TEXT_BYTES,
     VIEWS_FILE,
@@ -27,7 +27,9 @@ from selfmark.run.guarded_files import (
     open_subfolder,
     open_to_read,
     read_bytes,
+    remove_file,
     remove_folder,
+    require_same_folder,
     sync,
 )
 from selfmark.run.json_schema import is_list_of, is_number, is_object, require_fields
@@ -135,15 +137,20 @@ def _create_named_temporary(
             if verify is not None:
                 verify(temporary)
             _require_own(is_own(), temporary)
+            require_same_folder(path.parent, folder)
             if previous is not None:
                 with suppress(FileNotFoundError):
                     os.replace(path.name, previous.name, src_dir_fd=folder, dst_dir_fd=folder)
             os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             sync(folder)
+            require_same_folder(path.parent, folder)
         except BaseException:
             if is_own():
                 with suppress(OSError):
                     os.unlink(temporary.name, dir_fd=folder)
+            if keep_suffix:  # A library that got the path has written to the folder that is there now.
+                with suppress(OSError, UnsafeFile):
+                    remove_file(temporary)
             raise
 
 

@@ -4,6 +4,9 @@ A run folder may come from a stranger. A file such as run.json or model.json mar
 model or of several runs. Two rules hold below the outermost marked folder: no component of a path may be a
 link, and only regular files are read or appended to. The folders above belong to the user, so they may be
 links. Folders are opened one component at a time, each relative to its parent.
+
+Commands also create folders below the output folder that the user names, such as `drawn`. These may not be
+links either; see `make_folders`.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from selfmark.errors import InputError, UnsafeFile
+from selfmark.errors import DiskError, InputError, UnsafeFile
 
+MAX_UNCHECKED_BYTES = 1 << 26  # larger files are refused if they consist mostly of holes
 MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
 VIEWS_FILE = "views.json"
@@ -57,6 +61,17 @@ def open_folder(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def require_same_folder(path: Path, folder: int) -> None:
+    """Raise if the folder at a path is no longer the one that is open as the descriptor `folder`.
+
+    Raises:
+        DiskError: if the folder was replaced by another one.
+        OSError: if there is no folder any more.
+    """
+    if not os.path.samestat(os.stat(path), os.fstat(folder)):
+        raise DiskError(f"{path} was replaced by another folder while files were written: repeat the command")
 
 
 def _split_at_root(folder: Path) -> tuple[Path, tuple[str, ...]]:
@@ -109,10 +124,10 @@ def _require_no_link(name: str, folder: int, path: Path) -> None:
 
 
 def build_link_error(path: Path) -> UnsafeFile:
-    """Return the error for a link inside a run folder."""
+    """Return the error for a link inside a run folder or an output folder."""
     return UnsafeFile(
-        f"{path} is a link, and selfmark does not follow links inside a run folder: replace it with what it "
-        "points to"
+        f"{path} is a link, and selfmark does not follow links inside a run folder or an output folder: "
+        "replace it with what it points to"
     )
 
 
@@ -122,9 +137,19 @@ def make_folder(folder: Path) -> None:
         _make_subfolder(folder.name, parent, folder)
 
 
-def make_folders(folder: Path) -> None:
-    """Create a folder and its missing parents."""
+def make_folders(folder: Path, below: Path | None = None) -> None:
+    """Create a folder and its missing parents.
+
+    Args:
+        folder: the folder.
+        below: an output folder that contains it; no component below this folder may be a link.
+
+    Raises:
+        UnsafeFile: if a component below the run folder or below `below` is a link.
+    """
     root, names = _split_at_root(folder)
+    if below is not None and not names:
+        root, names = below, folder.relative_to(below).parts
     missing = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -196,10 +221,10 @@ def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedR
 
     Args:
         path: the file.
-        max_bytes: size limit; None for no limit.
+        max_bytes: size limit of a file that is read as a whole; None for no limit.
 
     Raises:
-        InputError: if the file is larger than `max_bytes`.
+        InputError: if the file is larger than `max_bytes`, or large and mostly holes.
     """
     if not _is_inside_run(path):
         path = Path(os.path.realpath(path))  # Outside run folders, links are followed.
@@ -209,7 +234,31 @@ def open_to_read(path: Path, max_bytes: int | None = None) -> Iterator[BufferedR
         size = os.fstat(descriptor).st_size
         if max_bytes is not None and size > max_bytes:
             raise InputError(f"{path} is too large: {size:,} bytes, at most {max_bytes:,} are read")
+        if max_bytes is not None and has_mostly_holes(handle.fileno()):
+            raise InputError(f"{path} is damaged: most of its {size:,} bytes were never written")
         yield handle
+
+
+def has_mostly_holes(descriptor: int) -> bool:
+    """Return True if an open file is large and more than half of it was never written.
+
+    Such a sparse file takes hardly any space on the disk, but as much memory as its size when it is read.
+    Reading continues at the start of the file. If the file system does not tell, there are no holes.
+    """
+    size = os.fstat(descriptor).st_size
+    if size <= MAX_UNCHECKED_BYTES:
+        return False
+    written, end = 0, 0
+    try:
+        while 2 * written < size:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            written += end - start
+    except OSError as error:
+        return error.errno == errno.ENXIO  # There is no data behind `end`.
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return False
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any, TypeGuard
 from selfmark.errors import InputError
 
 _MAX_NUMBER = 1e15  # far above any count, time or error; a float holds all whole numbers up to it exactly
+
+MAX_NAME_LENGTH = 1_000  # characters in the name of a landmark or point
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # besides lone surrogates
 
 Check = Callable[[Any], bool]
 
@@ -50,6 +54,17 @@ def is_text(value: Any) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_point_name(value: Any) -> bool:
+    r"""Return True for a text that every format can store as the name of a landmark or point.
+
+    XML (Label Studio) has the smallest set of characters: line ends are allowed, but no control characters.
+
+    >>> is_point_name("œil gauche"), is_point_name("a\x1bb"), is_point_name("")
+    (True, False, False)
+    """
+    return is_text(value) and 0 < len(value) <= MAX_NAME_LENGTH and not _NOT_IN_XML.search(value)
 
 
 def is_bool(value: Any) -> bool:

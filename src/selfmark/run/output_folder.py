@@ -12,7 +12,13 @@ from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.run.files import read_json
-from selfmark.run.guarded_files import COMPARISON_FILE, VIEWS_FILE, make_folders, remove_empty_folder
+from selfmark.run.guarded_files import (
+    COMPARISON_FILE,
+    VIEWS_FILE,
+    make_folders,
+    remove_empty_folder,
+    require_same_folder,
+)
 from selfmark.run.locks import FolderLocked, exclusive
 
 _OTHER_FOLDER = "choose another folder with -o"
@@ -143,7 +149,8 @@ def output_folder(output: Path) -> Iterator[None]:
     cannot lock folders, nothing is claimed.
 
     Raises:
-        InputError: Another process has claimed the folder, or the folder was moved in the meantime.
+        InputError: Another process has claimed the folder.
+        DiskError: The folder was replaced by another one, so not all results are in it.
     """
     is_new = not output.exists()
     make_folders(output)
@@ -151,11 +158,8 @@ def output_folder(output: Path) -> Iterator[None]:
         descriptor = _claim(output, lock)
         try:
             yield
-            if descriptor is not None and not _is_open_as(output, descriptor):
-                raise InputError(
-                    f"{output} was moved or replaced while results were written to it: look for the results "
-                    "where it is now, or repeat the command"
-                )
+            if descriptor is not None:
+                require_same_folder(output, descriptor)
         except BaseException:
             if is_new:
                 remove_empty_folder(output)
@@ -170,10 +174,3 @@ def _claim(output: Path, lock: ExitStack) -> int | None:
         except FolderLocked as error:
             raise InputError(f"{error}: wait until it is done, or {_OTHER_FOLDER}") from error
     return None
-
-
-def _is_open_as(folder: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(folder.stat(), os.fstat(descriptor))
-    except OSError:
-        return False

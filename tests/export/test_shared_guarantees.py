@@ -127,7 +127,7 @@ def test_a_format_writes_only_the_files_that_it_announces(
 
 
 def test_processes_that_write_to_one_folder_keep_their_rows(tmp_path: Path) -> None:
-    (tmp_path / ".rows.part").mkdir()  # left behind by a killed process
+    (tmp_path / ".rows.0a1b2c3d.part").mkdir()  # left behind by a killed process
     with spool_folder(tmp_path) as first:
         (first / "0").write_text("rows")
         with spool_folder(tmp_path) as second:

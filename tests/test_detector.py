@@ -98,7 +98,7 @@ class _BiasedNetwork(Psi):
         return torch.cat([0.4 * ramp + red, 0.4 * ramp.flip(-1) + red], dim=1)
 
 
-def test_flip_test_averages_with_the_mirror_partner() -> None:
+def test_flipping_at_test_time_averages_with_the_mirror_partner() -> None:
     card = _build_detector().card
     images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
     flipping = Detector(_BiasedNetwork(NETWORK, 2), replace(card, mirror=(1, 0), flip_test=True))
@@ -117,7 +117,8 @@ def test_flip_test_averages_with_the_mirror_partner() -> None:
         best = expected_map.flatten(1).argmax(dim=1)
         cell_centers = 4 * torch.stack([best % side, best // side], dim=-1) + 1.5
         assert (unpaired.locate(images).xy[:, landmark] - cell_centers).abs().max() <= 2
-    # A user separates partners that the network has learned. The network still swaps them in mirrored images.
+    # A user separates two partners. The network, which has learned them as partners, still swaps them in
+    # mirrored images. It would be wrong to average each with itself, so nothing is averaged.
     separated = replace(card, mirror=(0, 1), trained_mirror=(1, 0), flip_test=True)
     without_flip = Detector(flipping.psi, replace(card, flip_test=False)).locate(images)
     assert torch.equal(Detector(flipping.psi, separated).locate(images).xy, without_flip.xy)
@@ -378,7 +379,7 @@ def test_objects_other_than_images_are_refused() -> None:
 
 
 def test_the_demo_detector_finds_the_toy_animal() -> None:
-    """On new pictures, true points predicted from the landmarks are much better than the mean shape."""
+    """On new pictures, the landmarks predict the true points much better than the mean shape does."""
     scene = generate_scene(80, 96, seed=11)
     landmarks = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
     truth = scene.xy.reshape(80, -1).astype(np.float64)

@@ -16,7 +16,7 @@ from selfmark import weights_cache
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
 from selfmark.keypoints import create_detector
-from tests.keypoints.scenes import find_published_weights
+from tests.keypoints.scenes import require_published_weights
 
 CONTENT = b"these are the weights" * 1000
 
@@ -215,7 +215,9 @@ def test_safetensors_that_do_not_match_the_network_are_rejected_by_the_detector(
 
 @pytest.mark.parametrize("name", list(weights_cache.PUBLISHED_WEIGHTS))
 def test_published_files_load_without_module_prefixes(name):
-    state = weights_cache.load_weights(weights_cache.find_weights(name, find_published_weights(name)), name)
+    state = weights_cache.load_weights(
+        weights_cache.find_weights(name, require_published_weights(name)), name
+    )
     assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
     assert not any(layer.startswith("module.") for layer in state)
 

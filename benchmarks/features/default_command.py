@@ -157,7 +157,7 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
 
 
 def summarize_errors(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the errors of a detector and of guessing, in percent, and the average of hits."""
+    """Return errors of a detector and of guessing, and how often landmarks hit their points, in percent."""
     headline, guessing = metrics["headline"], metrics["guessing"]
     return {
         **compare_with_guessing(headline["forward"]["error"], guessing["forward"]),

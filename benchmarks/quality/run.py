@@ -6,12 +6,13 @@ D contains the data sets, zipped or not, and W the weights of the learned detect
 landmarks, evaluates them, and writes DIR/RUN.json (its rows) and DIR/RUN.jpg (a contact sheet of the images
 that errors are measured on). `merge.py` collects the rows, and `quality_pages.py` formats them.
 
-NAME is a row ("clusters-50"), one run of a row ("yt68-superpoint-s1"), or `results`, `ablations` or `claims`
-for all rows of that kind; the default is `results ablations`. Some rows ("flip-train") evaluate the run of
-another row; such a name selects that run.
+NAME is an experiment ("clusters-50"), its run with one seed ("yt68-superpoint-s1"), or `results`, `ablations`
+or `claims` for all experiments of that kind; the default is `results ablations`. NAME can also be a variant,
+such as "flip-train", which evaluates the run of another experiment; its name selects that run.
 
-Runs in DIR are skipped. Runs in docs/results/quality.json and claims.json are skipped too, unless you pass
---again. An interrupted run resumes if its folder below --work still exists.
+Runs in DIR are skipped, unless the settings of their experiment have changed. Without --again, the same holds
+for the runs in docs/results/quality.json and claims.json. An interrupted run resumes if its folder below
+--work still exists.
 
 Several runs share the GPU (--processes): while one reads images, clusters or evaluates, another trains. Each
 worker process executes one run after the other, and thus imports torch and initializes the GPU only once.
@@ -151,13 +152,16 @@ def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
 
 
 def format_summary(paths: Sequence[Path]) -> str:
-    """Return a short table of result files: forward errors with every ridge, backward errors with 0.01."""
+    """Return a short table of result files: forward errors with every ridge, backward errors with 0.01.
+
+    Column `mean bwd` is the backward error of the mean shape.
+    """
     from selfmark.run.files import read_json
 
     lines = [
         f"{'row':34} {'stage':>5} "
         + " ".join(f"fwd {ridge:<6g}" for ridge in RIDGES)
-        + "  bwd 0.01  guessing  minutes"
+        + "  bwd 0.01  mean bwd  minutes"
     ]
     for path in paths:
         rows = read_json(path)["rows"]
@@ -166,8 +170,8 @@ def format_summary(paths: Sequence[Path]) -> str:
             forward = " ".join(f"{by_ridge[ridge]['forward']:10.2f}" for ridge in RIDGES)
             label = f"{path.stem}" + (f" ({name})" if not path.stem.startswith(name) else "")
             backward, minutes = by_ridge[0.01]["backward"], by_ridge[0.01]["minutes"]
-            guess = by_ridge[0.01].get("mean_shape_backward", math.nan)
-            lines.append(f"{label:34} {stage:>5} {forward} {backward:9.2f} {guess:9.2f} {minutes:8.2f}")
+            mean_shape = by_ridge[0.01].get("mean_shape_backward", math.nan)
+            lines.append(f"{label:34} {stage:>5} {forward} {backward:9.2f} {mean_shape:9.2f} {minutes:8.2f}")
     return "\n".join(lines)
 
 

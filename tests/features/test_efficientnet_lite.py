@@ -139,7 +139,7 @@ def test_batches_do_not_change_the_maps(lite0: EfficientNetLiteEncoder, blocks: 
     together, in_batches = lite0.network(images, blocks), lite0.network(images, blocks, 2, 3)
     assert len(together) == len(in_batches) == len(blocks)
     for expected, found in zip(together, in_batches, strict=True):
-        # torch chooses another kernel for another number of images.
+        # The kernel that torch chooses depends on the number of images.
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 

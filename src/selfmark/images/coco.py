@@ -417,7 +417,7 @@ def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) 
     # The comparison is False for NaN, so NaN is bad. Where v is 0, the coordinates have no meaning.
     has_bad_xy = (points[..., 2] > 0) & ~(np.abs(points[..., :2]) <= MAX_COORDINATE).all(axis=2)
     for is_wrong, problem in (
-        (has_bad_v, "has a v other than 0, 1 and 2"),
+        (has_bad_v, "has a visibility v other than 0, 1 and 2"),
         (has_bad_xy, "has no usable coordinates"),
     ):
         if is_wrong.any():

@@ -24,7 +24,8 @@ _SIXTY_EIGHT = [
     *(f"{side}_eye_{n}" for side in ("right", "left") for n in range(6)),
     *(f"mouth_{n}" for n in range(20)),
 ]
-# Mapping from the data set to its point names and its normalizer.
+# Mapping from the data set to its point names and its normalizer. The normalizer "box" is the size of the box
+# around the visible points, and "bbox" that of the annotated box.
 DATASETS: dict[str, tuple[list[str], str]] = {
     "celeba": (_SIXTY_EIGHT, "inter_ocular"),
     "aflw": (_SIXTY_EIGHT, "inter_ocular"),
@@ -40,10 +41,10 @@ DATASETS: dict[str, tuple[list[str], str]] = {
 
 
 def make_dataset(
-    name: str, root: Path, scene: Scene, points: list[str] | None = None, normalizer: str = ""
+    name: str, root: Path, scene: Scene, point_names: list[str] | None = None, normalizer: str = ""
 ) -> Dataset:
     """Build a data set of the images in `root`; its points are fixed mixtures of the true points."""
-    names, normalizer = (points, normalizer) if points is not None else DATASETS[name]
+    names, normalizer = (point_names, normalizer) if point_names is not None else DATASETS[name]
     weights = np.random.default_rng(len(names)).dirichlet(np.full(scene.xy.shape[1], 0.2), len(names))
     count = len(scene.images)
     low, high = scene.xy.min(axis=1) + 0.5, scene.xy.max(axis=1) + 0.5

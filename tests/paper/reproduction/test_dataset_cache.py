@@ -44,7 +44,7 @@ def test_the_same_seed_draws_the_same_sample(cached: CachedDataset) -> None:
     assert list(sample.paths) == sorted(sample.paths)
 
 
-def test_regressors_are_fitted_on_their_own_split(cached: CachedDataset) -> None:
+def test_regressors_are_fitted_on_the_split_fit_or_else_on_the_training_split(cached: CachedDataset) -> None:
     with_fit = replace(cached, data=replace(cached.data, fit=cached.data.test))
     assert with_fit.fit is cached.data.test
     assert cached.fit is cached.data.train
@@ -121,8 +121,10 @@ def test_labels_digest_depends_on_the_sample_and_the_points(cached: CachedDatase
 
 
 def test_a_moved_data_set_gets_new_files(cached: CachedDataset, tmp_path: Path) -> None:
-    elsewhere = replace(cached.base, root=tmp_path)
-    assert replace(cached, base=elsewhere, data=elsewhere).write_test_file() != cached.write_test_file()
+    """The files contain absolute paths, although the digest of the objects does not depend on the folder."""
+    moved_data = replace(cached.base, root=tmp_path)
+    moved = replace(cached, base=moved_data, data=moved_data)
+    assert moved.write_test_file() != cached.write_test_file()
 
 
 def test_start_points_are_shifted_annotated_points(cached: CachedDataset) -> None:

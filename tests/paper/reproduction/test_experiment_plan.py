@@ -1,4 +1,4 @@
-"""Test which training runs and measurements experiments need, and which of them they share."""
+"""Test plans of experiments: the training runs and measurements that they need, and those that they share."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from selfmark.paper.reproduction.experiment_plan import (
 
 
 def plan(*names: str, preset: str = "paper", **changes: Any) -> ExperimentPlan:
-    """Plan the tables with these names; `changes` are settings, with two underscores for a dot."""
+    """Plan the experiments with these names, with changed settings.
+
+    In a keyword of `changes`, two underscores stand for the dot in the name of a setting.
+    """
     settings = {name.replace("__", "."): value for name, value in changes.items()}
     return make_plan([experiment.load_experiment(name) for name in names], DatasetNames(), preset, settings)
 
 
-def test_tables_share_common_training_runs() -> None:
-    """All five tables share the run on LS3D with K = 30; other runs are shared by fewer tables."""
+def test_experiments_share_common_training_runs() -> None:
+    """All five experiments share the run on LS3D with K = 30. Fewer experiments share the other runs."""
     names = ("clusters", "negatives", "stages", "generalization", "flipping")
     separate = {name: set(plan(name).trainings) for name in names}
     together = plan(*names)
@@ -47,10 +50,10 @@ def test_flipping_at_test_time_needs_no_new_training() -> None:
     planned = plan("flipping")
     rows = ("LS3D, in training", "LS3D, in training and at test time")
     keys = [planned.cells["flipping", row, "Stage 2"].measurement for row in rows]
-    trained_only, trained_and_tested = (planned.measurements[key or ""] for key in keys)
-    assert trained_only.key != trained_and_tested.key
-    assert trained_only.training.key == trained_and_tested.training.key
-    assert trained_only.evaluation == {"flip": "never"}
+    flipped_in_training, flipped_in_both = (planned.measurements[key or ""] for key in keys)
+    assert flipped_in_training.key != flipped_in_both.key
+    assert flipped_in_training.training.key == flipped_in_both.training.key
+    assert flipped_in_training.evaluation == {"flip": "never"}
 
 
 def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:
@@ -110,7 +113,7 @@ def test_the_key_of_a_training_run_depends_on_its_settings() -> None:
 
 
 class DatasetsWithRidge(DatasetNames):
-    """Data sets for which the authors' program uses different ridges (penalties of the regression)."""
+    """Data sets that each have their own ridge (penalty of the regression), as in the authors' program."""
 
     def settings(self, name: str) -> dict[str, Any]:
         return {"evaluation.ridge": {"celeba": 0.001, "ls3d": 0.1}[name]}
@@ -227,8 +230,8 @@ def test_the_estimate_for_the_fast_preset_is_close_to_a_measurement(monkeypatch:
     assert estimate_training_seconds(training) == pytest.approx(128, rel=0.25)
 
 
-def test_the_estimate_has_the_iterations_of_the_run() -> None:
-    """In the preset fast, iterations follow the number of images, except for those that the user sets."""
+def test_the_estimate_counts_the_iterations_that_the_run_will_make() -> None:
+    """In the preset `fast`, larger data sets get more iterations, unless the user sets their number."""
     (growing,) = plan("cats", preset="fast").trainings.values()
     (fixed,) = plan("cats", preset="fast", schedule__growth="0").trainings.values()
     factor = (cost.IMAGES["cats"][0] / 3_000) ** 0.2

@@ -144,8 +144,8 @@ def choose_for_mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
         counts = [
             _choose_k(generate_mixture(**settings, seed=seed), 300, seed, device) for seed in range(seeds)
         ]
-        best = [round(max(trial.score for trial in count.trials), 3) for count in counts]
-        rows.append({**settings, "chosen": [count.K for count in counts], "best_score": best})
+        best_scores = [round(max(trial.score for trial in count.trials), 3) for count in counts]
+        rows.append({**settings, "chosen": [count.K for count in counts], "best_score": best_scores})
         print(rows[-1], flush=True)
     return {"candidates": AutoK().candidates, "rows": rows}
 
@@ -155,7 +155,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
     scene = generate_scene(TRAIN_IMAGES, SIZE, TRAIN_SEED)
     stage1 = Stage1.load(Run.open(run), device)
     last_column = stage1.config.map_size - 1
-    plain: list[torch.Tensor] = []  # descriptors in the images, [batch, 20, D] each
+    descriptors: list[torch.Tensor] = []  # descriptors in the images, [batch, 20, D] each
     mirrored: list[torch.Tensor] = []  # descriptors in the mirror images
     with torch.no_grad():
         for start in range(0, len(scene.images), 50):
@@ -163,7 +163,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
             maps, mirrored_features = stage1.phi.forward_with_mirror(pixels.float() / 255)
             xy = torch.from_numpy(scene.xy[start : start + 50]).float().clamp(0, SIZE - 1).to(device)
             cells = to_cells(xy)
-            plain.append(stage1.phi.describe(maps.features, cells))
+            descriptors.append(stage1.phi.describe(maps.features, cells))
             flipped = torch.stack([last_column - cells[..., 0], cells[..., 1]], dim=-1)
             mirrored.append(stage1.phi.describe(mirrored_features, flipped))
     visible = torch.from_numpy(scene.visible).to(device)
@@ -172,7 +172,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
         torch.zeros(len(image), 2, device=device),
         image,
         torch.ones(len(image), device=device),
-        torch.cat(plain)[visible],
+        torch.cat(descriptors)[visible],
     )
     described = DescribedPoints(points, torch.cat(mirrored)[visible])
     counts = [_choose_k(described, len(scene.images), seed, device) for seed in range(seeds)]
@@ -266,8 +266,8 @@ def _load_split(
 ) -> Split:
     folder = data / "images" / name
     truth = read_ground_truth(data / f"{name}.json", list_images([folder]))
-    selected = set(_sample_paths(folder, max_images))
-    truth = truth.select(np.flatnonzero([ref.path in selected for ref in truth.refs]))
+    selected_paths = set(_sample_paths(folder, max_images))
+    truth = truth.select(np.flatnonzero([ref.path in selected_paths for ref in truth.refs]))
     store = load_store(truth.refs, config.images, float("inf"), None)
     described = describe_images(phi, PixelFeed(store.pixels, device), config)
     return Split(described, truth, store.regions)

@@ -98,9 +98,9 @@ def estimate_all_reduce(gpus: int, size: float, assumptions: Assumptions = ASSUM
     gpus_per_node, nodes = split_into_nodes(gpus, assumptions)
     within_part = size / gpus_per_node
     between_part = within_part / nodes
-    within = 2 * (gpus_per_node - 1) * (within_part / assumptions.nvlink + assumptions.hop_nvlink)
-    between = 2 * (nodes - 1) * (between_part / assumptions.network + assumptions.hop_network)
-    return within + between
+    seconds_in_nodes = 2 * (gpus_per_node - 1) * (within_part / assumptions.nvlink + assumptions.hop_nvlink)
+    seconds_between_nodes = 2 * (nodes - 1) * (between_part / assumptions.network + assumptions.hop_network)
+    return seconds_in_nodes + seconds_between_nodes
 
 
 def count_sent_bytes(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> tuple[float, float]:

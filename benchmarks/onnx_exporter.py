@@ -338,12 +338,12 @@ def measure_speed(name: str, paths: dict[str, Path], images: Floats, rounds: int
         ratio = median(
             median(turn) / median(hand_turn) for turn, hand_turn in zip(turns, hand_turns, strict=True)
         )
-        fastest = min(map(min, turns))
+        fastest_call = min(map(min, turns))
         prefix = f"onnx_exporter_{name}_{variant}_batch{len(images)}"
         rows[prefix] = median(duration for turn in turns for duration in turn), "ms of processor time"
-        rows[f"{prefix}_fastest"] = fastest, "ms of processor time"
+        rows[f"{prefix}_fastest"] = fastest_call, "ms of processor time"
         rows[f"{prefix}_slower"] = 100 * (ratio - 1), "% slower than hand"
-        slower = 100 * (fastest / min(map(min, hand_turns)) - 1)
+        slower = 100 * (fastest_call / min(map(min, hand_turns)) - 1)
         rows[f"{prefix}_fastest_slower"] = slower, "% slower than hand"
     return rows
 

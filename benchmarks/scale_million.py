@@ -221,7 +221,7 @@ def read_memory() -> dict[str, int]:
 @contextmanager
 def track(peaks: Row, device: torch.device) -> Iterator[None]:
     """Measure the seconds of a block and the peaks of its memory; store them in `peaks`."""
-    highest: dict[str, int] = {}
+    peak_bytes: dict[str, int] = {}
     stopped = threading.Event()
 
     def sample() -> None:
@@ -229,7 +229,7 @@ def track(peaks: Row, device: torch.device) -> Iterator[None]:
         while not is_last:
             is_last = stopped.wait(SAMPLE_SECONDS)
             for name, value in read_memory().items():
-                highest[name] = max(value, highest.get(name, 0))
+                peak_bytes[name] = max(value, peak_bytes.get(name, 0))
 
     is_cuda = device.type == "cuda"
     if is_cuda:
@@ -246,8 +246,8 @@ def track(peaks: Row, device: torch.device) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join()
-    peaks["host_anon_peak_gib"] = _to_gib(highest.get("RssAnon"))
-    peaks["host_file_peak_gib"] = _to_gib(highest.get("RssFile"))
+    peaks["host_anon_peak_gib"] = _to_gib(peak_bytes.get("RssAnon"))
+    peaks["host_file_peak_gib"] = _to_gib(peak_bytes.get("RssFile"))
     peaks["gpu_peak_gib"] = _to_gib(torch.cuda.max_memory_allocated() if is_cuda else None)
 
 
@@ -384,11 +384,11 @@ def compute_features(encoder: Encoder, feed: PixelFeed, config: Config, work: Pa
     """Choose images and compute the same features as discovery; hold all of them at the same time."""
     rows = torch.from_numpy(evenly_spaced(len(feed), config.features.max_images))
     pixels = feed.pixels if len(rows) == len(feed) else feed.pixels[rows]
-    used = PixelFeed(pixels, feed.device, config.runtime.device_fraction)
-    whole = slice(0, len(used))
+    used_feed = PixelFeed(pixels, feed.device, config.runtime.device_fraction)
+    all_rows = slice(0, len(used_feed))
     try:
-        cells = [describe_cells(encoder, used, whole, config, work, flip) for flip in (False, True)]
-        describe_colors(used, whole, config.runtime.predict_batch)
+        cells = [describe_cells(encoder, used_feed, all_rows, config, work, flip) for flip in (False, True)]
+        describe_colors(used_feed, all_rows, config.runtime.predict_batch)
         del cells
     finally:
         remove_stored_cells(work)
@@ -415,8 +415,8 @@ def measure_recovery(arguments: argparse.Namespace, config: Config) -> Iterator[
     torch.manual_seed(0)
     phi = Phi(config.network)
     prepare_network(phi, device, config.runtime)
-    few = open_feed(arguments.work, min(WARM_UP_IMAGES, *arguments.images), config, device)
-    describe_images(phi, few, config)  # The first passes are slow: kernels are compiled.
+    warm_up_feed = open_feed(arguments.work, min(WARM_UP_IMAGES, *arguments.images), config, device)
+    describe_images(phi, warm_up_feed, config)  # The first passes are slow: kernels are compiled.
     for count in sorted(arguments.images):
         limited, fitting = limit_points(count, config, arguments.host_gib)
         feed = open_feed(arguments.work, count, limited, device)

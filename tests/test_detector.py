@@ -167,9 +167,9 @@ def test_detectors_on_encoders_are_saved_and_loaded(architecture: Architecture, 
     images = (random_images(3, 64) * 255).to(torch.uint8)
     assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
     assert detector_fingerprint(loaded) == detector_fingerprint(detector)
-    other = "zero-shot" if architecture == "encoder" else "encoder"
+    other_architecture = "zero-shot" if architecture == "encoder" else "encoder"
     path = tmp_path / "model" / "model.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"architecture": other}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architecture": other_architecture}))
     with pytest.raises(InputError, match=r"weights\.safetensors does not match .*model\.json"):
         Detector.load(tmp_path)
 
@@ -192,11 +192,11 @@ def test_a_detector_on_an_onnx_model_contains_a_copy_of_it(
     assert detector_fingerprint(loaded) == detector_fingerprint(detector)
     in_bfloat16 = Detector(detector.psi, detector.card, runtime=Runtime(precision="bf16"))
     assert (in_bfloat16.locate(images).xy - loaded.locate(images).xy).abs().median() < 0.5
-    other = Detector(loaded.psi, loaded.card)
-    assert not isinstance(other.psi, Psi)
+    other_detector = Detector(loaded.psi, loaded.card)
+    assert not isinstance(other_detector.psi, Psi)
     # The same weights on another ONNX model are another detector.
-    other.psi.encoder = build_encoder(f"onnx:{source}", make_model(["batch", 3, 32, 32]))
-    assert detector_fingerprint(other) != detector_fingerprint(detector)
+    other_detector.psi.encoder = build_encoder(f"onnx:{source}", make_model(["batch", 3, 32, 32]))
+    assert detector_fingerprint(other_detector) != detector_fingerprint(detector)
     (tmp_path / "model" / "features.safetensors").unlink()
     with pytest.raises(InputError, match=r"model\.json: cannot read the ONNX model '.*own\.onnx'"):
         Detector.load(tmp_path)

@@ -337,9 +337,9 @@ def test_temporal_pairs_of_a_video_change_the_result(
 ) -> None:
     path = tmp_path / "clip.avi"
     video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (96, 64))
-    wide = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
+    wide_image = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
     for shift in range(20):
-        video.write(np.roll(wide, shift % 5, axis=1)[..., ::-1])
+        video.write(np.roll(wide_image, shift % 5, axis=1)[..., ::-1])
     video.release()
     settings = QUICK | {"temporal.enabled": True}
     detector = discover(path, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
@@ -347,10 +347,10 @@ def test_temporal_pairs_of_a_video_change_the_result(
     assert points.xy.shape == (20, 4, 2)
     assert Run.open(tmp_path / "run").refs()[3].frame == 3
     request.getfixturevalue("without_report")
-    plain = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
+    plain_detector = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
     with pytest.raises(AssertionError):
         assert_same_tensors(tmp_path / "run", tmp_path / "plain")
-    assert plain.names == detector.names
+    assert plain_detector.names == detector.names
 
 
 def test_temporal_pairs_need_video_frames(photos: Path, tmp_path: Path) -> None:

@@ -114,12 +114,12 @@ def test_a_wrong_file_raises_with_its_name_and_installs_nothing(cache, publish, 
 
 
 def test_a_wrong_file_keeps_the_installed_weights(cache, publish, tmp_path):
-    good, bad = tmp_path / "good", tmp_path / "bad"
-    good.write_bytes(CONTENT)
-    bad.write_bytes(b"")
-    weights_cache.install_weights("alike-t", str(good))
+    good_folder, bad_folder = tmp_path / "good", tmp_path / "bad"
+    good_folder.write_bytes(CONTENT)
+    bad_folder.write_bytes(b"")
+    weights_cache.install_weights("alike-t", str(good_folder))
     with pytest.raises(InputError):
-        weights_cache.install_weights("alike-t", str(bad))
+        weights_cache.install_weights("alike-t", str(bad_folder))
     assert weights_cache.find_weights("alike-t").read_bytes() == CONTENT
     assert len(list(cache.iterdir())) == 1
 

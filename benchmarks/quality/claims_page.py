@@ -60,8 +60,12 @@ def build_claims_page(records: Sequence[Record]) -> str:
 
 def _build_introduction_section(records: Sequence[Record]) -> str:
     total = sum(len(experiment.seeds) for experiment in CLAIM_EXPERIMENTS)
-    missing = total - len(records)
-    left = f" {missing} of {total} runs have not been made yet; their cells show {NONE}." if missing else ""
+    num_missing = total - len(records)
+    left = (
+        f" {num_missing} of {total} runs have not been made yet; their cells show {NONE}."
+        if num_missing
+        else ""
+    )
     sizes = ", ".join(
         f"{_TITLES[data]} ({data}) {record['train_images']:,} and {record['validation_images']:,}"
         for data, record in {record["data"]: record for record in records}.items()

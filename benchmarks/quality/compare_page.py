@@ -62,8 +62,8 @@ def build_compare_page(rows: Sequence[Row]) -> str:
         chosen = [row for row in rows if row["data"] == data]
         if any(not row["failure"] for row in chosen):
             sections.append(_describe_dataset(title, chosen))
-    absent = [title for data, title in _TITLES.items() if all(row["data"] != data for row in rows)]
-    missing_data = f"; data: {'; '.join(absent)}" if absent else ""
+    absent_titles = [title for data, title in _TITLES.items() if all(row["data"] != data for row in rows)]
+    missing_data = f"; data: {'; '.join(absent_titles)}" if absent_titles else ""
     sections.append(f"Not yet measured: budgets of 8 minutes; more seeds{missing_data}.")
     return "\n\n".join(sections) + "\n"
 
@@ -125,12 +125,14 @@ def _describe_rank(finished: Sequence[Row]) -> str:
         [row for row in trained if row["method"] in _OWN_METHODS],
         [row for row in trained if row["method"] not in _OWN_METHODS],
     ]
-    best = sorted(
+    best_rows = sorted(
         (min(rows, key=lambda row: float(row["forward"])) for rows in groups if rows),
         key=lambda row: float(row["forward"]),
     )
-    sentence = f"`{best[0]['method']}` has the lowest error, {best[0]['forward']:.2f}"
-    if len(best) > 1:
-        group = "of our own" if best[1]["method"] in _OWN_METHODS else "of another paper"
-        sentence += f"; the best method {group}, `{best[1]['method']}`, has {best[1]['forward']:.2f}"
+    sentence = f"`{best_rows[0]['method']}` has the lowest error, {best_rows[0]['forward']:.2f}"
+    if len(best_rows) > 1:
+        group = "of our own" if best_rows[1]["method"] in _OWN_METHODS else "of another paper"
+        sentence += (
+            f"; the best method {group}, `{best_rows[1]['method']}`, has {best_rows[1]['forward']:.2f}"
+        )
     return sentence + "."

@@ -116,16 +116,16 @@ def _locate(detector: Detector, pixels: Tensor) -> dict[str, FloatArray]:
     """Return the landmarks [B, K, 2] of network images [B, 3, S, S] for each way of reading."""
     card = detector.card
     images = pixels.to(detector.device).float() / 255
-    plain = detector.psi(images)
-    as_detector = all_averaged = plain
+    maps_of_image = detector.psi(images)
+    as_detector = all_averaged = maps_of_image
     if card.flip_test:
-        mirrored = detector.psi(images.flip(-1)).flip(-1)[:, list(card.mirror)]
-        all_averaged = (plain + mirrored) / 2
+        maps_of_mirror_image = detector.psi(images.flip(-1)).flip(-1)[:, list(card.mirror)]
+        all_averaged = (maps_of_image + maps_of_mirror_image) / 2
         as_detector = all_averaged.clone()
         unpaired = landmarks_without_partner(card)
-        as_detector[:, unpaired] = plain[:, unpaired]
+        as_detector[:, unpaired] = maps_of_image[:, unpaired]
     maps: dict[str, tuple[Tensor, PeakMethod]] = {name: (as_detector, name) for name in READINGS}
-    maps |= {NOT_MIRRORED: (plain, card.refine), ALL_MIRRORED: (all_averaged, card.refine)}
+    maps |= {NOT_MIRRORED: (maps_of_image, card.refine), ALL_MIRRORED: (all_averaged, card.refine)}
     return {
         name: to_pixels(read_heatmaps(heatmaps, reading).cells).cpu().numpy()
         for name, (heatmaps, reading) in maps.items()

@@ -119,10 +119,12 @@ def _flatten(settings: Settings, prefix: str = "") -> dict[str, Any]:
     >>> _flatten({"K": 3, "flip": {"train": True}})
     {'K': 3, 'flip.train': True}
     """
-    flat: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in settings.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+        flattened |= (
+            _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
+    return flattened
 
 
 def build_run_name(name: str, seed: int) -> str:

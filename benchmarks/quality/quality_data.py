@@ -181,6 +181,6 @@ def write_annotated_points(folder: Path, labels: str, seed: int) -> Path:
             max_shift = OFFSET * image["width"] / 256
             moved = xy + rng.uniform(-max_shift, max_shift, xy.shape)
             # The shift must not push a point at the border out of the image.
-            inside = np.clip(moved, 0, np.array([image["width"], image["height"]]) - 1.0)
-            writer.writerows([image["file_name"], f"{x:.2f}", f"{y:.2f}"] for x, y in inside)
+            clipped = np.clip(moved, 0, np.array([image["width"], image["height"]]) - 1.0)
+            writer.writerows([image["file_name"], f"{x:.2f}", f"{y:.2f}"] for x, y in clipped)
     return path

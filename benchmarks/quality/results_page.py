@@ -95,16 +95,16 @@ def _build_introduction_section(quality: Quality) -> str:
 def _describe_missing_guesses(quality: Quality) -> str:
     """Describe which numbers are missing in quality.json because old runs did not record them."""
     stage1 = [row for row in quality["rows"] if row["stage"] == 1]
-    missing = []
+    sentences = []
     if not any("mean_shape_backward" in row for row in stage1):
-        missing.append(
+        sentences.append(
             "For Stage 1, the backward error of guessing was not recorded (a dash). In Stage 1, landmarks "
             "that were not found are filled in, which makes them easy to predict. The backward error of the "
             "found landmarks alone was not recorded either."
         )
     if not any(run.get("inter_ocular") for run in quality["runs"].values()):
-        missing.append("Inter-ocular errors of faces-yt68 were not recorded.")
-    return "".join(f" {sentence}" for sentence in missing)
+        sentences.append("Inter-ocular errors of faces-yt68 were not recorded.")
+    return "".join(f" {sentence}" for sentence in sentences)
 
 
 def _build_conditions_section() -> str:

@@ -101,20 +101,22 @@ def select_runs(names: Sequence[str]) -> list[Job]:
     # Variants are rows that share the run of their experiment.
     declared = (*EXPERIMENTS, *CLAIM_EXPERIMENTS)
     owners = {variant: experiment.name for experiment in declared for variant in experiment.variants}
-    wanted = {experiment.name for name in names for experiment in groups.get(name, ())}
-    wanted |= {owners.get(name, name) for name in names if name not in groups}
+    wanted_names = {experiment.name for name in names for experiment in groups.get(name, ())}
+    wanted_names |= {owners.get(name, name) for name in names if name not in groups}
     jobs = [
         (experiment, seed)
         for experiment in declared
         for seed in experiment.seeds
-        if experiment.name in wanted or build_run_name(experiment.name, seed) in wanted
+        if experiment.name in wanted_names or build_run_name(experiment.name, seed) in wanted_names
     ]
-    known = {
+    known_names = {
         name for experiment, seed in jobs for name in (experiment.name, build_run_name(experiment.name, seed))
     }
-    unknown = sorted(wanted - known)
-    if unknown:
-        raise SystemExit(f"unknown run '{unknown[0]}'; benchmarks/quality/experiments.py lists all runs")
+    unknown_names = sorted(wanted_names - known_names)
+    if unknown_names:
+        raise SystemExit(
+            f"unknown run '{unknown_names[0]}'; benchmarks/quality/experiments.py lists all runs"
+        )
     return jobs
 
 

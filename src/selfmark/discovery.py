@@ -432,7 +432,7 @@ def _create_run(
 
     notes: list[str] = []
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)
-    config, why = resolve_config(inputs, options, len(refs), device)
+    config, reason = resolve_config(inputs, options, len(refs), device)
     training, held_out = hold_out(refs, config)
     start = _find_start(options.start_from, config) if options.start_from else None
     input_names = [str(item) for item in inputs.inputs]
@@ -443,7 +443,7 @@ def _create_run(
     run.log(
         "start",
         preset=config.preset,
-        why=why,
+        why=reason,
         device=str(device),
         images=len(refs),
         K=config.K or "auto",

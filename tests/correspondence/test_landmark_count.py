@@ -96,10 +96,10 @@ def test_the_score_is_the_product_of_its_parts() -> None:
 
 def test_the_count_is_reproducible_and_empty_images_lower_the_detection() -> None:
     described = make_mixture(6, 1.0, 2)
-    few = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
-    assert find_count(described, few) == find_count(described, few)
-    with_empty = find_count(described, few, images=120)
-    assert with_empty.trials[1].detection < 0.55 * find_count(described, few).trials[1].detection
+    few_splits = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
+    assert find_count(described, few_splits) == find_count(described, few_splits)
+    with_empty = find_count(described, few_splits, images=120)
+    assert with_empty.trials[1].detection < 0.55 * find_count(described, few_splits).trials[1].detection
 
 
 # --- agreement ------------------------------------------------------------------------------------------

@@ -246,8 +246,8 @@ def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: 
 
 
 def test_the_folder_decides_between_files_of_the_same_name(tmp_path: Path) -> None:
-    both = [*make_refs("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
-    truth = read(tmp_path, make_valid_content(), both)
+    refs = [*make_refs("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
+    truth = read(tmp_path, make_valid_content(), refs)
     assert truth.refs == tuple(TRAIN)
     assert truth.notes == ()
 
@@ -583,19 +583,21 @@ JUNK = st.recursive(
     ),
     max_leaves=4,
 )
-FULL = make_valid_content()  # the next two lines add optional entries
-FULL["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
-FULL["annotations"][0]["pose"] = 3
+VALID_CONTENT = make_valid_content()  # the next two lines add optional entries
+VALID_CONTENT["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
+VALID_CONTENT["annotations"][0]["pose"] = 3
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.tuples(st.sampled_from(list_key_paths(FULL)), JUNK, st.booleans()), min_size=1, max_size=4)
+    st.lists(
+        st.tuples(st.sampled_from(list_key_paths(VALID_CONTENT)), JUNK, st.booleans()), min_size=1, max_size=4
+    )
 )
 def test_a_damaged_file_is_read_or_raises_an_input_error(
     tmp_path: Path, changes: list[tuple[tuple[Any, ...], Any, bool]]
 ) -> None:
-    content = copy.deepcopy(FULL)
+    content = copy.deepcopy(VALID_CONTENT)
     for keys, junk, remove in changes:
         target: Any = content
         try:

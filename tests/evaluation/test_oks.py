@@ -190,9 +190,9 @@ def test_equal_scores_are_ordered_as_in_coco() -> None:
 def test_coordinates_of_hidden_points_do_not_matter() -> None:
     scene = make_crowded_scene(3)
     visible_xy = np.where(scene["gt_visible"][..., None], scene["gt_xy"], np.nan)
-    plain = measure(scene)
+    unchanged = measure(scene)
     ours = measure({**scene, "gt_xy": visible_xy})
-    assert ours.ap.tolist() == plain.ap.tolist()
+    assert ours.ap.tolist() == unchanged.ap.tolist()
 
 
 def test_average_precision_matches_a_hand_computed_case() -> None:
@@ -241,9 +241,9 @@ def test_no_detection_scores_zero_and_no_visible_object_is_an_error() -> None:
     no_detections = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
     result = measure({**scene, **no_detections})
     assert result.ap.tolist() == result.ar.tolist() == [0.0] * len(THRESHOLDS)
-    hidden = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
+    scene_without_visible_points = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
     with pytest.raises(InputError, match="every object is a crowd or has no visible point"):
-        measure(hidden)
+        measure(scene_without_visible_points)
 
 
 def test_similarity_agrees_with_a_naive_loop() -> None:

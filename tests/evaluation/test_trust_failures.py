@@ -51,8 +51,8 @@ def _judge(
     monkeypatch.setattr(individuals, "load_encoder", lambda *_: TinyEncoder(is_symmetric=True))
     config = override(preset("tiny"), changes)
     checks = check_individuals(xy, pixels, config, torch.device("cpu"))
-    ones = np.ones(xy.shape[1])
-    evidence = TrustEvidence(ones, checks.appearance_error, checks.unexplained, ones)
+    full_scores = np.ones(xy.shape[1])
+    evidence = TrustEvidence(full_scores, checks.appearance_error, checks.unexplained, full_scores)
     return checks, judge_landmarks(evidence, config.evaluation)
 
 

@@ -166,11 +166,11 @@ def test_networks_that_turn_images_agree_with_torch(
 @pytest.mark.parametrize("make", [build_encoder_detector, build_zero_shot_detector])
 def test_half_precision_is_small_and_accurate(make: MakeDetector, lite0: Encoder, tmp_path: Path) -> None:
     detector = make(lite0)
-    single = write_float32(detector, tmp_path / "single.onnx")
-    half = write_float16(detector, tmp_path / "half.onnx")
-    assert half.stat().st_size < 0.6 * single.stat().st_size
+    single_file = write_float32(detector, tmp_path / "single.onnx")
+    half_file = write_float16(detector, tmp_path / "half.onnx")
+    assert half_file.stat().st_size < 0.6 * single_file.stat().st_size
     images = draw_pictures(12)
-    distance = (OnnxDetector(detector, half).locate(images).xy - detector.locate(images).xy).norm(dim=-1)
+    distance = (OnnxDetector(detector, half_file).locate(images).xy - detector.locate(images).xy).norm(dim=-1)
     assert 0 < distance.median() < 0.1
 
 

@@ -109,11 +109,11 @@ def test_boxes_agree_with_torch(detector: Detector, file: Path, tmp_path: Path) 
 def test_half_precision_is_small_and_accurate(
     detector: Detector, file: Path, pictures: list[npt.NDArray[np.uint8]], tmp_path: Path
 ) -> None:
-    half = write_float16(detector, tmp_path / "half.onnx")
-    assert half.stat().st_size < 0.6 * file.stat().st_size
-    weights = [tensor for tensor in onnx.load(half).graph.initializer if len(tensor.dims) == 4]
+    half_file = write_float16(detector, tmp_path / "half.onnx")
+    assert half_file.stat().st_size < 0.6 * file.stat().st_size
+    weights = [tensor for tensor in onnx.load(half_file).graph.initializer if len(tensor.dims) == 4]
     assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
-    float32, float16 = _open_session(file), _open_session(half)
+    float32, float16 = _open_session(file), _open_session(half_file)
     distances = []  # as fractions of the longer side
     for picture in pictures[:20]:
         expected, _ = _predict_points(float32, picture[None], WHOLE)

@@ -161,8 +161,12 @@ def test_label_studio_shows_trust_as_a_hint(predictions: list[Prediction], tmp_p
         "trust 0.00: do not rely on this landmark",
     ]
     unjudged = replace(JUDGED, trust=(), verdict=None)
-    other = _write("label-studio", predictions, unjudged, tmp_path / "unjudged")
-    labels = ElementTree.parse(other.with_name("label_config.xml")).getroot().findall("KeyPointLabels/Label")
+    unjudged_files = _write("label-studio", predictions, unjudged, tmp_path / "unjudged")
+    labels = (
+        ElementTree.parse(unjudged_files.with_name("label_config.xml"))
+        .getroot()
+        .findall("KeyPointLabels/Label")
+    )
     assert [label.get("hint") for label in labels] == [None] * 3
     label_interface: Any = pytest.importorskip("label_studio_sdk.label_interface")
     interface = label_interface.LabelInterface(config.read_text(encoding="utf-8"))

@@ -44,8 +44,8 @@ def test_features_of_a_turned_image_are_the_turned_features(rotations: int, turn
         rtol=0,
     )
     torch.testing.assert_close(averaged.norm(dim=1), torch.ones(2, 8, 8))
-    single = torch.rot90(_describe(images), turn, (2, 3))
-    assert (single - _describe(turned)).abs().max() > 0.1, (
+    single_rotation = torch.rot90(_describe(images), turn, (2, 3))
+    assert (single_rotation - _describe(turned)).abs().max() > 0.1, (
         "the features of one rotation should depend on the orientation"
     )
 

@@ -87,8 +87,8 @@ def test_views_are_read_alone_if_sharing_is_impossible(
     with share_reading([LEFT, RIGHT]):
         load_shared_store(crop_to(frames, LEFT), IMAGES, GIGABYTES, None)
         load_shared_store(crop_to(frames[:2], RIGHT), replace(IMAGES, size=16), GIGABYTES, None)
-        other = [replace(frames[0], frame=1, box=RIGHT)]
-        assert load_shared_store(other, IMAGES, GIGABYTES, None).refs == tuple(other)
+        other_refs = [replace(frames[0], frame=1, box=RIGHT)]
+        assert load_shared_store(other_refs, IMAGES, GIGABYTES, None).refs == tuple(other_refs)
     assert len(decoded) == 3, "other settings and a new frame are not shared"
     load_shared_store(crop_to(frames, RIGHT), IMAGES, GIGABYTES, None)
     assert len(decoded) == 4, "outside the context, nothing is kept"

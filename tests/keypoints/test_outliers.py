@@ -91,9 +91,11 @@ def test_equal_seeds_give_equal_points():
         torch.randn(count, 8, generator=make_generator()),
     )
     settings = FirstKeypoints(outlier_sample=30, outlier_neighbors=5)
-    first, second, different = (remove_outliers(points, settings, make_generator(seed)) for seed in (4, 4, 5))
+    first, second, with_other_seed = (
+        remove_outliers(points, settings, make_generator(seed)) for seed in (4, 4, 5)
+    )
     assert torch.equal(first.xy, second.xy)
-    assert not torch.equal(first.xy, different.xy)
+    assert not torch.equal(first.xy, with_other_seed.xy)
 
 
 def test_points_without_descriptors_are_returned_unchanged():

@@ -82,11 +82,11 @@ def test_with_one_image_points_follow_translation_rotation_and_scale() -> None:
     learned = fit_point_map(
         _make_examples(SHAPE[None], points), compute_mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
     )
-    ones = np.ones((1, K))
-    assert np.abs(learned.predict(SHAPE[None], ones) - points).max() < 1e-9
+    full_scores = np.ones((1, K))
+    assert np.abs(learned.predict(SHAPE[None], full_scores) - points).max() < 1e-9
     change = (2.5, 0.6, (30.0, 250.0))
     expected = _transform(points, *change)
-    moved = learned.predict(_transform(SHAPE[None], *change), ones)
+    moved = learned.predict(_transform(SHAPE[None], *change), full_scores)
     assert np.abs(moved - expected).max() < 0.1  # not exact, because the alignment is slightly regularized
 
 
@@ -154,8 +154,8 @@ def test_the_mean_shape_of_rotated_and_scaled_copies_is_the_shape() -> None:
 def test_landmarks_all_in_one_place_give_finite_points() -> None:
     landmarks = np.full((2, K, 2), 50.0)
     points = np.full((2, L, 2), 60.0)
-    for reference in (make_empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
-        learned = fit_point_map(_make_examples(landmarks, points), reference, ridge=0.1)
+    for reference_shape in (make_empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
+        learned = fit_point_map(_make_examples(landmarks, points), reference_shape, ridge=0.1)
         np.testing.assert_allclose(learned.predict(landmarks, np.ones((2, K))), points)
 
 

@@ -33,8 +33,8 @@ def mirrored(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of images whose lower half is another view: the upper half upside down, in other colors."""
     folder = tmp_path_factory.mktemp("mirrored")
     for index, image in enumerate(scene.images[:12]):
-        both = np.concatenate([image, 255 - image[::-1]])
-        cv2.imwrite(str(folder / f"{index:03d}.png"), both[..., ::-1])
+        two_views = np.concatenate([image, 255 - image[::-1]])
+        cv2.imwrite(str(folder / f"{index:03d}.png"), two_views[..., ::-1])
     return folder
 
 

@@ -151,8 +151,8 @@ def test_a_body_must_arrive_in_time(encoding: str, hasty_server: ToyServer) -> N
 
 
 def test_the_token_is_checked_before_the_parameters(shared_server: ToyServer) -> None:
-    many = "&".join(f"a{number}=1" for number in range(30))
-    for query in (many, "a=" + "b" * 4_000, "%ff=%ff&" * 25):
+    many_arguments = "&".join(f"a{number}=1" for number in range(30))
+    for query in (many_arguments, "a=" + "b" * 4_000, "%ff=%ff&" * 25):
         assert httpx.get(f"{shared_server.origin}/api/card?{query}").status_code == 403
         assert shared_server.client.get(f"/api/card?{query}").status_code == 400
     headers = {f"x-{number}": "a" * 1_000 for number in range(40)}

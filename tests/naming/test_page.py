@@ -258,8 +258,8 @@ def test_landmarks_at_the_same_point_can_be_clicked_separately(browser: Any, tmp
     with serve(folder, shown) as running, visit(browser, running.address) as visited:
         page = wait_until_ready(visited)
         places = [get_center(page, landmark) for landmark in range(6)]
-        apart = [math.dist(a, b) for index, a in enumerate(places) for b in places[:index]]
-        assert min(apart) >= 24, "marks of 11 pixels with an outline of 2 do not cover each other"
+        distances = [math.dist(a, b) for index, a in enumerate(places) for b in places[:index]]
+        assert min(distances) >= 24, "marks of 11 pixels with an outline of 2 do not cover each other"
         for landmark in range(6):
             page.mouse.click(*places[landmark])
             assert page.get_attribute(f".entry[data-landmark='{landmark}']", "aria-current") == "true"
@@ -356,12 +356,12 @@ def test_landmarks_are_selected_connected_and_named_by_touch(browser: Any, toy: 
         page.tap("#expand")
         _swipe(page)
         page.wait_for_function("() => document.getElementById('row').value === '2'")
-        small = page.evaluate(
+        small_size = page.evaluate(
             "() => [...document.querySelectorAll('button, select, input')].filter(node => node.offsetParent"
             " && !node.matches('.crop, .thumbnail, .side-name, .tiny, .swatch input')"
             " && node.offsetHeight < 32).map(node => node.id || node.className || node.textContent)"
         )
-        assert small == [], "too small for touch"
+        assert small_size == [], "too small for touch"
         assert find_problems(visited) == []
 
 

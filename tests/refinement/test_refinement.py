@@ -68,17 +68,17 @@ def corrected(pictures: Path, tmp_path: Path) -> Path:
 def test_corrections_move_the_landmarks_of_other_images(
     corrected: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    others = [str(ref.path) for ref in list_images([str(pictures)])[4:]]
-    before, weights = Detector.load(corrected)(others).xy, corrected / "model" / "weights.safetensors"
-    original = weights.read_bytes()
+    other_pictures = [str(ref.path) for ref in list_images([str(pictures)])[4:]]
+    before, weights = Detector.load(corrected)(other_pictures).xy, corrected / "model" / "weights.safetensors"
+    original_weights = weights.read_bytes()
     assert selfmark("refine", corrected, *FAST) == 0
     assert "64 points in 4 images" in capsys.readouterr().out.replace("\n", " ")
     record = read_card(corrected / "model").provenance["refined"]
     assert record["error_before"] == pytest.approx(100 * np.hypot(*SHIFT) / 192, rel=1e-3)
     assert record["error_after"] < 0.8 * record["error_before"], "in images left out of the training"
-    moved = np.median(Detector.load(corrected)(others).xy - before, axis=(0, 1))
+    moved = np.median(Detector.load(corrected)(other_pictures).xy - before, axis=(0, 1))
     assert moved @ SHIFT > 0.3 * SHIFT @ SHIFT, "landmarks of images without corrections move too"
-    assert (corrected / "model-original" / "weights.safetensors").read_bytes() == original
+    assert (corrected / "model-original" / "weights.safetensors").read_bytes() == original_weights
 
     # A second refinement starts from the original, so it gives the same weights. Names are kept.
     refined, _ = read_tensors(weights)
@@ -89,7 +89,7 @@ def test_corrections_move_the_landmarks_of_other_images(
     refined_again, _ = read_tensors(weights)
     assert all(torch.equal(refined[name], refined_again[name]) for name in refined)
     assert selfmark("refine", corrected, "--undo") == 0
-    assert weights.read_bytes() == original
+    assert weights.read_bytes() == original_weights
     assert read_card(corrected / "model").names[0] == "nose"
     assert not (corrected / "model-original").exists()
     assert selfmark("refine", corrected, "--undo") == 2
@@ -105,13 +105,13 @@ def test_corrections_stay_with_their_landmarks_when_names_are_edited(
     for annotation in content["annotations"]:
         annotation["keypoints"][3:] = [0] * (3 * 15)  # only landmark 0 was corrected
     labels.write_text(json.dumps(content))
-    quick = [*FAST, "--set=refinement.iterations=1", "--force"]
+    quick_options = [*FAST, "--set=refinement.iterations=1", "--force"]
     expected = 100 * np.hypot(*SHIFT) / 192
     swapped = (card.names[1], card.names[0], *card.names[2:])
     for names in (swapped, ("nose", *card.names[1:])):
         write_card(replace(read_card(corrected / "model"), names=names), corrected / "model")
         for folder in (corrected, corrected / "model"):
-            assert selfmark("refine", folder, "--labels", labels, *quick) == 0
+            assert selfmark("refine", folder, "--labels", labels, *quick_options) == 0
             record = read_card(corrected / "model").provenance["refined"]
             assert (record["points"], record["error_before"]) == (4, pytest.approx(expected, rel=1e-3))
     # A file from elsewhere is matched by names: points without a landmark are listed.
@@ -120,7 +120,7 @@ def test_corrections_stay_with_their_landmarks_when_names_are_edited(
     copy = corrected / "copy.json"
     copy.write_text(json.dumps(content))
     capsys.readouterr()
-    assert selfmark("refine", corrected, "--labels", copy, *quick) == 0
+    assert selfmark("refine", corrected, "--labels", copy, *quick_options) == 0
     error = " ".join(capsys.readouterr().err.split())
     assert f"copy.json: 1 point was left out, because no landmark has the name: {card.names[0]}." in error
     content["categories"][0]["keypoints"].append("tail")
@@ -128,7 +128,7 @@ def test_corrections_stay_with_their_landmarks_when_names_are_edited(
     for annotation in content["annotations"]:
         annotation["keypoints"] += [0, 0, 0]
     labels.write_text(json.dumps(content))
-    assert selfmark("refine", corrected, *quick) == 2
+    assert selfmark("refine", corrected, *quick_options) == 2
     assert "was made for a detector with 17 landmarks, but this detector has 16" in capsys.readouterr().err
 
 
@@ -164,11 +164,11 @@ def test_unusable_inputs_are_reported(
     corrected: Path, labeled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(corrected / "corrections")
-    foreign = labeled / "labels.json"
+    foreign_labels = labeled / "labels.json"
     for arguments, message in (
         ([corrected], "nothing was corrected yet: correct some images with 'selfmark correct"),
-        ([corrected, "--labels", foreign], "has the name of a landmark"),
-        (["demo", "--labels", foreign], "the demo model inside selfmark cannot be refined"),
+        ([corrected, "--labels", foreign_labels], "has the name of a landmark"),
+        (["demo", "--labels", foreign_labels], "the demo model inside selfmark cannot be refined"),
     ):
         assert selfmark("refine", *arguments, "--device=cpu") == 2
         assert message in capsys.readouterr().err
@@ -189,11 +189,11 @@ def test_landmarks_without_labels_hardly_move(quick_run: Path) -> None:
     examples = describe_views(
         network, LabeledPixels(pixels, xy, present), 2, replace(Augment(), rotation=0.0), None, generator
     )
-    plain = examples.features[::2].float()
+    plain_features = examples.features[::2].float()
     settings = replace(config.refinement, iterations=60, keep_weight=20.0)
     head = train_head(network, examples, None, settings, sigma=2.0, generator=generator)
     with torch.no_grad():
-        before, after = network.read(network.head, plain), network.read(head, plain)
+        before, after = network.read(network.head, plain_features), network.read(head, plain_features)
     changes = (after - before).square().mean(dim=(0, 2, 3))
     assert changes[1:].max() < 0.3 * changes[0]
     label_cell = (20 + 0.5) / 4 - 0.5  # heatmap coordinate of a label at pixel 20
@@ -218,7 +218,7 @@ def test_the_original_is_kept_if_a_refinement_is_killed_between_two_files(
     corrected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kill a refinement and its undoing right before each of the files gets its final name."""
-    original = (corrected / "model" / "weights.safetensors").read_bytes()
+    original_weights = (corrected / "model" / "weights.safetensors").read_bytes()
     refined = build_refined(corrected)
     replace_file, calls, last_call = os.replace, 0, 0
 
@@ -236,13 +236,13 @@ def test_the_original_is_kept_if_a_refinement_is_killed_between_two_files(
         weights = folder / "model" / "weights.safetensors"
         with contextlib.suppress(KeyboardInterrupt):
             save_refined(refined, folder)
-            assert weights.read_bytes() != original
+            assert weights.read_bytes() != original_weights
             selfmark("refine", folder, "--undo")
         assert calls >= min(last_call, 5)
         calls = 100
         if refine_run.is_refined(folder / "model"):
             assert selfmark("refine", folder, "--undo") == 0
-        assert weights.read_bytes() == original
+        assert weights.read_bytes() == original_weights
         assert not refine_run.is_refined(folder / "model")
 
 

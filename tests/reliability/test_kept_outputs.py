@@ -47,13 +47,13 @@ def _require_refusal(
     assert message in read_refusal(folder, capsys, *command)
 
 
-@pytest.mark.parametrize("inside", ["", "model", "new/folder"])
+@pytest.mark.parametrize("subfolder", ["", "model", "new/folder"])
 @pytest.mark.parametrize(
     "command", ["predict", "evaluate", "export", "check", "datasets", "reproduce", "save"]
 )
 def test_no_command_writes_into_another_run(
     command: str,
-    inside: str,
+    subfolder: str,
     quick_run: Path,
     other: Path,
     photos: Path,
@@ -66,7 +66,7 @@ def test_no_command_writes_into_another_run(
 
     monkeypatch.setattr(Detector, "locate", fail)
     root = face_miniatures.make_celeba(tmp_path / "celeba")
-    output = other / inside
+    output = other / subfolder
     arguments: dict[str, tuple[object, ...]] = {
         "predict": ("predict", quick_run, photos, "-o", output, "--overwrite"),
         "evaluate": ("evaluate", quick_run, photos, "-o", output),

@@ -136,12 +136,12 @@ def test_charts_and_scatter_plots_are_not_blank(browser: Any, report: Path, sche
         # The page has one chart of curves, two scatter plots, three charts of losses and one of rounds.
         assert len(figures) == 1 + 2 + 3 + 1
         for svg in figures:
-            inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
-            assert _measure_ink(inside) > 0.01
+            color_inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
+            assert _measure_ink(color_inside) > 0.01
             for line in svg.query_selector_all(".line, .over"):
                 stroke = line.evaluate("line => getComputedStyle(line).stroke")
                 color = np.array([int(part) for part in re.findall(r"\d+", stroke)[:3]])
-                assert (np.abs(inside - color).max(axis=2) < 40).sum() > 15
+                assert (np.abs(color_inside - color).max(axis=2) < 40).sum() > 15
     blank = np.full((50, 50, 3), 245)
     assert _measure_ink(blank) == 0.0
 

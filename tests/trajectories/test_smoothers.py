@@ -44,10 +44,10 @@ def test_the_running_median_agrees_with_a_loop(xy: Floats, weight: Floats) -> No
             assert smooth[row, axis] == pytest.approx(_compute_naive_median(xy[rows, axis], weight[rows]))
     middle = (smooth[3] * 1 + smooth[6] * 2) / 3  # Row 5 is two thirds of the way from row 3 to row 6.
     np.testing.assert_allclose(smooth[5], middle)
-    even = smooth_median(xy, np.ones(40), 2)
-    np.testing.assert_allclose(even[0], np.median(xy[:3], axis=0))
-    np.testing.assert_allclose(even[1], np.median(xy[:4], axis=0))
-    np.testing.assert_allclose(even[20], np.median(xy[18:23], axis=0))
+    smoothed = smooth_median(xy, np.ones(40), 2)
+    np.testing.assert_allclose(smoothed[0], np.median(xy[:3], axis=0))
+    np.testing.assert_allclose(smoothed[1], np.median(xy[:4], axis=0))
+    np.testing.assert_allclose(smoothed[20], np.median(xy[18:23], axis=0))
 
 
 def test_savitzky_golay_agrees_with_scipy_and_polyfit(xy: Floats, weight: Floats) -> None:
@@ -61,9 +61,9 @@ def test_savitzky_golay_agrees_with_scipy_and_polyfit(xy: Floats, weight: Floats
 
 
 def test_a_filter_keeps_a_position_without_neighbors(xy: Floats) -> None:
-    alone = np.zeros(40)
-    alone[7] = 0.5
-    for smooth in (smooth_median(xy, alone, 2), smooth_savitzky_golay(xy, alone, 2, 2)):
+    single_weight = np.zeros(40)
+    single_weight[7] = 0.5
+    for smooth in (smooth_median(xy, single_weight, 2), smooth_savitzky_golay(xy, single_weight, 2, 2)):
         np.testing.assert_allclose(smooth, np.tile(xy[7], (40, 1)), atol=1e-6)
     np.testing.assert_allclose(smooth_kalman(xy[7:8], np.array([0.5]), np.zeros(1), 0.1), xy[7:8], atol=1e-6)
 

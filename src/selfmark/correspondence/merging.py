@@ -43,8 +43,8 @@ def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tu
     """
     difference = cells[:, :, None] - cells[:, None]
     is_near = difference.square().sum(-1) < max_distance**2
-    both = is_confident[:, :, None] & is_confident[:, None]
-    return is_confident.sum(0), (is_near & both).sum(0)
+    are_both_confident = is_confident[:, :, None] & is_confident[:, None]
+    return is_confident.sum(0), (is_near & are_both_confident).sum(0)
 
 
 def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArray:

@@ -107,10 +107,10 @@ def _find_files(
                     f"{image.where.removeprefix(f'{labels}: ')} '{image.file_name}' was recognized as {file}"
                 )
             if file in owner:
-                other = wanted[owner[file]]
+                other_image = wanted[owner[file]]
                 raise InputError(
-                    f"{image.where} '{image.file_name}' and {other.where} '{other.file_name}' both match "
-                    f"{file} only; give the images of both, in separate folders"
+                    f"{image.where} '{image.file_name}' and {other_image.where} '{other_image.file_name}' "
+                    f"both match {file} only; give the images of both, in separate folders"
                 )
             file_of[name], owner[file] = file, name
     for name, image in wanted.items():
@@ -134,13 +134,13 @@ def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImag
     """Return the only candidate, or else the candidate that is beside the label file."""
     if len(files) == 1:
         return next(iter(files))
-    beside = [file for file in map(os.path.realpath, _find_files_beside(labels, name)) if file in files]
-    if not beside:
+    files_beside = [file for file in map(os.path.realpath, _find_files_beside(labels, name)) if file in files]
+    if not files_beside:
         first, second = sorted(files)[:2]
         raise InputError(
             f"{image.where} '{image.file_name}' may be {first} or {second}; give only the intended folder"
         )
-    return beside[0]
+    return files_beside[0]
 
 
 def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
@@ -148,8 +148,10 @@ def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
 
     Training and test images often have the same file names, but test/001.jpg must not match train/001.jpg.
     """
-    own = next(_find_files_beside(labels, name), None)
-    return own is not None and os.path.isfile(file) and os.path.getsize(own) != os.path.getsize(file)
+    own_file = next(_find_files_beside(labels, name), None)
+    return (
+        own_file is not None and os.path.isfile(file) and os.path.getsize(own_file) != os.path.getsize(file)
+    )
 
 
 def _find_files_beside(labels: Path, name: PathParts) -> Iterator[str]:

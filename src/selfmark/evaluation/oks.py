@@ -219,17 +219,17 @@ def _choose_objects(
         return chosen
     # As in COCO, thresholds are limited to slightly less than 1, so that a threshold of 1 can be reached.
     required = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]
-    free = np.ones((len(min_similarity), similarity.shape[1]), bool)
+    is_free = np.ones((len(min_similarity), similarity.shape[1]), bool)
     for index, similar in enumerate(similarity):
-        possible = (free | crowd) & (similar >= required)
-        regular = possible & ~ignored
+        is_possible = (is_free | crowd) & (similar >= required)
+        is_regular = is_possible & ~ignored
         # COCO visits ignored objects after all others.
-        eligible = np.where(regular.any(axis=1, keepdims=True), regular, possible)
+        eligible = np.where(is_regular.any(axis=1, keepdims=True), is_regular, is_possible)
         rows = np.flatnonzero(eligible.any(axis=1))  # thresholds at which the detection takes an object
         # Of objects with equal similarity, COCO takes the last one, so the first maximum is sought backwards.
         backwards = np.where(eligible, similar, -1.0)[rows, ::-1]
         chosen[rows, index] = similarity.shape[1] - 1 - np.argmax(backwards, axis=1)
-        free[rows, chosen[rows, index]] = False
+        is_free[rows, chosen[rows, index]] = False
     return chosen
 
 
@@ -244,7 +244,7 @@ def _interpolated_precision(is_match: BoolArray, num_targets: int) -> FloatArray
     """
     matches = np.cumsum(is_match)
     precision = matches / np.arange(1, len(is_match) + 1)
-    best = np.maximum.accumulate(precision[::-1])[::-1]
+    best_precision = np.maximum.accumulate(precision[::-1])[::-1]
     index = np.searchsorted(matches / num_targets, RECALLS, side="left")
-    curve: FloatArray = np.append(best, 0.0)[index]
+    curve: FloatArray = np.append(best_precision, 0.0)[index]
     return curve

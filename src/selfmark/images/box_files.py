@@ -95,8 +95,8 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
         field: next((header.index(name) for name in names if name in header), None)
         for field, names in _COLUMNS.items()
     }
-    missing = [name for name in "xywh" if column_of[name] is None]
-    if missing or (column_of["image"] is None and column_of["frame"] is None):
+    missing_columns = [name for name in "xywh" if column_of[name] is None]
+    if missing_columns or (column_of["image"] is None and column_of["frame"] is None):
         raise InputError(
             f"{path}: the first line must name the columns image or frame (or both), x, y, w, h, and "
             f"optionally track; it is '{','.join(header)[:80]}'"

@@ -130,13 +130,13 @@ class _Matcher:
         """
         parts = PurePath(file_box.image).parts
         agreement = {path: _count_common_suffix(parts, Path(os.path.abspath(path)).parts) for path in paths}
-        best = [path for path in agreement if agreement[path] == max(agreement.values())]
-        if len(best) > 1:
+        best_paths = [path for path in agreement if agreement[path] == max(agreement.values())]
+        if len(best_paths) > 1:
             raise InputError(
-                f"{file_box.where}: '{file_box.image}' matches both {best[0]} and {best[1]}; "
-                + _advise_on_ambiguity(file_box, best)
+                f"{file_box.where}: '{file_box.image}' matches both {best_paths[0]} and {best_paths[1]}; "
+                + _advise_on_ambiguity(file_box, best_paths)
             )
-        return best[0] if best else None
+        return best_paths[0] if best_paths else None
 
 
 def _advise_on_ambiguity(file_box: FileBox, matches: Sequence[Path]) -> str:

@@ -170,11 +170,11 @@ def track_points(
     forward, forward_status, _ = cv2.calcOpticalFlowPyrLK(
         source, target, start, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
-    back, back_status, _ = cv2.calcOpticalFlowPyrLK(
+    returned_points, return_status, _ = cv2.calcOpticalFlowPyrLK(
         target, source, forward, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
-    error = np.linalg.norm((back - start).reshape(-1, 2), axis=1)
-    is_tracked = (forward_status.ravel() == 1) & (back_status.ravel() == 1)
+    error = np.linalg.norm((returned_points - start).reshape(-1, 2), axis=1)
+    is_tracked = (forward_status.ravel() == 1) & (return_status.ravel() == 1)
     return forward.reshape(-1, 2).astype(np.float32), is_tracked & (error <= settings.max_return_error)
 
 

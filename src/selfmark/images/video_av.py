@@ -64,9 +64,9 @@ def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np
     size = (first[1].shape[1], first[1].shape[0])
     seconds = np.asarray((index.times - index.times[:1]) * index.unit, dtype=np.float64)
     # Frames that are missing at the end of the file have no time; assume the average frame rate for them.
-    missing = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
+    missing_seconds = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
     if len(seconds):
-        seconds = np.concatenate([seconds, seconds[-1] + missing])
+        seconds = np.concatenate([seconds, seconds[-1] + missing_seconds])
     else:
         seconds = np.arange(index.frames) / (index.rate or 1.0)
     return index.frames, index.rate, size, seconds
@@ -118,14 +118,14 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                 return  # The file ended before the remaining targets.
 
 
-def _decode(container: Any, stream: Any, index: _Index, previous: int) -> Iterator[tuple[int, Any]]:
+def _decode(container: Any, stream: Any, index: _Index, previous_number: int) -> Iterator[tuple[int, Any]]:
     """Decode frames and yield them with their numbers; damaged frames are counted, but not yielded.
 
-    `previous` is the number of the frame decoded last; -1 at the start.
+    `previous_number` is the number of the frame decoded last; -1 at the start.
     """
     import av
 
-    number = previous
+    number = previous_number
     for packet in itertools.chain(_packets(container, stream), [None]):  # None flushes the decoder
         try:
             decoded = stream.decode(packet)
@@ -147,13 +147,13 @@ def _packets(container: Any, stream: Any) -> Iterator[Any]:
         return
 
 
-def _frame_number(index: _Index, frame: Any, previous: int) -> int:
-    """Return the rank of a frame's display time, or `previous` + 1 if its time is unknown."""
+def _frame_number(index: _Index, frame: Any, previous_number: int) -> int:
+    """Return the rank of a frame's display time, or `previous_number` + 1 if its time is unknown."""
     if frame.pts is not None and len(index.times):
         rank = int(np.searchsorted(index.times, frame.pts))
         if rank < len(index.times) and index.times[rank] == frame.pts:
             return rank
-    return previous + 1
+    return previous_number + 1
 
 
 def _key_frame_before(index: _Index, frame: int) -> int:

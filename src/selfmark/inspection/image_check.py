@@ -91,7 +91,7 @@ def check_images(
             (*dict.fromkeys(ref.path for ref in images), *inputs.inputs, regions.boxes),
         ),
     )
-    config, why = resolve_config(inputs, options, len(refs), device)
+    config, reason = resolve_config(inputs, options, len(refs), device)
     # Images that need more than `store_gigabytes` are kept in the file images.u8 of the output folder.
     store = load_store(
         refs,
@@ -110,7 +110,7 @@ def check_images(
         remove_file(output / "images.u8")
     first, *warnings = describe_survey(survey)
     planned = (
-        f"preset {config.preset} ({why}), {config.K or 'an automatic number of'} landmarks: "
+        f"preset {config.preset} ({reason}), {config.K or 'an automatic number of'} landmarks: "
         f"{describe_estimate(estimate, device)}"
     )
     result = ImageCheck(

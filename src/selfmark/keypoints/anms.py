@@ -44,19 +44,19 @@ def suppress_non_maxima(
     if len(xy) <= count:
         return np.arange(len(xy))
     max_count = int(count * (1 + tolerance))
-    # The reach of a square is how far it extends from its point. Squares of reach `small` select at least
-    # `count` points, unless `small` is 1.
-    small, large = 1, max(width, height)
-    while large - small > 1:
-        reach = (small + large) // 2
+    # The reach of a square is how far it extends from its point. Squares of reach `low` select at least
+    # `count` points, unless `low` is 1.
+    low, high = 1, max(width, height)
+    while high - low > 1:
+        reach = (low + high) // 2
         num_selected = len(cover_with_squares(xy, reach, width, height, limit=max_count + 1))
         if num_selected < count:
-            large = reach
+            high = reach
         else:
-            small = reach
+            low = reach
             if num_selected <= max_count:
                 break
-    return cover_with_squares(xy, small, width, height, limit=count)
+    return cover_with_squares(xy, low, width, height, limit=count)
 
 
 def cover_with_squares(xy: FloatArray, reach: int, width: int, height: int, limit: int) -> Indices:

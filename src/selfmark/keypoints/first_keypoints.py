@@ -49,9 +49,9 @@ def detect_first_keypoints(
             xy = (detected.xy + 0.5) * scale - 0.5
             rectangle = torch.as_tensor(bounds[start:stop], dtype=torch.float32, device=xy.device)
             low, high = rectangle[detected.image_index].chunk(2, dim=1)
-            inside = ((xy >= low) & (xy <= high)).all(dim=1)
+            is_inside = ((xy >= low) & (xy <= high)).all(dim=1)
             converted = Keypoints(xy, detected.image_index + start, detected.score, detected.descriptor)
-            parts.append(converted.select(inside))
+            parts.append(converted.select(is_inside))
             if on_progress is not None:
                 on_progress(stop - rows.start, rows.stop - rows.start)
         points = concatenate_keypoints(parts)

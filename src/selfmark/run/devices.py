@@ -86,8 +86,8 @@ def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
     """
     if images.device.type == "cpu":
         return images
-    missing = padded_count(len(images), max_images) - len(images)
-    return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else images
+    num_missing = padded_count(len(images), max_images) - len(images)
+    return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, num_missing)) if num_missing else images
 
 
 def padded_count(count: int, max_images: int) -> int:

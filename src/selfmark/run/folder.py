@@ -485,9 +485,9 @@ class Run:
             save: writes the training state to the first path and moves the old file to the second.
         """
         if self.group.is_leader:
-            newest, previous = self._checkpoint_paths(stage)
+            newest_path, previous_path = self._checkpoint_paths(stage)
             with self.report_disk_errors():
-                save(newest, previous)
+                save(newest_path, previous_path)
         self.log("checkpoint", stage=stage, iteration=iteration)
 
     def _checkpoint_paths(self, stage: str) -> tuple[Path, Path]:

@@ -206,13 +206,13 @@ class ProcessGroup:
         """
         if self.size == 1:
             return tuple(compute(slice(0, count)))
-        smallest = -int(self.all_max(torch.tensor([-pass_size], device=self.device)).item())
-        own = self.shard(count, smallest)
+        smallest_pass = -int(self.all_max(torch.tensor([-pass_size], device=self.device)).item())
+        own_items = self.shard(count, smallest_pass)
         # If there are fewer passes than processes, some processes have no items. They compute a pass and keep
         # no row of it, because all processes have to gather tensors of the same types and shapes.
-        computed = own if own.start < own.stop else slice(0, min(smallest, count))
+        computed = own_items if own_items.start < own_items.stop else slice(0, min(smallest_pass, count))
         tensors = self.run_on_all(lambda: compute(computed))
-        kept = tensors if computed == own else [tensor[:0] for tensor in tensors]
+        kept = tensors if computed == own_items else [tensor[:0] for tensor in tensors]
         return tuple(self.gather_rows(tensor.to(self.device)).to(tensor.device) for tensor in kept)
 
     @property

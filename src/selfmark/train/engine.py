@@ -167,8 +167,8 @@ def build_method_state(
     """
     execution = psi.backend.execution
     in_psi = set(psi.parameters())
-    others = nn.ParameterList(p for p in network.parameters() if p not in in_psi)
-    parts: list[tuple[nn.Module, float]] = [(psi, 1.0), (others, 1.0)]
+    other_parameters = nn.ParameterList(p for p in network.parameters() if p not in in_psi)
+    parts: list[tuple[nn.Module, float]] = [(psi, 1.0), (other_parameters, 1.0)]
     not_empty = [(part, scale) for part, scale in parts if any(True for _ in part.parameters())]
     optimizer = FlatAdamW(not_empty, lr, weight_decay=0.0, copy_dtype=execution.weight_dtype)
     optimizer.remedy = f"start a new run with a lower learning rate of its method than {lr:g}"

@@ -16,8 +16,8 @@ NUM_TRAIN = 16  # images in the training split; the others are for testing
 
 _JOINTS = [f"{side}_{part}" for part in ("shoulder", "elbow", "wrist") for side in ("left", "right")]
 _LEGS = [f"{side}_{part}" for part in ("hip", "knee", "ankle") for side in ("left", "right")]
-_FIVE = ["left_eye", "right_eye", "nose", "left_mouth_corner", "right_mouth_corner"]
-_SIXTY_EIGHT = [
+_FIVE_FACE_POINTS = ["left_eye", "right_eye", "nose", "left_mouth_corner", "right_mouth_corner"]
+_SIXTY_EIGHT_FACE_POINTS = [
     *(f"jaw_{n}" for n in range(17)),
     *(f"{side}_brow_{n}" for side in ("right", "left") for n in range(5)),
     *(f"nose_{n}" for n in range(9)),
@@ -27,10 +27,10 @@ _SIXTY_EIGHT = [
 # Mapping from the data set to its point names and its normalizer. The normalizer "box" is the size of the box
 # around the visible points, and "bbox" that of the annotated box.
 DATASETS: dict[str, tuple[list[str], str]] = {
-    "celeba": (_SIXTY_EIGHT, "inter_ocular"),
-    "aflw": (_SIXTY_EIGHT, "inter_ocular"),
-    "ls3d": (_SIXTY_EIGHT, "box"),
-    "mtfl": (_FIVE, "inter_ocular"),
+    "celeba": (_SIXTY_EIGHT_FACE_POINTS, "inter_ocular"),
+    "aflw": (_SIXTY_EIGHT_FACE_POINTS, "inter_ocular"),
+    "ls3d": (_SIXTY_EIGHT_FACE_POINTS, "box"),
+    "mtfl": (_FIVE_FACE_POINTS, "inter_ocular"),
     "cats": (["left_eye", "right_eye", "mouth", "left_ear", "right_ear"], "inter_ocular"),
     "cub": (["beak", "crown", "tail", "belly"], "bbox"),
     "bbcpose": (["head", *_JOINTS], "shoulders"),

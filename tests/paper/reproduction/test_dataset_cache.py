@@ -202,11 +202,11 @@ def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     names = [f"{number:06d}.jpg" for number in range(1, 9)]
     points = np.stack([face_miniatures.make_sixty_eight_points(-60) for _ in names])
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points)
-    five, many = datasets.load("celeba", 5), datasets.load("celeba", 68)
-    assert (len(five.data.names), len(many.data.names)) == (5, 68)
-    assert five.write_train_file() == many.write_train_file()
-    assert five.write_fit_file(0, None) != many.write_fit_file(0, None)
-    assert (len(many.fit), len(many.data.test), len(many.base.train)) == (3, 2, 6)
+    five_points, many_points = datasets.load("celeba", 5), datasets.load("celeba", 68)
+    assert (len(five_points.data.names), len(many_points.data.names)) == (5, 68)
+    assert five_points.write_train_file() == many_points.write_train_file()
+    assert five_points.write_fit_file(0, None) != many_points.write_fit_file(0, None)
+    assert (len(many_points.fit), len(many_points.data.test), len(many_points.base.train)) == (3, 2, 6)
     start = StartPoints((0, 4), 3.0)
     assert datasets.start_digest("celeba", 5, start) != datasets.start_digest("celeba", 68, start)
     assert datasets.labels_digest("celeba", 5, 0, None) != datasets.labels_digest("celeba", 68, 0, None)
@@ -215,8 +215,8 @@ def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     changed = DatasetCache(tmp_path, tmp_path / "made")
     assert changed.start_digest("celeba", 68, start) != datasets.start_digest("celeba", 68, start)
     assert changed.labels_digest("celeba", 68, 0, None) != datasets.labels_digest("celeba", 68, 0, None)
-    assert changed.load("celeba", 68).write_test_file() != many.write_test_file()
-    assert changed.load("celeba", 68).write_train_file() == many.write_train_file()
+    assert changed.load("celeba", 68).write_test_file() != many_points.write_test_file()
+    assert changed.load("celeba", 68).write_train_file() == many_points.write_train_file()
 
     boxes = ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]
     (tmp_path / "celeba-boxes.csv").write_text("\n".join(boxes))

@@ -59,8 +59,8 @@ def test_flipping_at_test_time_needs_no_new_training() -> None:
 def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:
     assert {training.stages for training in plan("clusters").trainings.values()} == {1}
     assert {training.stages for training in plan("stages").trainings.values()} == {2}
-    both = plan("clusters", "stages").trainings.values()
-    assert sorted((training.data, training.stages) for training in both if training.config.M == 100) == [
+    trainings = plan("clusters", "stages").trainings.values()
+    assert sorted((training.data, training.stages) for training in trainings if training.config.M == 100) == [
         ("aflw", 2),
         ("celeba", 2),
         ("ls3d", 2),
@@ -102,13 +102,13 @@ def test_digests_have_not_changed_since_selfmark_0_1() -> None:
 
 
 def test_the_key_of_a_training_run_depends_on_its_settings() -> None:
-    usual = set(plan("cats").trainings)
-    assert set(plan("cats").trainings) == usual
-    assert set(plan("cats", preset="fast").trainings) != usual
-    assert set(plan("cats", seed="1").trainings) != usual
-    assert set(plan("cats", optimizer__lr="0.001").trainings) != usual
+    usual_keys = set(plan("cats").trainings)
+    assert set(plan("cats").trainings) == usual_keys
+    assert set(plan("cats", preset="fast").trainings) != usual_keys
+    assert set(plan("cats", seed="1").trainings) != usual_keys
+    assert set(plan("cats", optimizer__lr="0.001").trainings) != usual_keys
     evaluated = plan("cats", evaluation__ridge="0.1")
-    assert set(evaluated.trainings) == usual
+    assert set(evaluated.trainings) == usual_keys
     assert set(evaluated.measurements) != set(plan("cats").measurements)
 
 
@@ -131,8 +131,8 @@ def test_the_test_data_set_determines_the_ridge(requested: float | None) -> None
     if requested is not None:
         expected = dict.fromkeys(expected, requested)
     assert ridges == {(trained, tested): expected[tested] for trained in expected for tested in expected}
-    usual = make_plan([experiment.load_experiment("generalization")], DatasetNames(), "fast", {})
-    assert set(planned.trainings) == set(usual.trainings)
+    usual_plan = make_plan([experiment.load_experiment("generalization")], DatasetNames(), "fast", {})
+    assert set(planned.trainings) == set(usual_plan.trainings)
 
 
 def test_user_settings_override_those_of_the_table() -> None:
@@ -201,14 +201,14 @@ def test_settings_that_a_table_compares_cannot_be_changed(table: str, name: str)
 
 def test_cost_grows_linearly_with_iterations() -> None:
     """More iterations of Stage 2 add exactly the time of these iterations."""
-    (usual,) = plan("cats").trainings.values()
-    (longer,) = plan("cats", stage2__iterations="400000").trainings.values()
+    (usual_training,) = plan("cats").trainings.values()
+    (longer_training,) = plan("cats", stage2__iterations="400000").trainings.values()
     # A step takes 9.72 ms on 32 images and 31.11 ms on 128. A step of Stage 2 has 16 images.
     ms_per_image = (31.11 - 9.72) / (128 - 32)
     seconds_per_step = (9.72 - (32 - 16) * ms_per_image) / 1000
-    assert estimate_training_seconds(longer) - estimate_training_seconds(usual) == pytest.approx(
-        200_000 * seconds_per_step
-    )
+    assert estimate_training_seconds(longer_training) - estimate_training_seconds(
+        usual_training
+    ) == pytest.approx(200_000 * seconds_per_step)
     assert estimate_minutes(plan("cats", preset="fast")) < estimate_minutes(plan("cats")) / 10
 
 

@@ -101,10 +101,10 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
     return dataset.replace_splits(splits, notes)
 
 
-def _note_missing(count: int, split: str, missing: str) -> str:
+def _note_missing(count: int, split: str, missing_entry: str) -> str:
     """Return a note about objects of a split that have no points or no box."""
     verb = choose_form(count, "has", "have")
-    return f"{describe_count(count, 'object')} of the {split} split {verb} no {missing}"
+    return f"{describe_count(count, 'object')} of the {split} split {verb} no {missing_entry}"
 
 
 def _match_detections(

@@ -13,6 +13,8 @@
   errors of the clusters, as `selfmark evaluate` does for Stage 1 (missing clusters are completed). `--folder`
   is the run folder.
 - `speed` measures how long choosing K takes for the descriptors of 2,000 images.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations
@@ -124,15 +126,18 @@ def generate_mixture(
     generator = torch.Generator().manual_seed(seed)
     centers = normalize(torch.randn(K, D, generator=generator), dim=1)
     is_visible = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
-    image, landmark = torch.nonzero(is_visible, as_tuple=True)
-    noise = torch.randn(len(image), D, generator=generator) / D**0.5
+    image_index, landmark = torch.nonzero(is_visible, as_tuple=True)
+    noise = torch.randn(len(image_index), D, generator=generator) / D**0.5
     vectors = torch.cat(
         [centers[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
     )
-    image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
-    order = torch.argsort(image, stable=True)
+    image_index = torch.cat([image_index, torch.arange(images).repeat_interleave(clutter)])
+    order = torch.argsort(image_index, stable=True)
     points = Keypoints(
-        torch.zeros(len(image), 2), image[order], torch.ones(len(image)), normalize(vectors[order], dim=1)
+        torch.zeros(len(image_index), 2),
+        image_index[order],
+        torch.ones(len(image_index)),
+        normalize(vectors[order], dim=1),
     )
     return DescribedPoints(points, None)
 

@@ -145,10 +145,10 @@ def plan_training(
     total_batch = min(gpus * assumptions.max_batch, num_views / assumptions.min_steps)
     busy = max(1, min(gpus, int(total_batch // 2)))
     steps, batch = num_views / total_batch, total_batch / busy
-    step = compute_step_seconds(batch, rates) * compute_slowest_gpu_factor(
+    step_seconds = compute_step_seconds(batch, rates) * compute_slowest_gpu_factor(
         busy, assumptions
     ) + estimate_all_reduce(busy, count_gradient_bytes(assumptions), assumptions)
-    return Training(steps, batch, busy, steps * step)
+    return Training(steps, batch, busy, steps * step_seconds)
 
 
 def estimate_independent_work(

@@ -24,6 +24,8 @@ features; the stage `recovery` measures describe and recovery. The peaks of the 
 per second and do not include the processes that decode images. Anonymous memory is what the process
 allocates. File memory is mapped from files; the system can reclaim it at any time. Each row is written as
 soon as it is measured, so that an interruption loses no finished row.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations

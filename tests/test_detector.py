@@ -1,4 +1,7 @@
-"""Test the detector: coordinates, mirroring at test time, saving and loading, invalid files."""
+"""Test the detector: coordinates, mirroring at test time, saving and loading, invalid files.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

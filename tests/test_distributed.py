@@ -1,4 +1,7 @@
-"""Test runs that several processes share, on the CPU, as if torchrun had started them."""
+"""Test runs that several processes share, on the CPU, as if torchrun had started them.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

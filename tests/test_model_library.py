@@ -2,6 +2,8 @@
 
 As in the paper, Phi is the network of Stage 1 and Psi is the network of a detector. `FeaturePsi` is a Psi
 that consists of a pretrained encoder and a small head.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
 """
 
 from __future__ import annotations

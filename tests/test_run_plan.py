@@ -94,7 +94,7 @@ def test_methods_of_other_papers_have_a_fixed_schedule() -> None:
     assert config_for_few == config_for_many
 
 
-def test_no_preset_skips_iterations_unless_the_user_asks_for_it() -> None:
+def test_presets_skip_iterations_only_on_request() -> None:
     for name, settings in PRESETS.items():
         assert not settings.schedule.stop_when_still, name
     config, reason = resolve("tiny", 60, schedule__stop_when_still=True)

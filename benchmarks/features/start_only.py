@@ -7,6 +7,8 @@ ZERO_SHOT is the --out folder of `default_command.py NAME --method zero-shot`. S
 landmarks of that run, from random weights and without the encoder. As in runs with features, training uses
 only the most confident predictions of each landmark (`student.confident_fraction`). Errors are measured on
 the validation part. The script prints one line of JSON.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
 """
 
 from __future__ import annotations

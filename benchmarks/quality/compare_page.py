@@ -131,8 +131,8 @@ def _describe_rank(finished: Sequence[Row]) -> str:
     )
     sentence = f"`{best_rows[0]['method']}` has the lowest error, {best_rows[0]['forward']:.2f}"
     if len(best_rows) > 1:
-        group = "of our own" if best_rows[1]["method"] in _OWN_METHODS else "of another paper"
+        origin = "of our own" if best_rows[1]["method"] in _OWN_METHODS else "of another paper"
         sentence += (
-            f"; the best method {group}, `{best_rows[1]['method']}`, has {best_rows[1]['forward']:.2f}"
+            f"; the best method {origin}, `{best_rows[1]['method']}`, has {best_rows[1]['forward']:.2f}"
         )
     return sentence + "."

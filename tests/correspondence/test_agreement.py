@@ -75,7 +75,7 @@ def test_the_order_and_position_of_the_predictors_do_not_matter() -> None:
     assert unexplained_fraction(moved, targets, _mark_all_present(targets)) == pytest.approx(expected)
 
 
-def test_points_that_are_not_present_have_no_influence() -> None:
+def test_absent_points_have_no_influence() -> None:
     points, targets = _make_shapes(80), _make_shapes(80)[:, :4] + _draw_noise((80, 4, 2), 5, seed=7)
     present = np.random.default_rng(8).random((80, 4)) < 0.6
     expected = unexplained_fraction(points, targets, present)

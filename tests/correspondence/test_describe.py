@@ -1,4 +1,7 @@
-"""Test keypoints and descriptors of many images: mirror images, several processes and little memory."""
+"""Test keypoints and descriptors of many images: mirror images, several processes and little memory.
+
+Phi is the network that finds and describes keypoints (Stage 1).
+"""
 
 from __future__ import annotations
 

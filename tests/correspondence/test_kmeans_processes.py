@@ -22,9 +22,11 @@ def _make_descriptors(points: int, centers: int, spread: float, seed: int = 0) -
     """Return unit vectors around centers; the most frequent center is ten times as frequent as the rarest."""
     generator = torch.Generator().manual_seed(seed)
     frequency = torch.linspace(1, 0.1, centers)
-    center = torch.multinomial(frequency, points, replacement=True, generator=generator)
+    center_index = torch.multinomial(frequency, points, replacement=True, generator=generator)
     noise = torch.randn(points, 64, generator=generator) * spread / 8
-    return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[center] + noise, dim=1)
+    return normalize(
+        normalize(torch.randn(centers, 64, generator=generator), dim=1)[center_index] + noise, dim=1
+    )
 
 
 # For each data set: the vectors, and the number of clusters. In the first data set, many restarts find the

@@ -200,8 +200,8 @@ def test_planted_parts_are_found_and_placed(dtype: torch.dtype) -> None:
     assert (similarity.amax(dim=1) > 0.99).all()
     part = similarity.argmax(dim=1)  # the planted part of each landmark
     assert sorted(part.tolist()) == [0, 1, 2, 3, 4]
-    cell = torch.stack([planted.columns, planted.rows], dim=2)[:, part].float()
-    expected = (cell + 0.5) * CELL - 0.5
+    part_cells = torch.stack([planted.columns, planted.rows], dim=2)[:, part].float()
+    expected = (part_cells + 0.5) * CELL - 0.5
     assert (placed.xy - expected).abs().max() < CELL / 2
     assert (placed.xy - expected).norm(dim=2).mean() < 1
     assert ((placed.score > 0.9) & (placed.score <= 1.001)).all()

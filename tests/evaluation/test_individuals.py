@@ -79,7 +79,7 @@ def test_two_landmarks_on_one_place_are_duplicates(monkeypatch: pytest.MonkeyPat
     assert (result.purity[[2, 4]] == 1).all()
 
 
-def test_results_of_checks_that_cannot_be_made_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_cannot_be_made_have_nan_results(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, positions = _draw_animals()
     single_check = _check(monkeypatch, positions[:, :1], pixels)
     assert np.isnan(single_check.constellation).all()

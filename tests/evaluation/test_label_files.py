@@ -646,8 +646,8 @@ def test_real_label_files_are_read_completely(
     assert truth.normalizer == normalizer
     assert set(truth.fields) == fields
     assert truth.mirror == tuple(content["categories"][0]["flip_idx"])
-    names = {image["id"]: f"images/{image['file_name']}" for image in content["images"]}
+    path_by_id = {image["id"]: f"images/{image['file_name']}" for image in content["images"]}
     for row, annotation in enumerate(content["annotations"]):
-        assert truth.refs[row].path == tmp_path / names[annotation["image_id"]]
+        assert truth.refs[row].path == tmp_path / path_by_id[annotation["image_id"]]
         assert truth.visible[row].sum() == annotation["num_keypoints"]
     assert truth.xy[5, 0].tolist() == content["annotations"][5]["keypoints"][:2] or not truth.visible[5, 0]

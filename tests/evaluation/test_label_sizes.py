@@ -75,7 +75,7 @@ def test_sizes_that_are_not_whole_numbers_of_pixels_are_refused(
 
 
 @pytest.mark.parametrize("value", [None, 0, "0"])
-def test_sizes_that_are_not_known_are_not_compared(value: Any, photos: Path, tmp_path: Path) -> None:
+def test_only_known_sizes_are_compared(value: Any, photos: Path, tmp_path: Path) -> None:
     path = _write_labels(tmp_path / "other.json", [(640, value)] * 4, [KEYPOINTS_INSIDE] * 4)
     assert read_ground_truth(path, list_images([photos])).notes == ()
 

@@ -21,7 +21,7 @@ from selfmark.evaluation.oks import (
 )
 
 THRESHOLDS = np.array([0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95])
-L = 5
+L = 5  # annotated points per object
 SIGMAS = np.array([0.025, 0.079, 0.05, 0.107, 0.062])
 
 Scene = dict[str, np.ndarray]
@@ -236,7 +236,7 @@ def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
     assert with_box.ap.tolist() == pytest.approx([1 / 3])
 
 
-def test_no_detection_scores_zero_and_no_visible_object_is_an_error() -> None:
+def test_zero_detections_score_zero_and_zero_visible_objects_are_an_error() -> None:
     scene = make_single_object_scene(0)
     no_detections = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
     result = measure({**scene, **no_detections})

@@ -1,4 +1,7 @@
-"""Test the ONNX export: files agree with torch, belong to one model, and stay accurate in int8."""
+"""Test the ONNX export: files agree with torch, belong to one model, and stay accurate in int8.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Test the ONNX export of networks with a pretrained encoder: the graph agrees with torch."""
+"""Test the ONNX export of networks with a pretrained encoder: the graph agrees with torch.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +236,7 @@ def test_other_encoders_are_refused(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_detector_that_cannot_be_exported_leaves_no_files(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_no_files(tmp_path: Path) -> None:
     encoder = build_encoder("onnx:own.onnx", make_model())
     card = replace(CARD, architecture="encoder", features=Features(name="onnx:own.onnx"))
     Detector(FeaturePsi(encoder, STUDENT, 3), card).save(tmp_path / "model")

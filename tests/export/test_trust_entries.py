@@ -117,7 +117,7 @@ def test_trust_of_the_visible_landmarks_is_stored(
 
 
 @pytest.mark.parametrize("name", ["csv", "dlc", "lightning-pose"])
-def test_trust_does_not_change_files_that_cannot_store_it(
+def test_formats_without_trust_write_the_same_files_for_judged_detectors(
     name: str, predictions: list[Prediction], tmp_path: Path
 ) -> None:
     judged = _write(name, predictions, JUDGED, tmp_path / "judged")

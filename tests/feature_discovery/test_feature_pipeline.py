@@ -723,7 +723,7 @@ def test_features_and_method_cannot_change_when_a_run_is_resumed(
 
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("options", [["--preset=paper", "--detector=selfmark"], ["--features=none"]])
-def test_features_are_not_loaded_unless_requested(
+def test_runs_without_features_load_none(
     options: list[str], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:

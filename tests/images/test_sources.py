@@ -390,7 +390,7 @@ def test_broken_json_is_rejected(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("box", ["[1, 2, 1" + "0" * 400 + ", 4]", "[1, 2, Infinity, 4]", "[1, 2, NaN, 4]"])
-def test_boxes_with_numbers_that_are_not_finite_floats_are_rejected(tmp_path: Path, box: str) -> None:
+def test_boxes_must_consist_of_finite_floats(tmp_path: Path, box: str) -> None:
     labels = tmp_path / "labels.json"
     labels.write_text(
         '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "bbox": ' + box + "}]}"

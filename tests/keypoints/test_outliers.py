@@ -104,7 +104,7 @@ def test_points_without_descriptors_are_returned_unchanged():
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_nothing_is_dropped_if_there_is_nothing_to_compare(count):
+def test_a_single_point_is_not_dropped_as_an_outlier(count):
     points = Keypoints(
         torch.rand(count, 2), torch.zeros(count, dtype=torch.int64), torch.rand(count), torch.rand(count, 4)
     )

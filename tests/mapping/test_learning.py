@@ -367,7 +367,7 @@ def test_crafted_arrays_are_rejected(name: str, change: Any, problem: str, run: 
         _load_mapped(run)
 
 
-def test_maps_that_could_not_be_loaded_are_not_saved(run: Path, tmp_path: Path) -> None:
+def test_a_map_with_too_large_numbers_is_not_saved(run: Path, tmp_path: Path) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     point_map = replace(learned.mapping.map, constant=learned.mapping.map.constant + 1e8)
     with pytest.raises(InputError, match=r"no usable map can be learned from .*'constant' has numbers"):
@@ -384,7 +384,7 @@ def test_maps_that_could_not_be_loaded_are_not_saved(run: Path, tmp_path: Path) 
         {"images": -1},
     ],
 )
-def test_descriptions_that_could_not_be_loaded_do_not_replace_a_map(
+def test_a_map_is_not_replaced_by_one_with_an_invalid_description(
     change: dict[str, Any], run: Path, tmp_path: Path
 ) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
@@ -394,7 +394,7 @@ def test_descriptions_that_could_not_be_loaded_do_not_replace_a_map(
     assert {path: path.read_bytes() for path in (run / "model").iterdir()} == before
 
 
-def test_points_that_are_not_finite_are_not_predicted(run: Path, tmp_path: Path) -> None:
+def test_predicting_infinite_points_is_an_error(run: Path, tmp_path: Path) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     point_map = replace(learned.mapping.map, weights=learned.mapping.map.weights * 1e300)
     mapped = MappedDetector(Detector.load(run), replace(learned.mapping, map=point_map))

@@ -1,4 +1,7 @@
-"""Test Jakab et al. 2018: Gaussians, running means and losses against loops, and checkpoints."""
+"""Test Jakab et al. 2018: Gaussians, running means and losses against loops, and checkpoints.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

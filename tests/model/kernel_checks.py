@@ -2,6 +2,8 @@
 
 The checks run on CUDA. On the CPU, they run in Triton's interpreter:
 `TRITON_INTERPRET=1 python -m tests.model.kernel_checks`.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Test model cards: reading and writing, older and invalid files, colors, hidden landmarks."""
+"""Test model cards: reading and writing, older and invalid files, colors, hidden landmarks.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def test_a_user_can_give_a_partner_to_a_landmark_without_one() -> None:
     assert visible_card(replace(card, hidden=(0,))).unpaired == (1,)
 
 
-def test_landmarks_are_not_averaged_with_a_partner_that_the_detector_has_not_learned() -> None:
+def test_landmarks_are_averaged_only_with_learned_partners() -> None:
     card = replace(CARD, trained_mirror=CARD.mirror)
     assert landmarks_without_partner(card) == []
     separated = replace(card, mirror=(0, 1, 2), confirmed=(0,))

@@ -1,4 +1,7 @@
-"""Compare GroupNorm and ReLU on a CPU, and the networks that use them, with torch's own operations."""
+"""Compare GroupNorm and ReLU on a CPU, and the networks that use them, with torch's own operations.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Test Triton kernels: in Triton's interpreter without a GPU, on the GPU, and in training."""
+"""Test Triton kernels: in Triton's interpreter without a GPU, on the GPU, and in training.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

@@ -113,12 +113,12 @@ def test_contrastive_loss_with_different_cluster_negatives_matches_a_loop(seed: 
         and views["label_b"][image, j] >= 0
         and views["label_a"][image, i] != views["label_b"][image, j]
     ]
-    positives = _list_positive_distances(views)
+    positive_distances = _list_positive_distances(views)
     arguments = (views["label_a"], views["label_b"], views["valid_a"], views["valid_b"])
     squared_distance = losses.squared_distances(views["a"], views["b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
     ours = _compute_contrastive_loss(squared_distance, positive, squared_distance, negative, Loss())
-    expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
+    expected = (sum(positive_distances) + sum(hinges)) / (len(positive_distances) + len(hinges))
     assert ours.item() == pytest.approx(expected, abs=1e-5)
 
 

@@ -113,7 +113,7 @@ with open_socket(0) as listener:
     assert errors.read_text().count("\n") <= 1
 
 
-def test_connections_without_a_token_do_not_lock_the_owner_out(hasty_server: ToyServer) -> None:
+def test_the_owner_is_served_despite_many_connections_without_a_token(hasty_server: ToyServer) -> None:
     """Open many connections without a token. They stay open after the answer 403.
 
     On half of them, the server waits for the rest of a body.

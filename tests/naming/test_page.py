@@ -429,8 +429,10 @@ def test_mirror_view_lists_an_unlearned_pair_only_once(browser: Any, tmp_path: P
         page = wait_until_ready(visited)
         page.click("#tab-mirror")
         page.wait_for_selector("#confirm-0")
-        cards = page.locator("#view-mirror .pair").evaluate_all("all => all.map(card => card.ariaLabel)")
-        assert cards == [
+        card_labels = page.locator("#view-mirror .pair").evaluate_all(
+            "all => all.map(card => card.ariaLabel)"
+        )
+        assert card_labels == [
             "0 · landmark_0 and 2 · landmark_2",
             "3 · landmark_3 and 4 · landmark_4",
             "5 · landmark_5, its own mirror partner",

@@ -185,11 +185,11 @@ def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photo
     card, status = read_card(model), os.stat(photo)
     weights = hashlib.sha256((model / "weights.safetensors").read_bytes()).digest()
     mirror = card.mirror if card.flip_test else None
-    images = dataclasses.asdict(card.images)
-    del images["aspect"]  # Version 0.1 did not have this setting.
-    settings = [mirror, card.refine, images, dataclasses.asdict(card.network)]
-    image = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
-    expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image).encode())
+    image_settings = dataclasses.asdict(card.images)
+    del image_settings["aspect"]  # Version 0.1 did not have this setting.
+    settings = [mirror, card.refine, image_settings, dataclasses.asdict(card.network)]
+    image_entry = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
+    expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image_entry).encode())
     assert compute_images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
 
 

@@ -254,7 +254,7 @@ def test_the_packaged_detector_owns_no_run(tmp_path: Path, monkeypatch: pytest.M
         require_own_output(Path("predictions"), Path("demo"))
 
 
-def test_metrics_of_versions_that_did_not_record_the_model_may_be_replaced(tmp_path: Path) -> None:
+def test_old_metrics_without_a_recorded_model_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text(json.dumps({"selfmark": "0.1"}))
     require_same_model(tmp_path / "metrics.json", "a", tmp_path)
     require_same_model(tmp_path / "missing.json", "a", tmp_path)

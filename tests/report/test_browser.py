@@ -52,7 +52,7 @@ def test_the_page_loads_without_problems(browser: Any, report: Path, width: int,
         assert all(box is not None and box["height"] > 20 and box["width"] > 100 for box in blocks)
 
 
-def test_a_report_without_an_evaluation_loads_without_problems(browser: Any, tmp_path: Path) -> None:
+def test_a_report_without_an_evaluation_loads(browser: Any, tmp_path: Path) -> None:
     with visit(browser, write_report(make_example_data(), tmp_path), 360) as visited:
         assert visited.find_problems() == []
 

@@ -54,9 +54,9 @@ def test_errors_are_tabulated_by_number_of_images_and_regressor(
         assert set(cells["guessing"]) == {f"{metrics['guessing'][direction]:.2f}"}
         assert "over 2 random samples" in table.note
         for row in metrics["errors"]:
-            cell = cells[str(row["images"])][table.header[1:].index(row["regressor"])]
-            assert cell.startswith(f"{row[direction]['mean']:.2f}")
-            assert ("±" in cell) == (row[direction]["draws"] > 1)
+            cell_text = cells[str(row["images"])][table.header[1:].index(row["regressor"])]
+            assert cell_text.startswith(f"{row[direction]['mean']:.2f}")
+            assert ("±" in cell_text) == (row[direction]["draws"] > 1)
         assert f"{metrics['guessing'][direction]:.2f}" in table.note
 
 

@@ -134,7 +134,7 @@ def test_a_run_without_history_or_headline_numbers_still_has_a_report(tmp_path: 
     assert len(page.find_all("article")) == K
 
 
-def test_there_are_no_evaluation_sections_without_an_evaluation(source: str) -> None:
+def test_evaluation_sections_appear_only_after_an_evaluation(source: str) -> None:
     sections = [section["id"] for section in Page(source).find_all("section")]
     assert sections == ["examples", "landmarks", "training", "words", "settings"]
     assert not Page(source).find_all("table")

@@ -96,8 +96,8 @@ def test_spreads_match_numpy() -> None:
 def label_points(labels: list[int], clusters: int) -> LabeledPoints:
     count = len(labels)
     points = Keypoints(torch.zeros(count, 2), torch.arange(count), torch.ones(count))
-    label = torch.tensor(labels)
-    return LabeledPoints(points, label, torch.full_like(label, -1), clusters)
+    label_tensor = torch.tensor(labels)
+    return LabeledPoints(points, label_tensor, torch.full_like(label_tensor, -1), clusters)
 
 
 def test_too_many_empty_clusters_raise() -> None:

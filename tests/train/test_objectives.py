@@ -1,4 +1,7 @@
-"""Test the losses of both stages: targets, negatives, weights, gradients and flipping."""
+"""Test the losses of both stages: targets, negatives, weights, gradients and flipping.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_views_or_ne
     assert torch.equal(*batch.label.chunk(2))
 
 
-def test_views_are_not_flipped_without_mirrored_labels_or_if_flipping_is_switched_off() -> None:
+def test_views_are_flipped_only_if_mirrored_labels_exist_and_flipping_is_on() -> None:
     assert not round_pair_settings(CONFIG, has_mirrored_labels=False).flip
     config_without_flips = replace(CONFIG, flip=replace(CONFIG.flip, train=False, test=False))
     assert not round_pair_settings(config_without_flips, has_mirrored_labels=True).flip

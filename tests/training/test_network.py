@@ -31,13 +31,13 @@ def test_folding_the_norms_changes_nothing():
 def test_convolving_patches_matches_a_convolution():
     torch.manual_seed(0)
     gray, weight = torch.rand(3, 1, 10, 12), torch.randn(5, 1, 3, 3)
-    weights = torch.randn(3, 5, 10, 12)
+    output_weights = torch.randn(3, 5, 10, 12)
     gradients = []
     results = []
     for convolve in (convolve_patches, lambda x, w: F.conv2d(x, w, padding=1)):
         kernel = weight.clone().requires_grad_()
         results.append(convolve(gray, kernel))
-        (results[-1] * weights).sum().backward()
+        (results[-1] * output_weights).sum().backward()
         gradients.append(kernel.grad)
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)

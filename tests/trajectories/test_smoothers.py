@@ -74,14 +74,14 @@ def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: floa
     A measurement has the variance 1 / weight, and accelerations have the noise density `ratio`.
     """
     state, covariance = np.zeros(2), np.eye(2) * 1e10  # At first, nothing is known.
-    states, covariances, predicted = [], [], []
+    states, covariances, predictions = [], [], []
     for row in range(len(z)):
         if row:
             step = seconds[row] - seconds[row - 1]
             move = np.array([[1, step], [0, 1]])
             noise = ratio * np.array([[step**3 / 3, step**2 / 2], [step**2 / 2, step]])
             state, covariance = move @ state, move @ covariance @ move.T + noise
-            predicted.append((move, state, covariance))
+            predictions.append((move, state, covariance))
         if weight[row] > 0:
             gain = covariance[:, 0] / (covariance[0, 0] + 1 / weight[row])
             state = state + gain * (z[row] - state[0])
@@ -89,7 +89,7 @@ def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: floa
         states.append(state)
         covariances.append(covariance)
     for row in range(len(z) - 2, -1, -1):
-        move, predicted_state, predicted_covariance = predicted[row]
+        move, predicted_state, predicted_covariance = predictions[row]
         gain = covariances[row] @ move.T @ np.linalg.inv(predicted_covariance)
         states[row] = states[row] + gain @ (states[row + 1] - predicted_state)
     return np.array(states)[:, 0]

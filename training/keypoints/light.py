@@ -150,5 +150,5 @@ def compress(views: Tensor, step: Tensor) -> Tensor:
     transform = torch.kron(torch.eye(blocks, device=views.device, dtype=views.dtype), cosines)
     spectrum = transform @ views @ transform.T  # spectra of all blocks, in place of the blocks
     relative_step = (0.5 + (index[:, None] + index[None]) / 4).repeat(blocks, blocks)
-    steps = step[:, None, None, None] * relative_step
-    return (transform.T @ ((spectrum / steps).round() * steps) @ transform).clamp(0, 1)
+    rounding_steps = step[:, None, None, None] * relative_step
+    return (transform.T @ ((spectrum / rounding_steps).round() * rounding_steps) @ transform).clamp(0, 1)

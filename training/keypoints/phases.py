@@ -85,15 +85,15 @@ def build_joint_step(
         logits, descriptors = network(relight(view, settings.light, generator, is_inverted.repeat(2)))
 
         labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), view_settings.side, generator)
-        detector = compute_detector_loss(logits, labels, find_full_cells(is_inside))
+        detector_loss = compute_detector_loss(logits, labels, find_full_cells(is_inside))
         first, second, valid = choose_positions(
             points, to_image, to_view, view_settings.side, side, settings, generator
         )
         first_maps, second_maps = descriptors[: options.batch], descriptors[options.batch :]
-        descriptor = compute_descriptor_loss(
+        descriptor_loss = compute_descriptor_loss(
             first_maps, second_maps, first, second, valid, options.temperature, options.apart
         )
-        return {"detector": detector, "descriptor": options.descriptor_weight * descriptor}
+        return {"detector": detector_loss, "descriptor": options.descriptor_weight * descriptor_loss}
 
     return step
 

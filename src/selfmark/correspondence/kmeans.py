@@ -308,8 +308,8 @@ def _find_farthest(vectors: Tensor, centroids: Tensor, count: int, group: Proces
     """
     distance = nearest_centroid(vectors, centroids).distance
     farthest = distance.argsort(descending=True, stable=True)[:count]
-    distances, candidates = group.gather_rows(distance[farthest]), group.gather_rows(vectors[farthest])
-    return candidates[distances.argsort(descending=True, stable=True)[:count]]
+    all_distances, candidates = group.gather_rows(distance[farthest]), group.gather_rows(vectors[farthest])
+    return candidates[all_distances.argsort(descending=True, stable=True)[:count]]
 
 
 def _block_size(device: torch.device) -> int:

@@ -88,8 +88,8 @@ def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
     """
     distance = np.linalg.norm(xy[:, :, None] - xy[:, None], axis=-1)
     is_same = np.median(distance, axis=0) <= radius
-    count, group = connected_components(is_same, directed=False)
-    groups = [np.nonzero(group == number)[0].tolist() for number in range(count)]
+    count, group_of_landmark = connected_components(is_same, directed=False)
+    groups = [np.nonzero(group_of_landmark == number)[0].tolist() for number in range(count)]
     return [members for members in groups if len(members) > 1]
 
 

@@ -171,8 +171,8 @@ def average_precision(
 def _group_rows_by_image(image: IntArray) -> dict[int, IntArray]:
     """Return a dictionary from the index of each image to the rows of the image, in ascending order."""
     order = np.argsort(image, kind="stable")
-    images, starts = np.unique(image[order], return_index=True)
-    return dict(zip(images.tolist(), np.split(order, starts)[1:], strict=True))
+    unique_images, starts = np.unique(image[order], return_index=True)
+    return dict(zip(unique_images.tolist(), np.split(order, starts)[1:], strict=True))
 
 
 def _compute_target_similarity(

@@ -85,12 +85,12 @@ class OnnxEncoder(Encoder):
         parts = [images.new_zeros(0, self.channels, *grid)]
         done = 0
         while done < len(images):
-            part = images[done : done + min(self._max_batch or limit, limit)]
-            values = self._try_run(part, (height, width))
+            batch = images[done : done + min(self._max_batch or limit, limit)]
+            values = self._try_run(batch, (height, width))
             if values is None:  # Fewer images need less memory.
-                self._max_batch = len(part) // 2
+                self._max_batch = len(batch) // 2
                 continue
-            done += len(part)
+            done += len(batch)
             parts.append(resize_maps(torch.from_numpy(values).to(images.device), grid))
         maps = [torch.cat(parts)]
         return maps, maps

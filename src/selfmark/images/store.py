@@ -248,12 +248,12 @@ def _fail_all(count: int, reason: str) -> list[Outcome]:
 def _restore_order(results: Iterable[tuple[list[int], list[Outcome]]]) -> Iterator[Outcome]:
     """Yield outcomes in the order of the references, each as soon as all earlier outcomes are available."""
     waiting: dict[int, Outcome] = {}
-    position = 0
+    next_position = 0
     for positions, outcomes in results:
         waiting.update(zip(positions, outcomes, strict=True))
-        while position in waiting:
-            yield waiting.pop(position)
-            position += 1
+        while next_position in waiting:
+            yield waiting.pop(next_position)
+            next_position += 1
 
 
 def _assemble(

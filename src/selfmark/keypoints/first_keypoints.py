@@ -95,11 +95,11 @@ def mix_in_random_points(
     # Shuffle, then sort by image: the rank of a point within its image is then random.
     shuffled = torch.randperm(count, generator=generator, device=generator.device).to(device)
     order = shuffled[torch.argsort(points.image_index[shuffled], stable=True)]
-    counts = points.counts(images)
-    first = torch.cumsum(counts, dim=0) - counts
+    counts_by_image = points.counts(images)
+    first = torch.cumsum(counts_by_image, dim=0) - counts_by_image
     image = points.image_index[order]
     rank = torch.arange(count, device=device) - first[image]
-    num_replaced = (counts * fraction + 0.5).floor()
+    num_replaced = (counts_by_image * fraction + 0.5).floor()
     replaced = order[rank < num_replaced[image]]
     noise = torch.rand(len(replaced), 2, generator=generator, device=generator.device).to(device)
     xy = points.xy.clone()

@@ -217,8 +217,8 @@ def refine_run(
 def _is_correction_file(labels: Path, folder: Path, target: Path) -> bool:
     """Return True if a file has the corrections that were made on the page of this run or model folder."""
     # A run and its model folder can each have corrections, and each can be refined with those of the other.
-    folders = (folder, target, target.parent) if target.name == "model" else (folder, target)
-    return labels.resolve() in {(item / "corrections" / "labels.json").resolve() for item in folders}
+    own_folders = (folder, target, target.parent) if target.name == "model" else (folder, target)
+    return labels.resolve() in {(item / "corrections" / "labels.json").resolve() for item in own_folders}
 
 
 def _rename_points(truth: AnnotatedObjects, names: tuple[str, ...]) -> AnnotatedObjects:

@@ -127,8 +127,8 @@ def _build_loss_chart(title: str, curve: dict[int, float], round_starts: dict[st
     starts = range(0, len(points), group_size)
     means = np.stack([points[start : start + group_size].mean(axis=0) for start in starts])
     note = f"{points[-1, 1]:.4g} at the end"
-    curves = ReportCurves(title, note, "iteration", "", (("loss", means[:, 0], means[:, 1]),))
-    return _build_chart(curves, round_starts)
+    chart_curves = ReportCurves(title, note, "iteration", "", (("loss", means[:, 0], means[:, 1]),))
+    return _build_chart(chart_curves, round_starts)
 
 
 def _build_chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:

@@ -35,8 +35,8 @@ def select_device(name: str) -> torch.device:
         raise InputError("this machine has no CUDA device: use --device cpu")
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
         last = torch.cuda.device_count() - 1
-        devices = f"cuda:0 to cuda:{last}" if last else "cuda:0"
-        raise InputError(f"this machine has no device '{name}': use {devices}")
+        known_devices = f"cuda:0 to cuda:{last}" if last else "cuda:0"
+        raise InputError(f"this machine has no device '{name}': use {known_devices}")
     return device
 
 

@@ -194,15 +194,17 @@ def make_penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
 
     Joint j of frame f is at (20 + 3 j, 10 + 4 j + f). Its box reaches from (15, 5) to (75 + f, 70).
     """
-    frame, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
+    frame_number, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
     label = {
         "action": action,
         "pose": "front",
         "x": np.repeat(20 + 3 * joint, frames, axis=0),
-        "y": 10 + 4 * joint + frame,
+        "y": 10 + 4 * joint + frame_number,
         "visibility": np.ones((frames, 13), np.uint8),
         "train": 1,
-        "bbox": np.concatenate([np.full((frames, 2), (15.0, 5.0)), 75.0 + frame, 70.0 + 0 * frame], axis=1),
+        "bbox": np.concatenate(
+            [np.full((frames, 2), (15.0, 5.0)), 75.0 + frame_number, 70.0 + 0 * frame_number], axis=1
+        ),
         "dimensions": np.array([[80.0, 96.0, frames]]),
         "nframes": frames,
     }

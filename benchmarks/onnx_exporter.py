@@ -269,11 +269,11 @@ class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]
 
 def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, Any]) -> None:
     """Write the graph that ONNX Runtime's quantizer makes from another graph."""
-    prepared = path.with_suffix(".prepared.onnx")
+    prepared_path = path.with_suffix(".prepared.onnx")
     # Symbolic shape inference fails on these graphs.
-    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+    quant_pre_process(str(source), str(prepared_path), skip_symbolic_shape=True)
     quantize_static(
-        str(prepared),
+        str(prepared_path),
         str(path),
         CalibrationImages(calibration),
         quant_format=QuantFormat.QDQ,

@@ -133,12 +133,12 @@ def measure_corrections(
         copy = runs / f"corrections-{count}"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(run, copy)
-        corrected = np.linspace(0, len(truth) - 1, count).round().astype(int)
-        labels = write_corrections(truth.select(corrected), points, detector.names, copy / "labels.json")
+        corrected_rows = np.linspace(0, len(truth) - 1, count).round().astype(int)
+        labels = write_corrections(truth.select(corrected_rows), points, detector.names, copy / "labels.json")
         started = time.perf_counter()
         result = refine_run(copy, labels, [str(path) for path in truth.paths], "cpu", force=True)
         seconds = time.perf_counter() - started
-        others = truth.select(np.setdiff1d(np.arange(len(truth)), corrected))
+        others = truth.select(np.setdiff1d(np.arange(len(truth)), corrected_rows))
         before, after = (
             measure_landmark_error(model, others, points) for model in (detector, Detector.load(copy))
         )
@@ -226,12 +226,16 @@ def measure_forward_error(
         predicted = detector.predict_network_pixels(part.refs)
         xy, spec = predicted.xy.astype(np.float64), choose_normalizer(part)
         examples.append(build_examples(part, xy, predicted.regions, spec, detector.card.images.size))
-    fitted, tested = examples
+    fit_examples, test_examples = examples
     regress = partial(fit_ridge, ridge=Config().evaluation.ridge)
-    points = forward_prediction(fitted.landmarks, fitted.truth, fitted.visible, tested.landmarks, regress)
-    mean_shapes = np.broadcast_to(mean_shape(fitted.truth, fitted.visible), tested.truth.shape)
+    points = forward_prediction(
+        fit_examples.landmarks, fit_examples.truth, fit_examples.visible, test_examples.landmarks, regress
+    )
+    mean_shapes = np.broadcast_to(
+        mean_shape(fit_examples.truth, fit_examples.visible), test_examples.truth.shape
+    )
     error, mean_shape_error = (
-        nme(prediction, tested.truth, tested.visible, tested.normalizer)
+        nme(prediction, test_examples.truth, test_examples.visible, test_examples.normalizer)
         for prediction in (points, mean_shapes)
     )
     return error, mean_shape_error

@@ -272,9 +272,9 @@ def measure(
     peaks: Row = {}
     with track(peaks, device):
         result = work()
-    processed = images if used is None else used
-    rate = {"images": images, "value": round(processed / peaks["seconds"], 1), "unit": "images/s"}
-    return {"name": f"{name}_{images}", **rate, "used": processed, **peaks}, result
+    num_processed = images if used is None else used
+    rate = {"images": images, "value": round(num_processed / peaks["seconds"], 1), "unit": "images/s"}
+    return {"name": f"{name}_{images}", **rate, "used": num_processed, **peaks}, result
 
 
 # --- stages ------------------------------------------------------------------------------------------
@@ -330,10 +330,10 @@ def open_feed(work: Path, count: int, config: Config, device: torch.device) -> P
     """Return a feed of the first images in the file that the stage `reading` has written."""
     path = work / "pixels" / "images.u8"
     shape = (3, config.images.size, config.images.size)
-    stored = path.stat().st_size // int(np.prod(shape)) if path.exists() else 0
-    if stored < count:
-        raise SystemExit(f"{path} has {stored:,} images, not {count:,}: run the stage 'reading' first")
-    pixels = np.memmap(path, np.uint8, "r+", shape=(stored, *shape))
+    num_stored = path.stat().st_size // int(np.prod(shape)) if path.exists() else 0
+    if num_stored < count:
+        raise SystemExit(f"{path} has {num_stored:,} images, not {count:,}: run the stage 'reading' first")
+    pixels = np.memmap(path, np.uint8, "r+", shape=(num_stored, *shape))
     return PixelFeed(torch.from_numpy(pixels)[:count], device, config.runtime.device_fraction)
 
 
@@ -420,19 +420,21 @@ def measure_recovery(arguments: argparse.Namespace, config: Config) -> Iterator[
     warm_up_feed = open_feed(arguments.work, min(WARM_UP_IMAGES, *arguments.images), config, device)
     describe_images(phi, warm_up_feed, config)  # The first passes are slow: kernels are compiled.
     for count in sorted(arguments.images):
-        limited, fitting = limit_points(count, config, arguments.host_gib)
-        feed = open_feed(arguments.work, count, limited, device)
-        row, described = measure("describe", count, partial(describe_images, phi, feed, limited), device)
+        limited_config, num_fitting = limit_points(count, config, arguments.host_gib)
+        feed = open_feed(arguments.work, count, limited_config, device)
+        row, described = measure(
+            "describe", count, partial(describe_images, phi, feed, limited_config), device
+        )
         vectors = [described.points.descriptor, described.mirrored]
         yield row | {
-            "max_points": limited.heatmaps.max_points,
-            "images_that_fit": fitting,
+            "max_points": limited_config.heatmaps.max_points,
+            "images_that_fit": num_fitting,
             "points_per_image": round(len(described.points) / count, 2),
             "descriptor_gib": _to_gib(sum(values.nbytes for values in vectors if values is not None)),
             "descriptors_on": described.points.xy.device.type,
         }
         generator = torch.Generator(device).manual_seed(0)
-        settings = (limited.K, limited.M, limited.correspondence, generator)
+        settings = (limited_config.K, limited_config.M, limited_config.correspondence, generator)
         recover = partial(recover_correspondence, described, *settings)
         row, labeled = measure("recovery", count, recover, device)
         yield row | {"kept_per_image": round(len(labeled.points) / count, 2)}

@@ -68,14 +68,14 @@ def main() -> None:
     )
     settings = preset(arguments.preset).evaluation
     forward = headline_errors(train, test, settings)["forward"]["error"]
-    guessing = mean_shape_errors(train, test)["forward"]
+    guessing_error = mean_shape_errors(train, test)["forward"]
     row = {
         "data": arguments.name,
         "part": "validation",
         "device": describe_hardware(),
         "k": len(detector.names),
         "features": "at the start only",
-        **compare_with_guessing(forward, guessing),
+        **compare_with_guessing(forward, guessing_error),
         "minutes": round(minutes, 2),
         "preset": arguments.preset,
         "torch": torch.__version__,

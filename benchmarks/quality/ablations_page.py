@@ -203,7 +203,9 @@ def _build_precision_section(quality: Quality) -> str:
         ]
         for label, percent in precision.items()
     ]
-    missed = {label: None if percent is None else 100 - percent for label, percent in precision.items()}
+    missed_percent = {
+        label: None if percent is None else 100 - percent for label, percent in precision.items()
+    }
     return "\n\n".join(
         [
             "## Precision of first keypoints",
@@ -212,7 +214,7 @@ def _build_precision_section(quality: Quality) -> str:
             "[First keypoints](keypoints.md) shows the precision before outlier removal, and other measures.",
             format_table(["detector", "row", "precision %", "paper, CelebA"], rows),
             describe_ranking(
-                missed,
+                missed_percent,
                 {name: 100 - percent for name, percent in paper.PRECISION.items()},
                 "percentage of misses",
             ),

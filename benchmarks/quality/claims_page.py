@@ -276,9 +276,11 @@ def _build_paper_settings_section(records: Sequence[Record]) -> str:
     for name in names[1:]:
         cells = [NONE, NONE]
         if {"base", name} <= set(complete):
-            pooled = similar if name in similar else ["base", name]
-            pooled_errors = np.array([complete[row] for row in pooled])
-            change, half_width = compare_rows(pooled_errors, pooled.index("base"), pooled.index(name))
+            pooled_names = similar if name in similar else ["base", name]
+            pooled_errors = np.array([complete[row] for row in pooled_names])
+            change, half_width = compare_rows(
+                pooled_errors, pooled_names.index("base"), pooled_names.index(name)
+            )
             cells = [format_mean(complete[name]), f"{change:+.2f} ± {half_width:.2f}"]
         settings = PAPER_SETTINGS.get(name.removeprefix("paper-"), {})
         text = ", ".join(f"`{key}={_format_value(value)}`" for key, value in settings.items())

@@ -69,18 +69,18 @@ def build_compare_page(rows: Sequence[Row]) -> str:
 
 
 def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
-    finished = sorted((row for row in rows if not row["failure"]), key=lambda row: float(row["forward"]))
-    failed = [row for row in rows if row["failure"]]
-    lines = [_format_cells(row) for row in finished]
-    lines += [[row["method"], "failed", *[NONE] * (len(_HEADER) - 2)] for row in failed]
-    sentences = [_describe_rank(finished)]
-    constant = [row["method"] for row in finished if _is_constant(row)]
+    finished_rows = sorted((row for row in rows if not row["failure"]), key=lambda row: float(row["forward"]))
+    failed_rows = [row for row in rows if row["failure"]]
+    lines = [_format_cells(row) for row in finished_rows]
+    lines += [[row["method"], "failed", *[NONE] * (len(_HEADER) - 2)] for row in failed_rows]
+    sentences = [_describe_rank(finished_rows)]
+    constant = [row["method"] for row in finished_rows if _is_constant(row)]
     if constant:
         names = " and ".join(f"`{name}`" for name in constant)
         sentences.append(
             f"The landmarks of {names} stayed at the same place in every image: training failed."
         )
-    sentences += [f"`{row['method']}`: {row['failure']}." for row in failed]
+    sentences += [f"`{row['method']}`: {row['failure']}." for row in failed_rows]
     sentences += [f"`{row['method']}`: {row['note']}." for row in rows if row.get("note")]
     sentences.append(_describe_sharing(rows))
     heading = f"## {title}, K={max(row['k'] for row in rows)}"
@@ -118,12 +118,12 @@ def _describe_sharing(rows: Sequence[Row]) -> str:
     return f"Up to {max(shared)} runs were on the GPU at the same time."
 
 
-def _describe_rank(finished: Sequence[Row]) -> str:
+def _describe_rank(finished_rows: Sequence[Row]) -> str:
     """Name the best of our methods and the best of the others, the better one first."""
-    trained = [row for row in finished if row["method"] != "untrained"]
+    trained_rows = [row for row in finished_rows if row["method"] != "untrained"]
     groups = [
-        [row for row in trained if row["method"] in _OWN_METHODS],
-        [row for row in trained if row["method"] not in _OWN_METHODS],
+        [row for row in trained_rows if row["method"] in _OWN_METHODS],
+        [row for row in trained_rows if row["method"] not in _OWN_METHODS],
     ]
     best_rows = sorted(
         (min(rows, key=lambda row: float(row["forward"])) for rows in groups if rows),

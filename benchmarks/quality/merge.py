@@ -62,8 +62,8 @@ def merge(published: dict[str, Any], new_results: Sequence[dict[str, Any]]) -> d
     """Return the content of quality.json, updated with new results."""
     refuse_trial_runs(new_results)
     runs = dict(published["runs"]) | {result["run"]["name"]: result["run"] for result in new_results}
-    replaced = {result["run"]["name"] for result in new_results}
-    rows = [row for row in published["rows"] if row["run"] not in replaced]
+    replaced_runs = {result["run"]["name"] for result in new_results}
+    rows = [row for row in published["rows"] if row["run"] not in replaced_runs]
     rows += [row for result in new_results for row in result["rows"]]
     order = {
         name: index

@@ -99,13 +99,15 @@ def select_runs(names: Sequence[str]) -> list[Job]:
     """Return the runs behind the names, each once, in the order of declaration."""
     groups = {"results": RESULTS, "ablations": ABLATIONS, "claims": CLAIM_EXPERIMENTS}
     # Variants are rows that share the run of their experiment.
-    declared = (*EXPERIMENTS, *CLAIM_EXPERIMENTS)
-    owners = {variant: experiment.name for experiment in declared for variant in experiment.variants}
+    declared_experiments = (*EXPERIMENTS, *CLAIM_EXPERIMENTS)
+    owners = {
+        variant: experiment.name for experiment in declared_experiments for variant in experiment.variants
+    }
     wanted_names = {experiment.name for name in names for experiment in groups.get(name, ())}
     wanted_names |= {owners.get(name, name) for name in names if name not in groups}
     jobs = [
         (experiment, seed)
-        for experiment in declared
+        for experiment in declared_experiments
         for seed in experiment.seeds
         if experiment.name in wanted_names or build_run_name(experiment.name, seed) in wanted_names
     ]
@@ -135,16 +137,16 @@ def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
     from selfmark.errors import InputError
     from selfmark.run.files import read_json
 
-    existing: dict[str, Any] = {}
+    existing_runs: dict[str, Any] = {}
     if not again:
-        existing |= read_json(QUALITY)["runs"] if QUALITY.exists() else {}
-        existing |= {record["run"]: record for record in read_records(CLAIMS)}
-    existing |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
+        existing_runs |= read_json(QUALITY)["runs"] if QUALITY.exists() else {}
+        existing_runs |= {record["run"]: record for record in read_records(CLAIMS)}
+    existing_runs |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
 
     def is_done(experiment: Experiment, seed: int) -> bool:
         try:
             return bool(
-                existing.get(build_run_name(experiment.name, seed), {}).get("digest")
+                existing_runs.get(build_run_name(experiment.name, seed), {}).get("digest")
                 == experiment.compute_digest()
             )
         except InputError:  # an unknown setting; the run itself will report it
@@ -207,12 +209,12 @@ def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline
     Returns:
         The names of the finished runs.
     """
-    waiting: queue.Queue[Job] = queue.Queue()
+    waiting_jobs: queue.Queue[Job] = queue.Queue()
     for job in jobs:
-        waiting.put(job)
+        waiting_jobs.put(job)
     finished: list[str] = []
     threads = [
-        threading.Thread(target=_feed_worker, args=(waiting, workspace, deadline, finished), daemon=True)
+        threading.Thread(target=_feed_worker, args=(waiting_jobs, workspace, deadline, finished), daemon=True)
         for _ in range(min(processes, len(jobs)))
     ]
     for thread in threads:
@@ -222,12 +224,14 @@ def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline
     return sorted(finished)
 
 
-def _feed_worker(waiting: queue.Queue[Job], workspace: object, deadline: float, finished: list[str]) -> None:
+def _feed_worker(
+    waiting_jobs: queue.Queue[Job], workspace: object, deadline: float, finished: list[str]
+) -> None:
     """Hand runs to one worker process. Replace it after a failure, because its GPU state may be broken."""
     worker = None
     with contextlib.suppress(queue.Empty):
         while True:
-            experiment, seed = waiting.get_nowait()
+            experiment, seed = waiting_jobs.get_nowait()
             name = build_run_name(experiment.name, seed)
             if time.monotonic() + experiment.seconds > deadline:
                 print(f"{name}: skipped, not enough time left", flush=True)

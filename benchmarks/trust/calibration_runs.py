@@ -176,16 +176,16 @@ def make_run(
         )
     run = Run.open(folder)
     refs = run.refs()
-    checked = [refs[row] for row in evenly_spaced(len(refs), MAX_CHECKED_IMAGES)]
-    located = detector.predict_network_pixels(checked)
+    checked_refs = [refs[row] for row in evenly_spaced(len(refs), MAX_CHECKED_IMAGES)]
+    located = detector.predict_network_pixels(checked_refs)
     recorded = {
         "xy": located.xy.astype(np.float32),
         "score": located.score.astype(np.float32),
         "regions": located.regions,
-        "names": np.array([f"{ref.name}|{json.dumps(ref.box)}" for ref in checked]),
+        "names": np.array([f"{ref.name}|{json.dumps(ref.box)}" for ref in checked_refs]),
     }
     for second in second_detectors:
-        recorded["second_xy"] = second.predict_network_pixels(checked).xy.astype(np.float32)
+        recorded["second_xy"] = second.predict_network_pixels(checked_refs).xy.astype(np.float32)
     np.savez_compressed(out / f"{name}--{variant_name}.npz", **recorded)
     kinds = [parts]
     if variant.is_mixed:

@@ -105,11 +105,16 @@ def update_runs(old_content: dict[str, Any], new_content: dict[str, Any]) -> dic
         old_content: what `gather_runs` returned for the old runs.
         new_content: the same for the new runs; their recipes are ignored.
     """
-    added = {(run["data"], run["variant"]): run for run in new_content["runs"]}
-    kept = {(run["data"], run["variant"]): run for run in old_content["runs"]}
-    about = new_content["made_with"] | {"runs": [f"{data}, {variant}" for data, variant in sorted(added)]}
+    added_runs = {(run["data"], run["variant"]): run for run in new_content["runs"]}
+    kept_runs = {(run["data"], run["variant"]): run for run in old_content["runs"]}
+    about = new_content["made_with"] | {
+        "runs": [f"{data}, {variant}" for data, variant in sorted(added_runs)]
+    }
     made_with = old_content["made_with"] | {"updates": [*old_content["made_with"].get("updates", []), about]}
-    return old_content | {"made_with": made_with, "runs": [run for _, run in sorted((kept | added).items())]}
+    return old_content | {
+        "made_with": made_with,
+        "runs": [run for _, run in sorted((kept_runs | added_runs).items())],
+    }
 
 
 def _select_values(run: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +146,7 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """
     names = sorted({run["data"] for run in runs})
     spearman: dict[str, float] = {}
-    verified: dict[str, float] = {}
+    spearman_verified: dict[str, float] = {}
     rows, correlations, levels = [], [], []
     for name in names:
         other_runs = [run for run in runs if run["data"] != name]
@@ -153,7 +158,7 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         with_second = [judge_landmarks(_build_evidence(run, is_verified=True), settings) for run in left_out]
         has_second = [run["second_run_error"] is not None for run in left_out]
         if any(has_second):
-            verified[name] = _correlate(
+            spearman_verified[name] = _correlate(
                 np.concatenate(list(compress([trust.trust for trust in with_second], has_second))),
                 np.concatenate(list(compress([run["landmark_shares"] for run in left_out], has_second))),
             )
@@ -183,8 +188,8 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "landmarks": sum(len(run["landmark_shares"]) for run in runs),
         "spearman_left_out": spearman,
         "spearman_left_out_mean": round(float(np.mean(list(spearman.values()))), 4),
-        "spearman_left_out_verified": verified,
-        "spearman_left_out_verified_mean": round(float(np.mean(list(verified.values()))), 4),
+        "spearman_left_out_verified": spearman_verified,
+        "spearman_left_out_verified_mean": round(float(np.mean(list(spearman_verified.values()))), 4),
         "spearman_within_runs_mean": round(float(np.nanmean(correlations)), 4),
         "levels": _measure_levels(*np.concatenate(levels, axis=1)),
         "verdict_accuracy": _measure_accuracy(rows, "verdict"),

@@ -44,16 +44,16 @@ def find_full_cells(is_inside: Tensor) -> Tensor:
     return F.max_pool2d((~is_inside).float()[:, None], CELL)[:, 0] == 0
 
 
-def compute_detector_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+def compute_detector_loss(logits: Tensor, labels: Tensor, is_counted: Tensor) -> Tensor:
     """Return the mean cross entropy of the counted cells.
 
     Args:
         logits: Logits [B, 65, h, w].
         labels: Labels [B, h, w] in 0..64.
-        counted: Mask [B, h, w] of the cells to count.
+        is_counted: Mask [B, h, w] of the cells to count.
     """
     cell_losses = F.cross_entropy(logits.float(), labels, reduction="none")
-    return (cell_losses * counted).sum() / counted.sum().clamp_min(1)
+    return (cell_losses * is_counted).sum() / is_counted.sum().clamp_min(1)
 
 
 def compute_descriptor_loss(

@@ -309,10 +309,10 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
                 continue
         shape = MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, ground)
         footprint = np.maximum.reduce([mask for mask, _ in shape.layers])
-        claimed = cv2.dilate((footprint > 0.05).astype(np.uint8), CLEARANCE_KERNEL).astype(bool)
-        if (taken & claimed).any():
+        is_claimed = cv2.dilate((footprint > 0.05).astype(np.uint8), CLEARANCE_KERNEL).astype(bool)
+        if (taken & is_claimed).any():
             continue
-        taken |= claimed
+        taken |= is_claimed
         for mask, value in shape.layers:
             strength = np.float32(rng.choice([0.0, 0.03, 0.06]))
             canvas += mask * (value + strength * surfaces[rng.integers(3)] - canvas)

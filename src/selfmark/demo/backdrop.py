@@ -80,14 +80,14 @@ class Occluder:
         q = (xy - self.center) @ self.inverse.T
         norm = np.sum(np.abs(q) ** self.power, axis=-1) ** (1.0 / self.power)
         lobes = self.waviness * np.cos(3.0 * np.arctan2(q[..., 1], q[..., 0]))
-        covered: npt.NDArray[np.bool_] = norm < 1.0 + lobes
-        return covered
+        is_covered: npt.NDArray[np.bool_] = norm < 1.0 + lobes
+        return is_covered
 
     def color(self, xy: Array) -> Array:
         """Return the color [..., 3] at positions [..., 2], in pixels."""
         stripe_position = ((xy - self.center) @ self.inverse.T)[..., :1]
-        striped: Array = np.where(np.sin(9.0 * stripe_position) > 0.0, self.colors[0], self.colors[1])
-        return striped
+        stripe_color: Array = np.where(np.sin(9.0 * stripe_position) > 0.0, self.colors[0], self.colors[1])
+        return stripe_color
 
 
 def random_occluder(rng: np.random.Generator, size: int, position: Array) -> Occluder:

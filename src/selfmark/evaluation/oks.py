@@ -138,8 +138,8 @@ def average_precision(
         InputError: If all objects are ignored.
     """
     crowd = np.zeros(len(targets.image), bool) if targets.crowd is None else targets.crowd
-    ignored = crowd | ~targets.visible.any(axis=1)
-    num_targets = int((~ignored).sum())
+    is_ignored = crowd | ~targets.visible.any(axis=1)
+    num_targets = int((~is_ignored).sum())
     if num_targets == 0:
         raise InputError(
             "every object is a crowd or has no visible point, so average precision cannot be measured"
@@ -156,10 +156,10 @@ def average_precision(
         similarity = np.zeros((len(best), len(objects)))
         for column, row in enumerate(objects):
             similarity[:, column] = _compute_target_similarity(detections.xy[best], targets, row, sigmas)
-        chosen = _choose_objects(similarity, ignored[objects], crowd[objects], min_similarity)
+        chosen = _choose_objects(similarity, is_ignored[objects], crowd[objects], min_similarity)
         is_match[:, best] = chosen >= 0
         # A detection without an object counts: its index -1 selects the appended False.
-        is_counted[:, best] = ~np.append(ignored[objects], False)[chosen]
+        is_counted[:, best] = ~np.append(is_ignored[objects], False)[chosen]
     is_match, is_counted = is_match[:, by_score], is_counted[:, by_score]
     precision = [
         _interpolated_precision(match[counted], num_targets).mean()

@@ -134,11 +134,11 @@ def _build_regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[
     Label Studio draws earlier regions on top of later ones; a landmark behind a rectangle could not be
     dragged.
     """
-    numbered = list(enumerate(objects))
+    numbered_objects = list(enumerate(objects))
     landmarks = [
-        region for number, detected in numbered for region in _build_landmarks(number, detected, card)
+        region for number, detected in numbered_objects for region in _build_landmarks(number, detected, card)
     ]
-    return landmarks + [_build_rectangle(number, detected) for number, detected in numbered]
+    return landmarks + [_build_rectangle(number, detected) for number, detected in numbered_objects]
 
 
 def _build_landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:

@@ -206,10 +206,10 @@ class CocoCategory:
             raise InputError(
                 f"{self.where}: 'keypoints' must list the names of the points, not {reprlib.repr(names)}"
             )
-        repeated = [name for name, count in Counter(names).items() if count > 1]
-        if repeated:
+        repeated_names = [name for name, count in Counter(names).items() if count > 1]
+        if repeated_names:
             raise InputError(
-                f"{self.where}: two points are called '{repeated[0]}'; give each point its own name"
+                f"{self.where}: two points are called '{repeated_names[0]}'; give each point its own name"
             )
         return tuple(names)
 
@@ -433,13 +433,13 @@ def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[s
     entries = content.get(key, []) if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise InputError(f"{path} is not a COCO file: it needs a list under '{key}'")
-    located = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
-    for where, entry in located:
+    located_entries = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
+    for where, entry in located_entries:
         for name in required:
             value = entry.get(name) if isinstance(entry, dict) else None
             if not isinstance(value, str) and (name == "file_name" or not is_int64(value)):
                 raise InputError(f"{where} needs a usable '{name}', not {reprlib.repr(value)}")
-    return located
+    return located_entries
 
 
 def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:

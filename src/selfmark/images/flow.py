@@ -124,7 +124,7 @@ def propagate_points(
     exists = valid.cpu().numpy()
     num_images, num_slots = neighbor.shape
     propagated = np.zeros((num_images, num_slots, *points.shape[1:]), dtype=np.float32)
-    passed = np.zeros(propagated.shape[:-1], dtype=bool)
+    has_passed = np.zeros(propagated.shape[:-1], dtype=bool)
 
     def propagate(image: int) -> None:
         rows = np.flatnonzero(exists[image])
@@ -135,7 +135,7 @@ def propagate_points(
             target = _to_gray(pixels[int(neighbor[image, slot])])
             target_points, is_valid = track_points(source, target, points[image, rows], settings)
             propagated[image, slot, rows] = target_points
-            passed[image, slot, rows] = is_valid
+            has_passed[image, slot, rows] = is_valid
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(propagate, np.flatnonzero((neighbor >= 0).any(axis=1))))
@@ -143,7 +143,7 @@ def propagate_points(
         torch.from_numpy(video),
         torch.from_numpy(neighbor),
         torch.from_numpy(propagated),
-        torch.from_numpy(passed),
+        torch.from_numpy(has_passed),
     )
 
 

@@ -68,10 +68,10 @@ def survey_images(store: ImageStore) -> ImageSurvey:
     thumbnails = make_thumbnails(store.pixels)
     duplicates = find_duplicates(store.pixels, thumbnails)
     is_still = store.video < 0  # Video frames are left out, because successive frames always look alike.
-    repeated = np.flatnonzero(is_still & ((duplicates.exact >= 0) | (duplicates.near >= 0)))
+    repeated_rows = np.flatnonzero(is_still & ((duplicates.exact >= 0) | (duplicates.near >= 0)))
     first_copy: tuple[str, ...] = ()
-    if len(repeated):
-        row = int(repeated[0])
+    if len(repeated_rows):
+        row = int(repeated_rows[0])
         earlier_row = int(max(duplicates.exact[row], duplicates.near[row]))
         first_copy = (store.refs[row].name, store.refs[earlier_row].name)
     has_one_box = len({ref.box for ref in store.refs}) == 1  # all images have no box, or that of --crop

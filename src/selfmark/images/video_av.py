@@ -207,12 +207,12 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
     """Build the index from all packets of a file; the result is cached until the file changes."""
     times: list[int | None] = []
     keys: list[int | None] = []
-    discarded = 0
+    num_discarded = 0
     with _open(path) as container:
         stream = container.streams.best("video")
         for packet in _packets(container, stream):
             if packet.is_discard:  # The file's edit list removes this frame.
-                discarded += 1
+                num_discarded += 1
                 continue
             times.append(packet.pts)
             if packet.is_keyframe:
@@ -220,7 +220,7 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
         rate = float(stream.average_rate or stream.guessed_rate or 0)
         unit = float(stream.time_base or 0)
         if "mov" in container.format.name:  # the header of MP4 and MOV has an exact table of all frames
-            expected = stream.frames - discarded
+            expected = stream.frames - num_discarded
         else:
             expected = len(times) + _estimate_missing(container, stream, times)
         has_display_times = container.format.name not in _WITHOUT_DISPLAY_TIMES

@@ -104,8 +104,8 @@ def check_images(
         survey = survey_images(store)
         pictures = _write_pictures(store, config, output)
         findings = _measure_sample(store, config, device)
-        resolved = _resolve_orientation(config, findings)
-        estimate = estimate_run(list(store.refs), resolved, device)
+        resolved_config = _resolve_orientation(config, findings)
+        estimate = estimate_run(list(store.refs), resolved_config, device)
     finally:
         remove_file(output / "images.u8")
     first, *warnings = describe_survey(survey)

@@ -74,12 +74,12 @@ def cover_with_squares(xy: FloatArray, reach: int, width: int, height: int, limi
     """
     cells = np.floor((np.asarray(xy, dtype=np.float64) + 0.5) * (2 / reach)).astype(np.int64)
     # `covered` has a margin of two cells on all sides: its row r, column c is cell (r - 2, c - 2).
-    covered = np.zeros((2 * height // reach + 5, 2 * width // reach + 5), dtype=bool)
-    selected: list[int] = []
+    is_covered = np.zeros((2 * height // reach + 5, 2 * width // reach + 5), dtype=bool)
+    selected_points: list[int] = []
     for index, (column, row) in enumerate(cells.tolist()):
-        if not covered[row + 2, column + 2]:
-            selected.append(index)
-            if len(selected) == limit:
+        if not is_covered[row + 2, column + 2]:
+            selected_points.append(index)
+            if len(selected_points) == limit:
                 break
-            covered[row : row + 5, column : column + 5] = True
-    return np.array(selected, dtype=np.int64)
+            is_covered[row : row + 5, column : column + 5] = True
+    return np.array(selected_points, dtype=np.int64)

@@ -100,8 +100,8 @@ def mix_in_random_points(
     image = points.image_index[order]
     rank = torch.arange(count, device=device) - first[image]
     num_replaced = (counts_by_image * fraction + 0.5).floor()
-    replaced = order[rank < num_replaced[image]]
-    noise = torch.rand(len(replaced), 2, generator=generator, device=generator.device).to(device)
+    replaced_points = order[rank < num_replaced[image]]
+    noise = torch.rand(len(replaced_points), 2, generator=generator, device=generator.device).to(device)
     xy = points.xy.clone()
-    xy[replaced] = noise * size - 0.5
+    xy[replaced_points] = noise * size - 0.5
     return Keypoints(xy, points.image_index, points.score)

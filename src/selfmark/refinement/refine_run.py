@@ -257,11 +257,11 @@ def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObj
             xy[:, names.index(name)] = truth.xy[:, column]
             hidden[:, names.index(name)] = truth.hidden[:, column]
     notes = (*truth.notes, *_note_unknown_points(truth, names))
-    ordered = replace(truth, names=tuple(names), xy=xy, hidden=hidden, mirror=(), notes=notes)
-    rows = np.flatnonzero(ordered.visible.any(axis=1)).tolist()
+    ordered_truth = replace(truth, names=tuple(names), xy=xy, hidden=hidden, mirror=(), notes=notes)
+    rows = np.flatnonzero(ordered_truth.visible.any(axis=1)).tolist()
     if not rows:
         raise InputError(f"{truth.source} labels no landmark of this detector: correct some points first")
-    return ordered.select(rows)
+    return ordered_truth.select(rows)
 
 
 def _note_unknown_points(truth: AnnotatedObjects, names: Sequence[str]) -> tuple[str, ...]:

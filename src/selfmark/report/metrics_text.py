@@ -77,11 +77,11 @@ def list_headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
             ),
         ]
     if checks:
-        trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
+        num_trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
         numbers.append(
             (
                 "Landmarks to trust",
-                f"{trusted} of {len(checks['trust'])}",
+                f"{num_trusted} of {len(checks['trust'])}",
                 f"Landmarks with a trust of at least {GOOD_TRUST:g}. Their expected error is at most half "
                 "the error of guessing. Trust is computed without labels.",
             )

@@ -218,11 +218,13 @@ class Run:
         changeable = {
             name: value for name, value in settings.items() if current_name(name).startswith(_CHANGEABLE)
         }
-        fixed = [name for name in settings if name not in changeable and not self._has(name, settings[name])]
-        if fixed:
+        fixed_names = [
+            name for name in settings if name not in changeable and not self._has(name, settings[name])
+        ]
+        if fixed_names:
             names = ", ".join(name.rstrip(".") for name in _CHANGEABLE)
             raise InputError(
-                f"'{fixed[0]}' cannot change when a run is resumed: leave it out or start a new run; "
+                f"'{fixed_names[0]}' cannot change when a run is resumed: leave it out or start a new run; "
                 f"only {names} can change"
             )
         if changeable:
@@ -241,10 +243,10 @@ class Run:
         Args:
             settings: mapping from dotted names to new values.
         """
-        settled = override(self.config, settings)
-        if settled == self.config:
+        settled_config = override(self.config, settings)
+        if settled_config == self.config:
             return
-        self.config = settled
+        self.config = settled_config
         with self.report_disk_errors():
             if self.group.is_leader:
                 write_config(self.config, self.path / "config.yaml")

@@ -95,11 +95,11 @@ def require_written_by_selfmark(outputs: Iterable[Path], record: Path, advice: s
         record: The record that selfmark writes after all results in a folder.
         advice: What to do instead, for the message.
     """
-    existing = next((path for path in outputs if os.path.lexists(path)), None)
-    if existing is not None and not record.exists():
+    existing_output = next((path for path in outputs if os.path.lexists(path)), None)
+    if existing_output is not None and not record.exists():
         raise InputError(
-            f"{existing} would be replaced, and without a {record.name} in the folder, it may not be a "
-            f"result of selfmark: {advice}"
+            f"{existing_output} would be replaced, and without a {record.name} in the folder, it may not be "
+            f"a result of selfmark: {advice}"
         )
 
 

@@ -156,14 +156,14 @@ class ProcessGroup:
         """Run a function on the leader while the others wait; if the function fails, the others exit."""
         if self.size == 1:
             return action()
-        failed = torch.zeros(1, device=self.device)
+        has_failed = torch.zeros(1, device=self.device)
         try:
             if self.is_leader:
                 action()
         except BaseException:
-            self.broadcast(failed.fill_(1))
+            self.broadcast(has_failed.fill_(1))
             raise
-        if self.broadcast(failed).item():
+        if self.broadcast(has_failed).item():
             raise SystemExit(2)  # The leader reports the error.
         return None
 
@@ -175,14 +175,14 @@ class ProcessGroup:
         """
         if self.size == 1:
             return action()
-        failed = torch.zeros(self.size, device=self.device)
+        has_failed = torch.zeros(self.size, device=self.device)
         failure: Exception | None = None
         try:
             result = action()
         except Exception as error:
             failure = error
-            failed[self.rank] = 1
-        failed_ranks = torch.nonzero(self.all_sum(failed)).flatten().tolist()
+            has_failed[self.rank] = 1
+        failed_ranks = torch.nonzero(self.all_sum(has_failed)).flatten().tolist()
         if not failed_ranks:
             return result
         if failure is not None and failed_ranks[0] == self.rank:

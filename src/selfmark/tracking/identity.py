@@ -62,7 +62,7 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
     frames, animals = description.shape[:2]
     order = np.empty((frames, animals), np.int64)
     paths = np.arange(animals)  # path of each animal since the last contact
-    decided = 0  # number of frames whose `order` is final
+    num_decided = 0  # number of frames whose `order` is final
 
     def describe(start: int, stop: int, group: Ints) -> Floats:
         """Return descriptions [F, G, D] of a group of animals in frames `start` to `stop` - 1."""
@@ -72,8 +72,8 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
 
     window = max(_MIN_FRAMES, round(settings.appearance_seconds * rate))
     for start, stop in find_contacts(np.isfinite(description[..., 0])):
-        order[decided : stop + window] = paths
-        decided = stop
+        order[num_decided : stop + window] = paths
+        num_decided = stop
         group = np.flatnonzero(np.isnan(description[start:stop, paths, 0]).any(axis=0))
         if len(group) < 2:
             continue
@@ -84,7 +84,7 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
         before = describe(max(0, start - _HISTORY_FACTOR * window), start, group)
         chosen = assign_identities(before, after, settings.max_appearance_ratio)
         paths[group] = paths[group[chosen]]
-    order[decided:] = paths
+    order[num_decided:] = paths
     return order
 
 
@@ -119,10 +119,10 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
         [A] path of each animal; 0, 1, ... if no animals are exchanged.
     """
     animals = before.shape[1]
-    unchanged = np.arange(animals)
+    unchanged_path = np.arange(animals)
     known = np.isfinite(before[..., 0])
     if len(after) < _MIN_FRAMES or known.sum(axis=0).min() < _MIN_FRAMES:
-        return unchanged
+        return unchanged_path
     known_descriptions = [
         before[known[:, animal], animal] for animal in range(animals)
     ]  # [T_a, D] of each animal
@@ -133,8 +133,8 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
     variance += _VARIANCE_FLOOR * max(float(variance.max()), 1e-12)
     cost = _differences(means, after.mean(axis=0), variance)  # [animal, path]
     animal, path = linear_sum_assignment(cost)
-    if cost[animal, path].sum() > max_ratio * cost[unchanged, unchanged].sum():
-        return unchanged
+    if cost[animal, path].sum() > max_ratio * cost[unchanged_path, unchanged_path].sum():
+        return unchanged_path
     # Animals that look alike differ only by chance. In that case, the appearance of one animal changes over
     # time by about as much as the appearances of two animals differ, so appearance cannot decide.
     halves = [np.array_split(descriptions, 2) for descriptions in known_descriptions]
@@ -142,9 +142,9 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
         float(((first.mean(axis=0) - second.mean(axis=0)) ** 2 / variance).sum()) for first, second in halves
     )
     animal_differences = _differences(means, means, variance)
-    exchanged = [float(animal_differences[a, b]) for a, b in enumerate(path.tolist()) if a != b]
-    if exchanged and change > max_ratio * min(exchanged):
-        return unchanged
+    exchanged_differences = [float(animal_differences[a, b]) for a, b in enumerate(path.tolist()) if a != b]
+    if exchanged_differences and change > max_ratio * min(exchanged_differences):
+        return unchanged_path
     return np.asarray(path, dtype=np.int64)
 
 

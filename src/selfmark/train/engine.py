@@ -218,7 +218,7 @@ def run_phase(
                 state.optimizer.scale_learning_rate(phase.lr_factor(state.iteration))
                 step(*batch)
                 state.iteration += 1
-                done = following = state.iteration
+                done = next_iteration = state.iteration
                 is_measurement_due = standstill is not None and standstill.is_due(done)
                 is_log_due = done % runtime.log_every == 0 or done == phase.stop or is_measurement_due
                 if is_log_due:
@@ -227,9 +227,9 @@ def run_phase(
                     on_log(phase, done, means, time.monotonic() - start_time)
                 stop = _agree_to_stop(stop_requested, state.group, is_log_due)
                 if standstill is not None and is_measurement_due:
-                    following = state.iteration = standstill.measure(done, state.movements, state.group)
-                    eager_step.skip_to(following)
-                is_skipping = following > done
+                    next_iteration = state.iteration = standstill.measure(done, state.movements, state.group)
+                    eager_step.skip_to(next_iteration)
+                is_skipping = next_iteration > done
                 is_checkpoint_due = done % runtime.checkpoint_every == 0 or is_skipping or stop
                 if is_checkpoint_due and state.iteration < phase.stop:
                     _require_finite_state(state, eager_step, phase)

@@ -49,8 +49,8 @@ def compute_boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
     [[1.5, 2.5, 6.0, 12.0]]
     """
     boxes = compute_tight_boxes(xy)
-    added = margin * boxes[:, 2:].max(axis=1, keepdims=True)
-    return np.concatenate([boxes[:, :2] - added, boxes[:, 2:] + 2 * added], axis=1)
+    added_margin = margin * boxes[:, 2:].max(axis=1, keepdims=True)
+    return np.concatenate([boxes[:, :2] - added_margin, boxes[:, 2:] + 2 * added_margin], axis=1)
 
 
 def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str]) -> AnnotatedObjects:

@@ -95,9 +95,11 @@ def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str
     images = [path for path in list_files(folder, "*") if path.suffix.lower() in (".jpg", ".png")]
     if not images:
         raise InputError(f"{folder} contains no images such as 1.jpg; unpack the archive again")
-    unnumbered = [path for path in images if not path.stem.isdecimal()]
-    if unnumbered:
-        raise InputError(f"{min(unnumbered)}: images of LS3D-W Balanced must be named by number, as 1.jpg")
+    unnumbered_paths = [path for path in images if not path.stem.isdecimal()]
+    if unnumbered_paths:
+        raise InputError(
+            f"{min(unnumbered_paths)}: images of LS3D-W Balanced must be named by number, as 1.jpg"
+        )
     images.sort(key=lambda path: int(path.stem))
     candidates = [tuple(image.with_suffix(suffix) for suffix in (".t7", ".mat", ".npy")) for image in images]
     point_files = [_find_first(paths) for paths in candidates]

@@ -34,7 +34,7 @@ OFFICIAL_NAMES = {
 
 
 @pytest.fixture
-def reference() -> Any:
+def reference_model() -> Any:
     """Build a small DINOv2 of the package transformers with random weights in all layers."""
     transformers = pytest.importorskip("transformers", reason="installed by 'make readers'")
     config = transformers.Dinov2Config(
@@ -68,13 +68,13 @@ def rename_to_official(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("grid", [(5, 5), (8, 8), (3, 7)])
-def test_tokens_match_transformers(reference: Any, grid: tuple[int, int]) -> None:
+def test_tokens_match_transformers(reference_model: Any, grid: tuple[int, int]) -> None:
     network = VisionTransformer(SMALL)
-    network.load_published(rename_to_official(reference))
+    network.load_published(rename_to_official(reference_model))
     images = torch.randn(2, 3, grid[0] * 14, grid[1] * 14, generator=torch.Generator().manual_seed(1))
-    output = reference(pixel_values=images, output_hidden_states=True)
+    output = reference_model(pixel_values=images, output_hidden_states=True)
     middle, last = network(images, (2, 4))
-    expected_middle = reference.layernorm(output.hidden_states[2])
+    expected_middle = reference_model.layernorm(output.hidden_states[2])
     for values, expected in ((middle, expected_middle), (last, output.last_hidden_state)):
         assert values.shape == (2, 24, *grid)
         torch.testing.assert_close(values.flatten(2).transpose(1, 2), expected[:, 1:], rtol=1e-4, atol=1e-4)

@@ -115,9 +115,9 @@ def require_same_images(run: Run, store: ImageStore) -> None:
         raise InputError(
             f"{run.path / 'points' / 'images.safetensors'} does not belong to this run: delete it"
         )
-    changed_rows = (before != sizes).any(dim=1).nonzero()
-    if len(changed_rows):
-        row = int(changed_rows[0])
+    changed = (before != sizes).any(dim=1).nonzero()
+    if len(changed):
+        row = int(changed[0])
         change = describe_size_change(before[row].tolist(), sizes[row].tolist())
         raise InputError(f"{refs[row].name} {change}: restore the images of the run, or start a new run")
 
@@ -224,15 +224,15 @@ def hold_out_images(
         psi.train()
         return 100 * heat_centroids(maps).cells / maps.shape[-1]
 
-    def on_measured(iteration: int, percent: float, next_iteration: int) -> None:
+    def on_measured(iteration: int, percent: float, following: int) -> None:
         run.log(
             "movement",
             stage=phase.stage,
             round=phase.round,
             iteration=iteration,
             percent=round(percent, 4),
-            following=next_iteration,
-            skipped=next_iteration - iteration,
+            following=following,
+            skipped=following - iteration,
         )
 
     interval = max(1, round(settings.measure_every * length))

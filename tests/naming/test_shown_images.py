@@ -44,9 +44,9 @@ def run(quick_run: Path, tmp_path: Path) -> Path:
 def test_evenly_spaced_images_of_the_run_are_shown(run: Path) -> None:
     all_paths = [ref.path for ref in select_shown_images(run, [], 1000)]
     assert all_paths == [Path(entry["path"]) for entry in read_json(run / "images.json")]
-    shown_paths = [ref.path for ref in select_shown_images(run, [], 5)]
-    assert len(shown_paths) == 5
-    assert (shown_paths[0], shown_paths[-1]) == (all_paths[0], all_paths[-1])
+    five = [ref.path for ref in select_shown_images(run, [], 5)]
+    assert len(five) == 5
+    assert (five[0], five[-1]) == (all_paths[0], all_paths[-1])
 
 
 def test_moved_images_are_reported_and_then_found(run: Path, photos: Path, tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_moved_images_are_reported_and_then_found(run: Path, photos: Path, tmp_p
 
 
 def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
-    other_folder = tmp_path / "other"
-    other_folder.mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
     for index in range(3):
-        cv2.imwrite(str(other_folder / f"new{index}.png"), np.zeros((20, 30, 3), np.uint8))
-    assert [ref.path.name for ref in select_shown_images(run, [str(other_folder)], 10)] == [
+        cv2.imwrite(str(other / f"new{index}.png"), np.zeros((20, 30, 3), np.uint8))
+    assert [ref.path.name for ref in select_shown_images(run, [str(other)], 10)] == [
         "new0.png",
         "new1.png",
         "new2.png",
@@ -81,7 +81,7 @@ def test_other_images_can_be_shown(run: Path, tmp_path: Path) -> None:
         for index, entry in enumerate(entries):
             entry["box"] = boxes[index % len(boxes)]
         write_json(entries, run / "images.json")
-        assert {ref.box for ref in select_shown_images(run, [str(other_folder)], 10)} == {expected}, (
+        assert {ref.box for ref in select_shown_images(run, [str(other)], 10)} == {expected}, (
             "other images get the box that all images of the run share, if there is such a box"
         )
 
@@ -185,11 +185,11 @@ def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photo
     card, status = read_card(model), os.stat(photo)
     weights = hashlib.sha256((model / "weights.safetensors").read_bytes()).digest()
     mirror = card.mirror if card.flip_test else None
-    image_settings = dataclasses.asdict(card.images)
-    del image_settings["aspect"]  # Version 0.1 did not have this setting.
-    settings = [mirror, card.refine, image_settings, dataclasses.asdict(card.network)]
-    image_entry = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
-    expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image_entry).encode())
+    images = dataclasses.asdict(card.images)
+    del images["aspect"]  # Version 0.1 did not have this setting.
+    settings = [mirror, card.refine, images, dataclasses.asdict(card.network)]
+    image = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
+    expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image).encode())
     assert compute_images_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
 
 
@@ -231,7 +231,7 @@ def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refs, predicted = select_shown_images(run, [], 3), []
-    shown_after_change = select_shown_images(run, [], 2)
+    other = select_shown_images(run, [], 2)
 
     def predict(folder: Path, refs: list[ImageRef], fingerprint: str, device: str) -> None:
         predicted.append(fingerprint)
@@ -242,7 +242,7 @@ def test_two_servers_of_one_run_predict_once_and_keep_their_frames_apart(
         first, second = pool.map(lambda _: server.prepare_shown_images(run, refs, "cpu"), range(2))
     assert len(predicted) == 1, "the second server must use the landmarks that the first has predicted"
     np.testing.assert_array_equal(first.xy, second.xy)
-    assert len(server.prepare_shown_images(run, shown_after_change, "cpu")) == 2
+    assert len(server.prepare_shown_images(run, other, "cpu")) == 2
     assert len(set(predicted)) == 2
     assert get_frames_folder(run, predicted[0]) != get_frames_folder(run, predicted[1])
     with exclusive(run / CACHE_FOLDER), pytest.raises(FolderLocked), exclusive(run / CACHE_FOLDER):

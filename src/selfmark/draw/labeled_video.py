@@ -224,23 +224,23 @@ class _LabeledVideo:
         """
         if not np.isfinite(xy).any():  # Smoothing left out all visible landmarks in this frame.
             return
-        new_object = _PendingObject(ref, xy, score, predicted)
+        added = _PendingObject(ref, xy, score, predicted)
         if self._options.is_ascending:
-            self._add_in_order(new_object)
+            self._add_in_order(added)
         else:
-            self._unordered.append(new_object)
+            self._unordered.append(added)
 
-    def _add_in_order(self, new_object: _PendingObject) -> None:
+    def _add_in_order(self, added: _PendingObject) -> None:
         """Add an object; if it is the first one of its frame, write all frames before it."""
-        if self._pending and self._pending[0].ref.frame != new_object.ref.frame:
+        if self._pending and self._pending[0].ref.frame != added.ref.frame:
             self._draw_pending()
-        self._pending.append(new_object)
+        self._pending.append(added)
 
     def finish(self) -> None:
         """Write all frames that are not written yet, with the objects that remain."""
         # The sort is stable, so the objects of a frame keep their order.
-        for new_object in sorted(self._unordered, key=lambda item: item.ref.frame or 0):
-            self._add_in_order(new_object)
+        for added in sorted(self._unordered, key=lambda item: item.ref.frame or 0):
+            self._add_in_order(added)
         self._draw_pending()
         while self._next is not None:
             self._write(*self._next, objects=[], before=[])
@@ -266,7 +266,7 @@ class _LabeledVideo:
         objects = []
         for order, (ref, xy, score, _) in enumerate(self._pending):
             key = order if ref.track is None else ref.track
-            enlarged_xy = (xy.astype(np.float64) + 0.5) * self._zoom - 0.5
+            enlarged = (xy.astype(np.float64) + 0.5) * self._zoom - 0.5
             extent = np.nanmax(xy, axis=0) - np.nanmin(xy, axis=0)
             # A single landmark has no extent; an object without a box is as large as the frame.
             size = self._zoom * max(ref.box[2:]) if ref.box else self._zoom * float(extent.max())
@@ -283,12 +283,12 @@ class _LabeledVideo:
             track.last_seen = self._num_written
             track.typical_score = (1 - _NEW_WEIGHT) * track.typical_score + _NEW_WEIGHT * score
             track.typical_size = (1 - _NEW_WEIGHT) * track.typical_size + _NEW_WEIGHT * size
-            track.history.append(enlarged_xy)
+            track.history.append(enlarged)
             trail = smooth_trail(track.history, track.typical_size)
             tag = str(ref.track) if self._options.show_tracks and ref.track is not None else ""
             opacity = compute_opacity(score, track.typical_score)
             confidence = np.clip(score / np.maximum(track.typical_score, 1e-6), 0.0, 1.0)
-            objects.append(DrawnObject(enlarged_xy, opacity, track.typical_size, tag, trail, confidence))
+            objects.append(DrawnObject(enlarged, opacity, track.typical_size, tag, trail, confidence))
         return objects
 
     def _build_objects_before(self, objects: Sequence[DrawnObject]) -> list[DrawnObject]:

@@ -119,9 +119,9 @@ def make_folder(folder: Path) -> None:
 def make_folders(folder: Path) -> None:
     """Create a folder and its missing parents."""
     root, names = _split_at_root(folder)
-    missing_folders = [path for path in (root, *root.parents) if not path.exists()]
+    missing = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(parents=True, exist_ok=True)
-    for path in missing_folders:
+    for path in missing:
         with open_folder(path.parent) as parent:
             sync(parent)
     for depth in range(len(names)):

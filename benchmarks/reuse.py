@@ -226,19 +226,14 @@ def measure_forward_error(
         predicted = detector.predict_network_pixels(part.refs)
         xy, spec = predicted.xy.astype(np.float64), choose_normalizer(part)
         examples.append(build_examples(part, xy, predicted.regions, spec, detector.card.images.size))
-    fit_examples, test_examples = examples
+    fitted, tested = examples
     regress = partial(fit_ridge, ridge=Config().evaluation.ridge)
-    points = forward_prediction(
-        fit_examples.landmarks, fit_examples.truth, fit_examples.visible, test_examples.landmarks, regress
+    points = forward_prediction(fitted.landmarks, fitted.truth, fitted.visible, tested.landmarks, regress)
+    guessed = np.broadcast_to(mean_shape(fitted.truth, fitted.visible), tested.truth.shape)
+    error, guessing = (
+        nme(prediction, tested.truth, tested.visible, tested.normalizer) for prediction in (points, guessed)
     )
-    mean_shapes = np.broadcast_to(
-        mean_shape(fit_examples.truth, fit_examples.visible), test_examples.truth.shape
-    )
-    error, mean_shape_error = (
-        nme(prediction, test_examples.truth, test_examples.visible, test_examples.normalizer)
-        for prediction in (points, mean_shapes)
-    )
-    return error, mean_shape_error
+    return error, guessing
 
 
 if __name__ == "__main__":

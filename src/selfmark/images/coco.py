@@ -206,10 +206,10 @@ class CocoCategory:
             raise InputError(
                 f"{self.where}: 'keypoints' must list the names of the points, not {reprlib.repr(names)}"
             )
-        repeated_names = [name for name, count in Counter(names).items() if count > 1]
-        if repeated_names:
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
             raise InputError(
-                f"{self.where}: two points are called '{repeated_names[0]}'; give each point its own name"
+                f"{self.where}: two points are called '{repeated[0]}'; give each point its own name"
             )
         return tuple(names)
 
